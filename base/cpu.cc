@@ -1,0 +1,87 @@
+#include "base/cpu.h"
+
+#include <hwloc.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+struct TopologyDeleter {
+  void operator()(hwloc_topology* topology) const noexcept { hwloc_topology_destroy(topology); }
+};
+using TopologyPtr = std::unique_ptr<hwloc_topology, TopologyDeleter>;
+
+TopologyPtr load_topology() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) throw Error("hwloc cannot start: the machine cannot be read");
+  TopologyPtr topology(raw);
+  if (hwloc_topology_load(raw) != 0) throw Error("hwloc cannot read the machine's topology");
+  return topology;
+}
+
+/// Processors that may be used at all, from the version 2 cgroup's "cpu.max".
+int cgroup_quota_cores() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    if (!line.starts_with("0::")) continue;
+    std::ifstream file("/sys/fs/cgroup" + line.substr(3) + "/cpu.max");
+    double quota = 0;
+    double period = 0;
+    if (file >> quota >> period && period > 0) return static_cast<int>(std::ceil(quota / period));
+  }
+  return 0;
+}
+
+std::string cpu_model_name() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+CpuTopology read_cpu_topology() {
+  const TopologyPtr topology = load_topology();
+  CpuTopology result;
+  result.model_name = cpu_model_name();
+  result.num_processors = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PU);
+  result.num_packages = std::max(1, hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PACKAGE));
+  result.cgroup_cores = cgroup_quota_cores();
+  hwloc_obj_t core = nullptr;
+  while ((core = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_CORE, core)) != nullptr) {
+    result.cores.push_back(hwloc_bitmap_first(core->cpuset));
+  }
+  if (result.cores.empty()) {  // some virtual machines show no cores
+    hwloc_obj_t processor = nullptr;
+    while ((processor = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, processor)) != nullptr) {
+      result.cores.push_back(static_cast<int>(processor->os_index));
+    }
+  }
+  hwloc_obj_t node = nullptr;
+  while ((node = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_NUMANODE, node)) != nullptr) {
+    result.numa_nodes.push_back({
+        .os_index = static_cast<int>(node->os_index),
+        .memory_bytes = node->attr->numanode.local_memory,
+        .num_cores =
+            hwloc_get_nbobjs_inside_cpuset_by_type(topology.get(), node->cpuset, HWLOC_OBJ_CORE),
+    });
+  }
+  return result;
+}
+
+int default_num_threads(const CpuTopology& topology) {
+  const int cores = static_cast<int>(topology.cores.size());
+  return std::max(1, topology.cgroup_cores > 0 ? std::min(cores, topology.cgroup_cores) : cores);
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// A memory node of the machine as the operating system numbers it.
+struct NumaNode {
+  int os_index = 0;
+  std::uint64_t memory_bytes = 0;
+  int num_cores = 0;  ///< 0: memory without processors (CXL)
+};
+
+/// What this process may use of the machine: the allowed processors only (affinity mask, cgroup).
+struct CpuTopology {
+  std::string model_name;
+  std::vector<int> cores;  ///< one operating-system processor a physical core, in hwloc's order
+  int num_processors = 0;  ///< hardware threads
+  int num_packages = 0;
+  int cgroup_cores = 0;  ///< the cgroup's quota rounded up, 0: none
+  std::vector<NumaNode> numa_nodes;
+};
+
+/// Throws Error when hwloc cannot read the machine.
+CpuTopology read_cpu_topology();
+
+/// Threads to use by default: physical cores, not above the cgroup's quota.
+int default_num_threads(const CpuTopology& topology);
+
+}  // namespace sluice

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+namespace sluice {
+
+/// Every environment variable that Sluice looks at, read once.
+struct Environment {
+  std::string log_level;  ///< SLUICE_LOG, default "warn"
+  std::string cache_dir;  ///< SLUICE_CACHE, else XDG_CACHE_HOME/sluice, else HOME/.cache/sluice
+};
+
+const Environment& environment();
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <memory>
+
+#include "base/environment.h"
+
+namespace sluice {
+
+spdlog::logger& logger() {
+  static const std::shared_ptr<spdlog::logger> instance = [] {
+    auto made = std::make_shared<spdlog::logger>("sluice",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("sluice: %l: %v");
+    made->set_level(spdlog::level::from_str(environment().log_level));
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace sluice

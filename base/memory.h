@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace sluice {
+
+/// Page-aligned, zeroed memory that is committed on first touch. The one place that allocates large memory.
+class Buffer {
+ public:
+  Buffer() = default;
+  /// Throws Error when the address space cannot be had.
+  explicit Buffer(std::size_t size_bytes);
+  ~Buffer() { release(); }
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this != &other) {
+      release();
+      data_ = std::exchange(other.data_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void release() noexcept;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Grows to the largest size that was asked for; contents are lost when it grows.
+class Workspace {
+ public:
+  /// At least `size_bytes`, 64-byte aligned.
+  std::byte* reserve(std::size_t size_bytes) {
+    if (size_bytes > buffer_.size()) {
+      buffer_ = Buffer();  // freed before the larger one is taken
+      buffer_ = Buffer(size_bytes);
+    }
+    return buffer_.data();
+  }
+
+ private:
+  Buffer buffer_;
+};
+
+/// Memory that this process may still take, bytes: MemAvailable and the cgroup's limit, whichever is less.
+std::uint64_t available_memory_bytes();
+/// Largest resident anonymous + file memory of this process so far, bytes (VmHWM).
+std::uint64_t peak_resident_bytes();
+/// Anonymous memory resident now, bytes (RssAnon).
+std::uint64_t anonymous_resident_bytes();
+
+}  // namespace sluice

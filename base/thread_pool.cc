@@ -1,0 +1,134 @@
+#include "base/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <exception>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace sluice {
+namespace {
+
+/// How long a thread watches for the next round before it sleeps: longer than the gap between two
+/// tasks, shorter than anyone would notice.
+constexpr int spins_before_sleep = 5000;
+/// How long the caller watches for the others to end before it lets other threads have the core: when
+/// there are more threads than cores, one of them may be what it waits for.
+constexpr int spins_before_yield = 500;
+
+thread_local int current_thread_index = 0;
+std::atomic<int> next_thread_index{1};
+
+void bind_to_core(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) != 0) {
+    logger().warn("cannot bind a thread to core {}; it runs where the system puts it", core);
+  }
+}
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(std::vector<int> cores, std::function<void()> on_start)
+    : cores_(std::move(cores)), on_start_(std::move(on_start)) {
+  if (cores_.empty()) throw Error("a thread pool needs at least one core");
+  first_index_ = next_thread_index.fetch_add(num_threads());
+  if (first_index_ + num_threads() > max_threads) {
+    throw Error("more than {} threads in one process; use fewer with --threads", max_threads);
+  }
+  for (int thread = 1; thread < num_threads(); ++thread) {
+    threads_.emplace_back([this, thread] { thread_main(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    stop_ = true;
+    round_.fetch_add(1);
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+int ThreadPool::thread_index() { return current_thread_index; }
+
+void ThreadPool::enter() {
+  current_thread_index = first_index_;
+  bind_to_core(cores_[0]);
+}
+
+void ThreadPool::run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job) {
+  if (num_jobs <= 0) return;
+  job_ = &job;
+  num_jobs_ = num_jobs;
+  next_job_.store(0, std::memory_order_relaxed);
+  if (num_jobs > 1 && !threads_.empty()) {
+    busy_threads_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+    bool anyone_sleeps = false;
+    {
+      const std::lock_guard lock(sleep_mutex_);
+      round_.fetch_add(1, std::memory_order_release);
+      anyone_sleeps = num_sleeping_ > 0;
+    }
+    if (anyone_sleeps) wake_.notify_all();
+  }
+  work();
+  for (int spins = 0; busy_threads_.load(std::memory_order_acquire) != 0; ++spins) {
+    pause_cpu();
+    if (spins > spins_before_yield) sched_yield();
+  }
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ThreadPool::work() {
+  while (true) {
+    const std::int64_t mine = next_job_.fetch_add(1, std::memory_order_relaxed);
+    if (mine >= num_jobs_) return;
+    try {
+      (*job_)(mine);
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+}
+
+void ThreadPool::thread_main(int thread) {
+  current_thread_index = first_index_ + thread;
+  bind_to_core(cores_[static_cast<std::size_t>(thread)]);
+  if (on_start_) on_start_();
+  std::uint64_t seen = 0;
+  while (true) {
+    for (int spins = 0; round_.load(std::memory_order_acquire) == seen && spins < spins_before_sleep;
+         ++spins) {
+      pause_cpu();
+    }
+    if (round_.load(std::memory_order_acquire) == seen) {
+      std::unique_lock lock(sleep_mutex_);
+      ++num_sleeping_;
+      wake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+      --num_sleeping_;
+    }
+    {
+      const std::lock_guard lock(sleep_mutex_);
+      if (stop_) return;
+    }
+    seen = round_.load(std::memory_order_acquire);
+    work();
+    busy_threads_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#include "codelets/embedding/embedding.h"
+
+namespace sluice {
+namespace {
+
+void run(const CpuContext& cpu, const EmbeddingArgs& args, Buffers buffers) {
+  EmbeddingOperands operands{.args = &args};
+  operands.batch = BatchView(buffers.take<void>());
+  operands.slot_tokens = buffers.take<std::int32_t>();
+  operands.table = buffers.take<std::byte>();
+  operands.positions = buffers.take_if<std::byte>(args.learned_positions);
+  operands.project_in = buffers.take_if<std::byte>(args.project_in);
+  operands.frequencies = buffers.take_if<float>(args.shape.rope);
+  operands.x = buffers.take<float>();
+  operands.rope = buffers.take_if<float>(args.shape.rope);
+  embedding_cpu(cpu, operands);
+}
+
+}  // namespace
+
+void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles) {
+  static const auto codelet = Codelet<EmbeddingArgs>::with_cpu<run>("embedding");
+  AccessList accesses{reads(handles.batch), reads(handles.slot_tokens), reads(handles.table)};
+  accesses.add_if(args.learned_positions, reads(handles.positions));
+  accesses.add_if(args.project_in, reads(handles.project_in));
+  accesses.add_if(args.shape.rope, reads(handles.frequencies));
+  accesses.add(writes(handles.x));
+  accesses.add_if(args.shape.rope, writes(handles.rope));
+  codelet.submit(args.shape.dtype, args, accesses);
+}
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the embedding codelet.
+struct EmbeddingArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  std::int64_t vocab_size = 0;
+  std::int64_t embed_size = 0;
+  DType table_dtype = DType::bf16;     ///< of the token table, as stored in the checkpoint
+  DType position_dtype = DType::bf16;  ///< of the position table
+  std::int64_t position_offset = 0;    ///< rows to skip in the position table (OPT: 2)
+  bool learned_positions = false;
+  bool project_in = false;
+};
+
+/// x[r] = E[token(r)] (W_in x where embed_size != hidden_size) + P[position(r) + offset], f32, and the
+/// rotary tables of the batch's rows: rope[r] = cos(position * f[i]), then sin, i < head_dim / 2.
+struct EmbeddingOperands {
+  const EmbeddingArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const std::int32_t* slot_tokens = nullptr;  ///< [slots], last token drawn for each
+  const std::byte* table = nullptr;           ///< [vocab_size, embed_size], row-major, may be unaligned
+  const std::byte* positions = nullptr;       ///< [positions, hidden_size] or null
+  const std::byte* project_in = nullptr;      ///< packed [hidden_size, embed_size] or null
+  const float* frequencies = nullptr;         ///< [head_dim / 2] or null
+  float* x = nullptr;                         ///< [rows, hidden_size]
+  float* rope = nullptr;                      ///< [rows, head_dim] or null
+};
+void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands);
+
+/// The same in double precision; `project_in` is plain [hidden_size, embed_size] or null.
+void embedding_reference(const EmbeddingOperands& operands, const float* project_in, double* x,
+                         double* rope);
+
+/// The handles of one embedding task; those that the model lacks stay empty.
+struct EmbeddingHandles {
+  const DataHandle& batch;
+  const DataHandle& slot_tokens;
+  const DataHandle& table;
+  const DataHandle& positions;
+  const DataHandle& project_in;
+  const DataHandle& frequencies;
+  const DataHandle& x;
+  const DataHandle& rope;
+};
+/// Throws Error when a handle that the arguments call for is missing.
+void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles);
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+#include "codelets/fc1/fc1.h"
+
+namespace sluice {
+namespace {
+
+void run(const CpuContext& cpu, const Fc1Args& args, Buffers buffers) {
+  Fc1Operands operands{.args = &args};
+  operands.x = buffers.take<float>();
+  operands.vectors = buffers.take<float>();
+  operands.weight = buffers.take<std::byte>();
+  operands.gate = buffers.take_if<std::byte>(args.shape.gated_ffn);
+  operands.h = buffers.take<std::byte>();
+  fc1_cpu(cpu, operands);
+}
+
+}  // namespace
+
+void submit_fc1(const Fc1Args& args, const Fc1Handles& handles) {
+  static const auto codelet = Codelet<Fc1Args>::with_cpu<run>("fc1");
+  AccessList accesses{reads(handles.x), reads(handles.vectors), reads(handles.weight)};
+  accesses.add_if(args.shape.gated_ffn, reads(handles.gate));
+  accesses.add(writes(handles.h));
+  codelet.submit(args.shape.dtype, args, accesses);
+}
+
+}  // namespace sluice

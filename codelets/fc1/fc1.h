@@ -1,0 +1,37 @@
+#pragma once
+
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the FC1 codelet (LIA Table 1, sublayer 5).
+struct Fc1Args {
+  TaskTag tag;
+  DecoderShape shape;
+  VectorLayout vectors;
+};
+
+/// h = act(norm(x) W_1^T + b), or with a gated FFN h = act(norm(x) W_gate^T) * (norm(x) W_1^T).
+struct Fc1Operands {
+  const Fc1Args* args = nullptr;
+  const float* x = nullptr;         ///< [num_tokens, hidden_size]
+  const float* vectors = nullptr;   ///< see VectorLayout
+  const std::byte* weight = nullptr;  ///< packed [ffn_size, hidden_size]
+  const std::byte* gate = nullptr;    ///< the same shape; null unless gated
+  std::byte* h = nullptr;             ///< [num_tokens, ffn_size], dtype
+};
+void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands);
+/// Double precision with plain weights [ffn_size, hidden_size]; h [num_tokens, ffn_size].
+void fc1_reference(const Fc1Operands& operands, const float* weight, const float* gate, double* h);
+
+struct Fc1Handles {
+  const DataHandle& x;
+  const DataHandle& vectors;
+  const DataHandle& weight;
+  const DataHandle& gate;  ///< empty unless gated
+  const DataHandle& h;
+};
+void submit_fc1(const Fc1Args& args, const Fc1Handles& handles);
+
+}  // namespace sluice

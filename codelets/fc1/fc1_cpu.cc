@@ -1,0 +1,56 @@
+#include "codelets/fc1/fc1.h"
+#include "codelets/kernels/linear.h"
+#include "codelets/kernels/norm.h"
+
+namespace sluice {
+namespace {
+
+Epilogue epilogue_of(Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return Epilogue::relu;
+    case Activation::gelu:
+      return Epilogue::gelu;
+    case Activation::gelu_tanh:
+      return Epilogue::gelu_tanh;
+    case Activation::silu:
+      return Epilogue::silu;
+  }
+  return Epilogue::store;
+}
+
+}  // namespace
+
+void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
+  const DecoderShape& shape = operands.args->shape;
+  const VectorLayout& at = operands.args->vectors;
+  const std::int64_t rows = operands.args->tag.num_tokens;
+  std::byte* input = cpu.workspace.reserve(static_cast<std::size_t>(rows * shape.hidden_size) *
+                                           size_bytes(shape.dtype));
+  block_input(cpu.pool, shape,
+              {VectorLayout::at(operands.vectors, at.ffn_norm_weight),
+               VectorLayout::at(operands.vectors, at.ffn_norm_bias)},
+              operands.x, rows, input);
+  const PackedLayout& layout =
+      PackedLayout::get(LinearShape{shape.hidden_size, shape.ffn_size, shape.dtype});
+  if (shape.gated_ffn) {
+    gated_linear(cpu.pool, {.layout = &layout,
+                            .packed_gate = operands.gate,
+                            .packed_up = operands.weight,
+                            .x = input,
+                            .rows = rows,
+                            .activation = epilogue_of(shape.activation),
+                            .dst = operands.h});
+  } else {
+    linear(cpu.pool, {.layout = &layout,
+                      .packed = operands.weight,
+                      .x = input,
+                      .rows = rows,
+                      .bias = VectorLayout::at(operands.vectors, at.fc1_bias),
+                      .epilogue = epilogue_of(shape.activation),
+                      .dst = operands.h,
+                      .dst_dtype = shape.dtype});
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the FC2 codelet (LIA Table 1, sublayer 6).
+struct Fc2Args {
+  TaskTag tag;
+  DecoderShape shape;
+  VectorLayout vectors;
+};
+
+/// x = x + h W_2^T + b; then norm(x) in a post-norm model.
+struct Fc2Operands {
+  const Fc2Args* args = nullptr;
+  const std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype
+  const float* vectors = nullptr;        ///< see VectorLayout
+  const std::byte* weight = nullptr;     ///< packed [hidden_size, ffn_size]
+  float* x = nullptr;                    ///< [num_tokens, hidden_size], updated
+};
+void fc2_cpu(const CpuContext& cpu, const Fc2Operands& operands);
+/// Double precision with plain `weight` [hidden_size, ffn_size]; reads operands.x, writes `x`.
+void fc2_reference(const Fc2Operands& operands, const float* weight, double* x);
+
+struct Fc2Handles {
+  const DataHandle& h;
+  const DataHandle& vectors;
+  const DataHandle& weight;
+  const DataHandle& x;
+};
+void submit_fc2(const Fc2Args& args, const Fc2Handles& handles);
+
+}  // namespace sluice

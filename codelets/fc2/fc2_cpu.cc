@@ -1,0 +1,25 @@
+#include "codelets/kernels/linear.h"
+#include "codelets/kernels/norm.h"
+#include "codelets/fc2/fc2.h"
+
+namespace sluice {
+
+void fc2_cpu(const CpuContext& cpu, const Fc2Operands& operands) {
+  const DecoderShape& shape = operands.args->shape;
+  const VectorLayout& at = operands.args->vectors;
+  const std::int64_t rows = operands.args->tag.num_tokens;
+  const LinearShape linear_shape{shape.ffn_size, shape.hidden_size, shape.dtype};
+  linear(cpu.pool, {.layout = &PackedLayout::get(linear_shape),
+                    .packed = operands.weight,
+                    .x = operands.h,
+                    .rows = rows,
+                    .bias = VectorLayout::at(operands.vectors, at.fc2_bias),
+                    .epilogue = Epilogue::accumulate,
+                    .dst = operands.x});
+  block_output(cpu.pool, shape,
+               {VectorLayout::at(operands.vectors, at.ffn_norm_weight),
+                VectorLayout::at(operands.vectors, at.ffn_norm_bias)},
+               operands.x, rows);
+}
+
+}  // namespace sluice

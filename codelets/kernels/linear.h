@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/thread_pool.h"
+
+namespace sluice {
+
+/// A linear map y = x W^T with W [out, in]; `dtype` (f32 or bf16) is that of x and W.
+struct LinearShape {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  DType dtype = DType::bf16;
+  bool operator==(const LinearShape&) const = default;
+};
+
+/// The CPU's layout of a weight: panels of output columns, each packed by oneDNN (`format_tag::any`), one
+/// behind the other. It depends on the shape and the CPU only, never on the number of threads or rows.
+class PackedLayout {
+ public:
+  /// Made once a shape; the reference stays valid.
+  static const PackedLayout& get(const LinearShape& shape);
+
+  const LinearShape& shape() const { return shape_; }
+  std::int64_t num_panels() const { return num_panels_; }
+  /// Output columns of one panel (the last may have fewer).
+  std::int64_t panel_columns(std::int64_t panel) const;
+  std::int64_t first_column(std::int64_t panel) const { return panel * columns_; }
+  std::size_t panel_offset_bytes(std::int64_t panel) const {
+    return static_cast<std::size_t>(panel) * panel_bytes_;
+  }
+  /// Size of the whole packed weight.
+  std::size_t size_bytes() const { return size_bytes_; }
+
+  /// Packs rows [first_column(panel), +panel_columns(panel)) of W. `rows` [panel_columns, in] row-major in
+  /// `shape().dtype`; `packed` is the start of the whole packed weight.
+  void pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+  explicit PackedLayout(const LinearShape& shape);
+  ~PackedLayout();
+  PackedLayout(const PackedLayout&) = delete;
+  PackedLayout& operator=(const PackedLayout&) = delete;
+
+ private:
+  LinearShape shape_;
+  std::int64_t columns_ = 0;
+  std::int64_t num_panels_ = 0;
+  std::size_t panel_bytes_ = 0;
+  std::size_t size_bytes_ = 0;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What happens to y before it is stored.
+enum class Epilogue : std::uint8_t {
+  store,       ///< y
+  accumulate,  ///< destination + y (the residual)
+  relu,
+  gelu,        ///< with erf
+  gelu_tanh,   ///< with tanh
+  silu,
+  multiply,    ///< y * operand, operand f32 [rows, out]
+};
+
+/// One call of linear(): dst = epilogue(x W^T + bias).
+struct LinearCall {
+  const PackedLayout* layout = nullptr;
+  const std::byte* packed = nullptr;
+  const void* x = nullptr;  ///< [rows, in], the layout's dtype
+  std::int64_t rows = 0;
+  const float* bias = nullptr;  ///< [out], or null
+  Epilogue epilogue = Epilogue::store;
+  void* dst = nullptr;  ///< [rows, out]
+  DType dst_dtype = DType::f32;
+};
+
+/// A row's result is the same bits whatever the other rows, their number and the number of threads.
+/// Throws Error when oneDNN refuses.
+void linear(ThreadPool& pool, const LinearCall& call);
+
+/// The gated FFN's first half: dst = activation(x Wg^T) * (x Wu^T), both of one shape.
+/// `activation` is one of relu, gelu, gelu_tanh, silu.
+struct GatedLinearCall {
+  const PackedLayout* layout = nullptr;
+  const std::byte* packed_gate = nullptr;
+  const std::byte* packed_up = nullptr;
+  const void* x = nullptr;  ///< [rows, in]
+  std::int64_t rows = 0;
+  Epilogue activation = Epilogue::silu;
+  void* dst = nullptr;  ///< [rows, out], the layout's dtype
+};
+void gated_linear(ThreadPool& pool, const GatedLinearCall& call);
+
+/// The instruction set that oneDNN uses on this CPU, e.g. "AVX-512 with bfloat16".
+const char* onednn_isa_name();
+/// bf16 GEMMs run on matrix or vector units made for them, or at least on AVX-512.
+bool onednn_has_fast_bf16();
+
+}  // namespace sluice

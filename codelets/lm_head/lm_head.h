@@ -1,0 +1,46 @@
+#pragma once
+
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the LM head codelet.
+struct LmHeadArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  std::int64_t vocab_size = 0;
+  std::int64_t embed_size = 0;  ///< columns of the head
+  bool final_norm = true;
+  bool norm_bias = false;  ///< the final norm's vector block holds weight, then bias
+  bool norm_weight = true;
+  bool project_out = false;
+};
+
+/// logits = (W_out) norm(x[logit rows]) W_head^T, only for the rows that are sampled.
+struct LmHeadOperands {
+  const LmHeadArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const float* x = nullptr;                ///< [rows, hidden_size]
+  const float* final_norm = nullptr;       ///< weight [hidden_size], then bias [hidden_size]; may be null
+  const std::byte* project_out = nullptr;  ///< packed [embed_size, hidden_size] or null
+  const std::byte* head = nullptr;         ///< packed [vocab_size, embed_size]
+  float* logits = nullptr;                 ///< [logit rows, vocab_size]
+};
+void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands);
+/// Double precision with plain weights; logits [logit rows, vocab_size].
+void lm_head_reference(const LmHeadOperands& operands, const float* project_out, const float* head,
+                       double* logits);
+
+struct LmHeadHandles {
+  const DataHandle& batch;
+  const DataHandle& x;
+  const DataHandle& final_norm;   ///< empty without a final norm's vectors
+  const DataHandle& project_out;  ///< empty unless embed_size != hidden_size
+  const DataHandle& head;
+  const DataHandle& logits;
+};
+void submit_lm_head(const LmHeadArgs& args, const LmHeadHandles& handles);
+
+}  // namespace sluice

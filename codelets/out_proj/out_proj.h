@@ -1,0 +1,35 @@
+#pragma once
+
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the output projection codelet (LIA Table 1, sublayer 4).
+struct OutProjArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  VectorLayout vectors;
+};
+
+/// x = x + attention W_o^T + b; then norm(x) in a post-norm model.
+struct OutProjOperands {
+  const OutProjArgs* args = nullptr;
+  const std::byte* attention = nullptr;  ///< [num_tokens, q_size], dtype
+  const float* vectors = nullptr;        ///< see VectorLayout
+  const std::byte* weight = nullptr;     ///< packed [hidden_size, q_size]
+  float* x = nullptr;                    ///< [num_tokens, hidden_size], updated
+};
+void out_proj_cpu(const CpuContext& cpu, const OutProjOperands& operands);
+/// Double precision with plain `weight` [hidden_size, q_size]; reads operands.x, writes `x`.
+void out_proj_reference(const OutProjOperands& operands, const float* weight, double* x);
+
+struct OutProjHandles {
+  const DataHandle& attention;
+  const DataHandle& vectors;
+  const DataHandle& weight;
+  const DataHandle& x;
+};
+void submit_out_proj(const OutProjArgs& args, const OutProjHandles& handles);
+
+}  // namespace sluice

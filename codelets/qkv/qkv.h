@@ -1,0 +1,44 @@
+#pragma once
+
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the QKV codelet (LIA Table 1, sublayer 1).
+struct QkvArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  VectorLayout vectors;
+};
+
+/// [q k v] = norm(x) W_qkv^T + b; q and k rotated; k and v stored into the sequences' pages.
+struct QkvOperands {
+  const QkvArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const float* x = nullptr;           ///< [rows, hidden_size]
+  const float* rope = nullptr;        ///< [rows, head_dim]: cos then sin; null without rotary embedding
+  const float* vectors = nullptr;     ///< see VectorLayout
+  const std::byte* weight = nullptr;  ///< packed [qkv_size, hidden_size]: q, k, v rows
+  std::byte* q = nullptr;             ///< [rows, q_size], dtype
+  std::byte* slab = nullptr;          ///< pages, dtype; see DecoderShape::page_elements()
+};
+void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands);
+
+/// The same in double precision with plain `weight` [qkv_size, hidden_size]; qkv [rows, qkv_size] gets the
+/// rotated q and k, and v.
+void qkv_reference(const QkvOperands& operands, const float* weight, double* qkv);
+
+struct QkvHandles {
+  const DataHandle& batch;
+  const DataHandle& x;
+  const DataHandle& rope;
+  const DataHandle& vectors;
+  const DataHandle& weight;
+  const DataHandle& q;
+  const DataHandle& slab;
+};
+void submit_qkv(const QkvArgs& args, const QkvHandles& handles);
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+#include "codelets/kernels/linear.h"
+#include "codelets/kernels/norm.h"
+#include "codelets/kernels/simd.h"
+#include "codelets/qkv/qkv.h"
+
+namespace sluice {
+namespace {
+
+/// Rotates one row's q and k and puts q, k and v where they belong.
+void place_row(const QkvOperands& operands, std::int64_t r, float* qkv) {
+  const DecoderShape& shape = operands.args->shape;
+  const std::int64_t dim = shape.head_dim;
+  const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
+  if (shape.rope) {
+    const float* cos = operands.rope + r * dim;
+    for (std::int64_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {
+      simd::rope_head(qkv + head * dim, cos, cos + dim / 2, dim);
+    }
+  }
+  const std::size_t element = size_bytes(shape.dtype);
+  simd::store_row(qkv, shape.q_size(), shape.dtype,
+                  operands.q + static_cast<std::size_t>(r * shape.q_size()) * element);
+
+  const auto& sequence = operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
+  const std::int64_t page =
+      operands.batch.pages(sequence)[static_cast<std::size_t>(row.position / page_tokens)];
+  const float* k = qkv + shape.q_size();
+  const float* v = k + shape.kv_size();
+  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
+    const std::int64_t in_page = (head * page_tokens + row.position % page_tokens) * dim;
+    const std::int64_t k_at = page * shape.page_elements() + in_page;
+    const std::int64_t v_at = k_at + shape.page_elements() / 2;
+    simd::store_row(k + head * dim, dim, shape.dtype,
+                    operands.slab + static_cast<std::size_t>(k_at) * element);
+    simd::store_row(v + head * dim, dim, shape.dtype,
+                    operands.slab + static_cast<std::size_t>(v_at) * element);
+  }
+}
+
+}  // namespace
+
+void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands) {
+  const DecoderShape& shape = operands.args->shape;
+  const VectorLayout& at = operands.args->vectors;
+  const std::int64_t rows = operands.batch.num_rows();
+  const auto floats = static_cast<std::size_t>(rows * shape.qkv_size());
+  const auto inputs = static_cast<std::size_t>(rows * shape.hidden_size);
+  std::byte* workspace =
+      cpu.workspace.reserve(floats * sizeof(float) + inputs * size_bytes(shape.dtype));
+  auto* qkv = reinterpret_cast<float*>(workspace);
+  std::byte* input = workspace + floats * sizeof(float);
+
+  block_input(cpu.pool, shape,
+              {VectorLayout::at(operands.vectors, at.attention_norm_weight),
+               VectorLayout::at(operands.vectors, at.attention_norm_bias)},
+              operands.x, rows, input);
+  const LinearShape linear_shape{shape.hidden_size, shape.qkv_size(), shape.dtype};
+  linear(cpu.pool, {.layout = &PackedLayout::get(linear_shape),
+                    .packed = operands.weight,
+                    .x = input,
+                    .rows = rows,
+                    .bias = VectorLayout::at(operands.vectors, at.qkv_bias),
+                    .dst = qkv});
+  cpu.pool.run(rows, [&](std::int64_t r) { place_row(operands, r, qkv + r * shape.qkv_size()); });
+}
+
+}  // namespace sluice

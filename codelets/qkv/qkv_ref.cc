@@ -1,0 +1,39 @@
+#include <cmath>
+#include <vector>
+
+#include "codelets/kernels/linear_ref.h"
+#include "codelets/kernels/norm.h"
+#include "codelets/qkv/qkv.h"
+
+namespace sluice {
+
+void qkv_reference(const QkvOperands& operands, const float* weight, double* qkv) {
+  const DecoderShape& shape = operands.args->shape;
+  const VectorLayout& at = operands.args->vectors;
+  const std::int64_t dim = shape.head_dim;
+  const NormVectors norm{VectorLayout::at(operands.vectors, at.attention_norm_weight),
+                         VectorLayout::at(operands.vectors, at.attention_norm_bias)};
+  for (std::int64_t r = 0; r < operands.batch.num_rows(); ++r) {
+    const float* x = operands.x + r * shape.hidden_size;
+    std::vector<double> input(x, x + shape.hidden_size);
+    if (shape.norm_place == NormPlace::pre) {
+      norm_reference(shape, norm, input.data(), shape.hidden_size, input.data());
+    }
+    double* row = qkv + r * shape.qkv_size();
+    linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.qkv_bias),
+                     shape.hidden_size, shape.qkv_size(), row);
+    for (std::int64_t head = 0; shape.rope && head < shape.num_heads + shape.num_kv_heads; ++head) {
+      for (std::int64_t i = 0; i < dim / 2; ++i) {
+        const double cos = operands.rope[r * dim + i];
+        const double sin = operands.rope[r * dim + dim / 2 + i];
+        double& low = row[head * dim + i];
+        double& high = row[head * dim + dim / 2 + i];
+        const double rotated = low * cos - high * sin;
+        high = high * cos + low * sin;
+        low = rotated;
+      }
+    }
+  }
+}
+
+}  // namespace sluice

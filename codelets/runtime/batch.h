@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sluice {
+
+/// Tokens of one KV page.
+constexpr std::int64_t page_tokens = 16;
+
+/// How one sequence's next token is drawn. Fixed size: it travels inside the batch.
+struct SamplingRow {
+  float temperature = 0.0F;  ///< 0: greedy
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  float repetition_penalty = 1.0F;
+  std::int32_t top_k = 0;  ///< 0: off
+  std::uint32_t seed_low = 0;
+  std::uint32_t seed_high = 0;
+  std::int32_t step = 0;  ///< how many tokens of this sequence were drawn before
+};
+
+/// One sequence's part of a batch.
+struct BatchSequence {
+  std::int32_t first_row = 0;
+  std::int32_t num_rows = 0;       ///< new tokens
+  std::int32_t context = 0;        ///< tokens whose KV is already cached
+  std::int32_t slot = 0;           ///< place in the running batch
+  std::int32_t fresh = 0;          ///< 1: the slot's sampling state starts anew
+  std::int32_t logit_row = -1;     ///< row of the logits, -1: draws no token in this iteration
+  std::int32_t first_page = 0;     ///< index into pages()
+  std::int32_t num_pages = 0;
+  SamplingRow sampling;
+};
+
+/// One row (token) of a batch.
+struct BatchRow {
+  std::int32_t token = 0;     ///< an id; below 0: the last token drawn for slot -(token + 1)
+  std::int32_t position = 0;  ///< in its sequence
+  std::int32_t sequence = 0;  ///< index into sequences()
+};
+
+/// The ragged batch of one sub-batch and iteration, as flat memory, so that it can be a StarPU handle and
+/// travel to any device: header, sequences, rows, logit rows (row indices), pages (indices into the slab).
+/// Layout is little-endian 32-bit words.
+class BatchView {
+ public:
+  explicit BatchView(const void* data) : words_(static_cast<const std::int32_t*>(data)) {}
+
+  std::int64_t num_sequences() const { return words_[0]; }
+  std::int64_t num_rows() const { return words_[1]; }
+  std::int64_t num_logit_rows() const { return words_[2]; }
+  std::int64_t num_pages() const { return words_[3]; }
+
+  std::span<const BatchSequence> sequences() const {
+    return {reinterpret_cast<const BatchSequence*>(words_ + header_words),
+            static_cast<std::size_t>(num_sequences())};
+  }
+  std::span<const BatchRow> rows() const {
+    return {reinterpret_cast<const BatchRow*>(words_ + header_words + num_sequences() * sequence_words),
+            static_cast<std::size_t>(num_rows())};
+  }
+  /// Row of the batch behind each row of the logits.
+  std::span<const std::int32_t> logit_rows() const {
+    return {words_ + header_words + num_sequences() * sequence_words + num_rows() * row_words,
+            static_cast<std::size_t>(num_logit_rows())};
+  }
+  std::span<const std::int32_t> pages() const {
+    return {logit_rows().data() + num_logit_rows(), static_cast<std::size_t>(num_pages())};
+  }
+  /// The pages of one sequence, in order of position.
+  std::span<const std::int32_t> pages(const BatchSequence& sequence) const {
+    return pages().subspan(static_cast<std::size_t>(sequence.first_page),
+                           static_cast<std::size_t>(sequence.num_pages));
+  }
+
+ private:
+  friend class BatchBuilder;
+  static constexpr std::int64_t header_words = 4;
+  static constexpr std::int64_t sequence_words = sizeof(BatchSequence) / 4;
+  static constexpr std::int64_t row_words = sizeof(BatchRow) / 4;
+  const std::int32_t* words_;
+};
+
+/// Puts a batch together, sequence by sequence.
+class BatchBuilder {
+ public:
+  struct Sequence {
+    std::int32_t slot = 0;
+    std::int32_t context = 0;
+    bool fresh = false;
+    std::span<const std::int32_t> tokens;  ///< new tokens; below 0: see BatchRow::token
+    std::span<const std::int32_t> pages;   ///< must cover context + tokens
+    SamplingRow sampling;
+  };
+  enum class LogitRows : std::uint8_t { none, last, all };
+  /// Throws Error when the pages do not cover the tokens.
+  void add(const Sequence& sequence, LogitRows logits);
+
+  bool empty() const { return sequences_.empty(); }
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(rows_.size()); }
+  std::int64_t num_logit_rows() const { return static_cast<std::int64_t>(logit_rows_.size()); }
+  std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences_.size()); }
+  /// KV tokens that attention reads: context + new tokens, summed.
+  std::int64_t context_tokens() const;
+  /// Some sequence has a repetition penalty.
+  bool has_repetition_penalty() const;
+  /// Scores of the split attention pair: sum of rows x (context + new tokens); times heads floats.
+  std::int64_t num_score_columns() const;
+
+  /// The flat form; read it with BatchView.
+  std::vector<std::int32_t> build() const;
+
+ private:
+  std::vector<BatchSequence> sequences_;
+  std::vector<BatchRow> rows_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<std::int32_t> pages_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <starpu.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <new>
+#include <string>
+#include <type_traits>
+
+#include "base/dtype.h"
+#include "codelets/runtime/failure.h"
+#include "codelets/runtime/runtime.h"
+#include "codelets/runtime/task.h"
+
+namespace sluice {
+
+/// A handle and what a task does with it.
+struct Access {
+  starpu_data_handle_t handle = nullptr;
+  starpu_data_access_mode mode = STARPU_R;
+};
+inline Access reads(const DataHandle& handle) { return {handle.get(), STARPU_R}; }
+inline Access writes(const DataHandle& handle) { return {handle.get(), STARPU_W}; }
+inline Access updates(const DataHandle& handle) { return {handle.get(), STARPU_RW}; }
+
+/// The buffers of a running task, handed out in the order of its accesses.
+class Buffers {
+ public:
+  explicit Buffers(void** buffers) : next_(buffers) {}
+  template <typename T>
+  T* take() {
+    return reinterpret_cast<T*>(STARPU_VECTOR_GET_PTR(*next_++));
+  }
+  /// Null when the task was submitted without this one.
+  template <typename T>
+  T* take_if(bool present) {
+    return present ? take<T>() : nullptr;
+  }
+
+ private:
+  void** next_;
+};
+
+/// Accesses of a task, in order; optional ones are added only where they exist.
+class AccessList {
+ public:
+  AccessList(std::initializer_list<Access> accesses) {
+    for (const Access& access : accesses) add(access);
+  }
+  void add(const Access& access) {
+    if (count_ == STARPU_NMAXBUFS) throw Error("a task has more than {} buffers", STARPU_NMAXBUFS);
+    accesses_[count_++] = access;
+  }
+  void add_if(bool present, const Access& access) {
+    if (present) add(access);
+  }
+  const Access* begin() const { return accesses_; }
+  const Access* end() const { return accesses_ + count_; }
+  int size() const { return count_; }
+
+ private:
+  Access accesses_[STARPU_NMAXBUFS];
+  int count_ = 0;
+};
+
+/// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance model.
+/// `Args` is plain data whose first member is `TaskTag tag`. A device that has no implementation leaves
+/// its entry out.
+template <typename Args>
+class Codelet {
+  static_assert(std::is_trivially_copyable_v<Args> && std::is_standard_layout_v<Args>);
+
+ public:
+  using CpuKernel = void (*)(const CpuContext&, const Args&, Buffers);
+
+  template <CpuKernel Kernel>
+  static Codelet with_cpu(const char* name) {
+    Codelet made(name);
+    for (Variant* variant : {&made.f32_, &made.bf16_}) variant->cpu = cpu_entry<Kernel>;
+    return made;
+  }
+
+  /// Throws Error when StarPU takes no such task.
+  void submit(DType dtype, const Args& args, const AccessList& accesses) const {
+    const Variant& variant = dtype == DType::f32 ? f32_ : bf16_;
+    starpu_task* task = starpu_task_create();
+    task->cl = variant.codelet();
+    task->name = variant.name.c_str();
+    task->nbuffers = accesses.size();
+    int i = 0;
+    for (const Access& access : accesses) {
+      task->handles[i] = access.handle;
+      task->modes[i++] = access.mode;
+    }
+    void* copy = std::malloc(sizeof(Args));  // StarPU frees it with the task
+    if (copy == nullptr) throw std::bad_alloc();
+    std::memcpy(copy, &args, sizeof(Args));
+    task->cl_arg = copy;
+    task->cl_arg_size = sizeof(Args);
+    task->cl_arg_free = 1;
+    const int status = starpu_task_submit(task);
+    if (status != 0) {
+      task->destroy = 0;
+      starpu_task_destroy(task);
+      check_starpu(status, variant.name.c_str());
+    }
+  }
+
+ private:
+  struct Variant {
+    std::string name;
+    starpu_cpu_func_t cpu = nullptr;
+    mutable starpu_codelet starpu{};
+
+    /// Filled when first used, at the address where it stays.
+    starpu_codelet* codelet() const {
+      if (starpu.name == nullptr) {
+        starpu_codelet_init(&starpu);
+        starpu.name = name.c_str();
+        starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
+        starpu.cpu_funcs[0] = cpu;
+        starpu.where = cpu != nullptr ? STARPU_CPU : 0;
+      }
+      return &starpu;
+    }
+  };
+
+  explicit Codelet(const char* name) {
+    f32_.name = std::string(name) + "_f32";
+    bf16_.name = std::string(name) + "_bf16";
+  }
+
+  /// Nothing is thrown through StarPU: a failing kernel poisons the run, and later ones do nothing.
+  template <CpuKernel Kernel>
+  static void cpu_entry(void** buffers, void* arg) noexcept {
+    if (run_failure().happened()) return;
+    const Args& args = *static_cast<const Args*>(arg);
+    try {
+      Kernel(Runtime::current_cpu(), args, Buffers(buffers));
+    } catch (const std::exception& error) {
+      starpu_task* task = starpu_task_get_current();
+      run_failure().record(fmt::format("{} of layer {} with {} tokens failed: {}",
+                                       task != nullptr ? task->name : "a task", args.tag.layer,
+                                       args.tag.num_tokens, error.what()));
+    }
+  }
+
+  Variant f32_;
+  Variant bf16_;
+};
+
+}  // namespace sluice

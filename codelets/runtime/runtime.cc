@@ -1,0 +1,144 @@
+#include "codelets/runtime/runtime.h"
+
+#include <omp.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/cpu.h"
+#include "base/environment.h"
+#include "base/log.h"
+
+namespace sluice {
+
+namespace {
+
+/// oneDNN sees one thread wherever it is called: the parallelism is our own pool's.
+void use_one_openmp_thread() { omp_set_num_threads(1); }
+
+}  // namespace
+
+struct Runtime::Domain {
+  explicit Domain(std::vector<int> cores) : pool(std::move(cores), use_one_openmp_thread) {}
+  ThreadPool pool;
+  Workspace workspace;
+};
+
+namespace {
+
+/// Which domain's memory and threads a StarPU worker owns; written while StarPU starts, then read only.
+std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
+
+/// StarPU takes these from the environment only.
+void set_starpu_environment() {
+  const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu";
+  std::error_code ignored;
+  std::filesystem::create_directories(home, ignored);
+  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
+  setenv("STARPU_HOME", home.c_str(), 0);
+  setenv("STARPU_WORKERS_NOBIND", "1", 1);  // the thread pools bind themselves
+  setenv("STARPU_MAIN_THREAD_BIND", "0", 1);
+  setenv("STARPU_SILENT", "1", 0);
+  // NOLINTEND(concurrency-mt-unsafe)
+}
+
+}  // namespace
+
+void check_starpu(int status, const char* what) {
+  if (status != 0) throw Error("StarPU: {} failed: {}", what, std::strerror(-status));
+}
+
+Runtime::Runtime(const RuntimeOptions& options) {
+  std::vector<std::vector<int>> domains = options.domains;
+  if (domains.empty()) domains.push_back(read_cpu_topology().cores);
+
+  set_starpu_environment();
+  use_one_openmp_thread();
+  std::vector<int> all_cores;
+  for (const std::vector<int>& cores : domains) {
+    domains_.push_back(std::make_unique<Domain>(cores));
+    all_cores.insert(all_cores.end(), cores.begin(), cores.end());
+  }
+  if (domains_.size() > 1) setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
+
+  starpu_conf conf;
+  check_starpu(starpu_conf_init(&conf), "reading its settings");
+  conf.ncpus = static_cast<int>(domains_.size());
+  conf.ncuda = 0;
+  conf.nopencl = 0;
+  conf.sched_policy_name = "eager";
+  conf.catch_signals = 0;
+  const int status = starpu_init(&conf);
+  if (status != 0) {
+    throw Error("StarPU cannot start ({}); see `sluice info` and SLUICE_LOG=debug", std::strerror(-status));
+  }
+  std::array<int, STARPU_NMAXWORKERS> workers{};
+  const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, workers.data(), workers.size());
+  if (found < domains_.size()) {
+    starpu_shutdown();
+    throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());
+  }
+  for (std::size_t i = 0; i < domains_.size(); ++i) {
+    contexts.at(static_cast<std::size_t>(workers.at(i))) =
+        new CpuContext{domains_[i]->pool, domains_[i]->workspace};
+  }
+  starpu_execute_on_each_worker(
+      [](void*) {
+        CpuContext* context = contexts.at(static_cast<std::size_t>(starpu_worker_get_id_check()));
+        if (context == nullptr) return;
+        context->pool.enter();
+        use_one_openmp_thread();
+      },
+      nullptr, STARPU_CPU);
+}
+
+Runtime::~Runtime() {
+  starpu_task_wait_for_all();
+  starpu_shutdown();
+  for (CpuContext*& context : contexts) delete std::exchange(context, nullptr);
+}
+
+CpuContext Runtime::current_cpu() {
+  return *contexts.at(static_cast<std::size_t>(starpu_worker_get_id_check()));
+}
+
+ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }
+
+int Runtime::num_threads() const {
+  int threads = 0;
+  for (const auto& domain : domains_) threads += domain->pool.num_threads();
+  return threads;
+}
+
+std::string Runtime::version() const {
+  int major = 0;
+  int minor = 0;
+  int release = 0;
+  starpu_get_version(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+std::string Runtime::flavour() const {
+#ifdef STARPU_USE_CUDA
+  return "native + CUDA";
+#else
+  return "native";
+#endif
+}
+
+DataHandle DataHandle::of_memory(const void* data, std::size_t size_bytes) {
+  DataHandle handle;
+  starpu_vector_data_register(&handle.handle_, STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(data),
+                              1, size_bytes);  // one element: StarPU counts elements in 32 bits
+  return handle;
+}
+
+DataHandle DataHandle::temporary(std::size_t size_bytes) {
+  DataHandle handle;
+  starpu_vector_data_register(&handle.handle_, -1, 0, 1, size_bytes);
+  return handle;
+}
+
+}  // namespace sluice

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <starpu.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/thread_pool.h"
+
+namespace sluice {
+
+/// Throws Error when a StarPU call failed. `what` says what was tried.
+void check_starpu(int status, const char* what);
+
+/// What a CPU kernel computes with: its domain's threads and scratch memory.
+struct CpuContext {
+  ThreadPool& pool;
+  Workspace& workspace;  ///< shared by all threads of the domain; one kernel at a time
+};
+
+/// How the machine's processors are used.
+struct RuntimeOptions {
+  /// Cores of each compute domain; one StarPU CPU worker a domain. Empty: one domain of all cores.
+  std::vector<std::vector<int>> domains;
+};
+
+/// StarPU, started and stopped. One at a time in a process.
+class Runtime {
+ public:
+  /// Throws Error when StarPU cannot start.
+  explicit Runtime(const RuntimeOptions& options);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// The context of the StarPU CPU worker that calls.
+  static CpuContext current_cpu();
+
+  /// All domains' threads in turn, for work outside of tasks (packing weights) while no task runs.
+  ThreadPool& setup_pool();
+
+  int num_threads() const;
+  std::string version() const;  ///< "1.4.10"
+  std::string flavour() const;  ///< "native" or "native + CUDA"
+
+ private:
+  struct Domain;
+  std::vector<std::unique_ptr<Domain>> domains_;
+  std::unique_ptr<ThreadPool> setup_pool_;
+};
+
+/// A StarPU data handle, unregistered at the end. Move-only.
+class DataHandle {
+ public:
+  DataHandle() = default;
+  ~DataHandle() { reset(); }
+  DataHandle(DataHandle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  DataHandle& operator=(DataHandle&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  DataHandle(const DataHandle&) = delete;
+  DataHandle& operator=(const DataHandle&) = delete;
+
+  /// `size_bytes` of host memory that stays the caller's.
+  static DataHandle of_memory(const void* data, std::size_t size_bytes);
+  /// `size_bytes` that StarPU allocates where the first writer runs.
+  static DataHandle temporary(std::size_t size_bytes);
+
+  starpu_data_handle_t get() const { return handle_; }
+  explicit operator bool() const { return handle_ != nullptr; }
+
+  /// Lets StarPU drop it when the tasks submitted so far are done, without waiting.
+  void release_after_use() noexcept {
+    if (handle_ != nullptr) starpu_data_unregister_submit(std::exchange(handle_, nullptr));
+  }
+  /// Waits for the tasks that use it.
+  void reset() noexcept {
+    if (handle_ != nullptr) starpu_data_unregister(std::exchange(handle_, nullptr));
+  }
+
+ private:
+  starpu_data_handle_t handle_ = nullptr;
+};
+
+/// Holds a handle's data in host memory, readable, for as long as it lives. Waits for its writers.
+class ReadAccess {
+ public:
+  explicit ReadAccess(const DataHandle& handle) : handle_(handle.get()) {
+    check_starpu(starpu_data_acquire(handle_, STARPU_R), "reading a result");
+  }
+  ~ReadAccess() { starpu_data_release(handle_); }
+  ReadAccess(const ReadAccess&) = delete;
+  ReadAccess& operator=(const ReadAccess&) = delete;
+  template <typename T>
+  const T* as() const {
+    return static_cast<const T*>(starpu_data_get_local_ptr(handle_));
+  }
+
+ private:
+  starpu_data_handle_t handle_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+/// LIA Table 1's six sublayers and what stands around them. Values 1..6 are LIA's numbers.
+enum class Sublayer : std::uint8_t {
+  embedding = 0,
+  qkv = 1,
+  qk = 2,
+  sv = 3,
+  out_proj = 4,
+  fc1 = 5,
+  fc2 = 6,
+  attention = 7,  ///< qk and sv as one flash-style stage
+  lm_head = 8,
+  sampling = 9,
+};
+
+enum class Phase : std::uint8_t { prefill, decode };
+
+/// What a task is for; the first member of every codelet's argument struct, so that a scheduling policy
+/// finds it at `task->cl_arg`.
+struct TaskTag {
+  static constexpr std::uint32_t expected_magic = 0x51a1ce01;
+  std::uint32_t magic = expected_magic;
+  std::int32_t layer = -1;  ///< -1 outside of the layers
+  Sublayer sublayer = Sublayer::embedding;
+  Phase phase = Phase::prefill;
+  std::int16_t sub_batch = 0;
+  std::int64_t iteration = 0;
+  std::int64_t num_tokens = 0;      ///< rows that this task computes
+  std::int64_t context_tokens = 0;  ///< KV tokens that the sub-batch's attention reads, summed over sequences
+};
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+#include "codelets/sampling/sampling.h"
+
+namespace sluice {
+namespace {
+
+void run(const CpuContext& cpu, const SamplingArgs& args, Buffers buffers) {
+  SamplingOperands operands{.args = &args};
+  operands.batch = BatchView(buffers.take<void>());
+  operands.logits = buffers.take_if<float>(args.has_logits);
+  operands.seen = buffers.take_if<std::uint32_t>(args.track_seen);
+  operands.slot_tokens = buffers.take<std::int32_t>();
+  operands.tokens = buffers.take<std::int32_t>();
+  sampling_cpu(cpu, operands);
+}
+
+}  // namespace
+
+void submit_sampling(DType dtype, const SamplingArgs& args, const SamplingHandles& handles) {
+  static const auto codelet = Codelet<SamplingArgs>::with_cpu<run>("sampling");
+  AccessList accesses{reads(handles.batch)};
+  accesses.add_if(args.has_logits, reads(handles.logits));
+  accesses.add_if(args.track_seen, updates(handles.seen));
+  accesses.add(updates(handles.slot_tokens));
+  accesses.add(writes(handles.tokens));
+  codelet.submit(dtype, args, accesses);
+}
+
+}  // namespace sluice

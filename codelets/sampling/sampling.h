@@ -1,0 +1,55 @@
+#pragma once
+
+#include <span>
+
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/codelet.h"
+
+namespace sluice {
+
+/// Argument of the sampling codelet.
+struct SamplingArgs {
+  TaskTag tag;
+  std::int64_t vocab_size = 0;
+  bool has_logits = true;    ///< false: only prompts' parts, which draw no token yet
+  bool track_seen = false;  ///< some sequence has a repetition penalty
+};
+
+/// Words of one slot's set of tokens seen so far (a bit a token).
+constexpr std::int64_t seen_words(std::int64_t vocab_size) { return (vocab_size + 31) / 32; }
+
+/// Draws one token for every sequence with a row of logits.
+struct SamplingOperands {
+  const SamplingArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const float* logits = nullptr;        ///< [logit rows, vocab_size]; null without has_logits
+  std::uint32_t* seen = nullptr;        ///< [slots, seen_words]; null unless track_seen
+  std::int32_t* slot_tokens = nullptr;  ///< [slots], updated
+  std::int32_t* tokens = nullptr;       ///< [sequences], -1 where no token was drawn
+};
+void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands);
+
+/// The probabilities that a token is drawn with, in the order that Hugging Face's generate() applies its
+/// processors: repetition penalty, temperature, top-k, top-p, min-p, softmax. `seen` as in
+/// SamplingOperands for one slot, or null. temperature 0 gives all to the largest logit (the lowest id
+/// among equals). Throws Error when a logit is NaN.
+void token_probabilities(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen,
+                         std::span<float> probabilities);
+
+/// The same in double precision by the definition of each step, for the tests.
+std::vector<double> token_probabilities_reference(std::span<const float> logits, const SamplingRow& row,
+                                                  std::span<const std::int32_t> history);
+
+/// A uniform number in [0, 1) that depends on (seed, step) only.
+double uniform_draw(const SamplingRow& row);
+
+struct SamplingHandles {
+  const DataHandle& batch;
+  const DataHandle& logits;  ///< empty without has_logits
+  const DataHandle& seen;
+  const DataHandle& slot_tokens;
+  const DataHandle& tokens;
+};
+void submit_sampling(DType dtype, const SamplingArgs& args, const SamplingHandles& handles);
+
+}  // namespace sluice

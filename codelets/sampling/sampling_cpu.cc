@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "codelets/sampling/sampling.h"
+
+namespace sluice {
+namespace {
+
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+
+bool is_seen(const std::uint32_t* seen, std::size_t token) {
+  return seen != nullptr && ((seen[token / 32] >> (token % 32)) & 1U) != 0;
+}
+
+float penalised(float logit, float penalty) { return logit > 0 ? logit / penalty : logit * penalty; }
+
+/// Greedy: the largest logit after the penalty, the lowest id among equals.
+std::int32_t best_token(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen) {
+  std::int32_t best = -1;
+  float best_logit = minus_infinity;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    float logit = logits[i];
+    if (std::isnan(logit)) throw Error("the model computed NaN for token {}; its weights or dtype are bad", i);
+    if (row.repetition_penalty != 1.0F && is_seen(seen, i)) logit = penalised(logit, row.repetition_penalty);
+    if (best < 0 || logit > best_logit) {
+      best = static_cast<std::int32_t>(i);
+      best_logit = logit;
+    }
+  }
+  return best;
+}
+
+/// Softmax in place over what is not -infinity; returns the ids that are left, the likeliest first.
+std::vector<std::int32_t> softmax_sorted(std::span<float> values) {
+  std::vector<std::int32_t> ids;
+  float maximum = minus_infinity;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == minus_infinity) continue;
+    ids.push_back(static_cast<std::int32_t>(i));
+    maximum = std::max(maximum, values[i]);
+  }
+  double total = 0;
+  for (float& value : values) {
+    value = value == minus_infinity ? 0.0F : std::exp(value - maximum);
+    total += value;
+  }
+  for (float& value : values) value = static_cast<float>(value / total);
+  std::stable_sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) {
+    return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+  });
+  return ids;
+}
+
+/// Keeps the k largest, and those equal to the k-th.
+void apply_top_k(std::span<float> logits, std::int32_t k) {
+  if (k <= 0 || static_cast<std::size_t>(k) >= logits.size()) return;
+  std::vector<float> sorted(logits.begin(), logits.end());
+  std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), std::greater<>());
+  const float threshold = sorted[static_cast<std::size_t>(k - 1)];
+  for (float& logit : logits) {
+    if (logit < threshold) logit = minus_infinity;
+  }
+}
+
+/// Zeroes what top-p and min-p drop and scales the rest to a sum of one.
+void keep_likely(std::span<float> probabilities, const std::vector<std::int32_t>& sorted,
+                 const SamplingRow& row) {
+  std::size_t kept = sorted.size();
+  if (row.top_p < 1.0F) {
+    double before = 0;  // a token stays while what is likelier sums to less than top_p
+    kept = 0;
+    while (kept < sorted.size() && (kept == 0 || before < static_cast<double>(row.top_p))) {
+      before += static_cast<double>(probabilities[static_cast<std::size_t>(sorted[kept++])]);
+    }
+  }
+  if (row.min_p > 0.0F) {
+    const float threshold = row.min_p * probabilities[static_cast<std::size_t>(sorted.front())];
+    while (kept > 1 && probabilities[static_cast<std::size_t>(sorted[kept - 1])] < threshold) --kept;
+  }
+  double total = 0;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    float& probability = probabilities[static_cast<std::size_t>(sorted[i])];
+    if (i >= kept) probability = 0.0F;
+    total += static_cast<double>(probability);
+  }
+  for (float& probability : probabilities) probability = static_cast<float>(probability / total);
+}
+
+std::int32_t draw(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen) {
+  if (row.temperature <= 0.0F) return best_token(logits, row, seen);
+  thread_local std::vector<float> probabilities;
+  probabilities.resize(logits.size());
+  token_probabilities(logits, row, seen, probabilities);
+  double left = uniform_draw(row);
+  std::int32_t last = 0;
+  for (std::size_t i = 0; i < probabilities.size(); ++i) {
+    if (probabilities[i] == 0.0F) continue;
+    last = static_cast<std::int32_t>(i);
+    left -= static_cast<double>(probabilities[i]);
+    if (left < 0) return last;
+  }
+  return last;  // rounding left a crumb
+}
+
+/// Brings a slot's set of seen tokens up to date with what this batch feeds.
+void track_seen(const SamplingOperands& operands, const BatchSequence& sequence, std::uint32_t* seen) {
+  if (sequence.fresh != 0) std::fill(seen, seen + seen_words(operands.args->vocab_size), 0U);
+  for (std::int32_t r = 0; r < sequence.num_rows; ++r) {
+    const std::int32_t given =
+        operands.batch.rows()[static_cast<std::size_t>(sequence.first_row + r)].token;
+    const std::int32_t token = given >= 0 ? given : operands.slot_tokens[-(given + 1)];
+    seen[token / 32] |= 1U << (token % 32);
+  }
+}
+
+}  // namespace
+
+void token_probabilities(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen,
+                         std::span<float> probabilities) {
+  const std::int32_t best = best_token(logits, row, seen);
+  if (row.temperature <= 0.0F) {
+    std::fill(probabilities.begin(), probabilities.end(), 0.0F);
+    probabilities[static_cast<std::size_t>(best)] = 1.0F;
+    return;
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const bool penalise = row.repetition_penalty != 1.0F && is_seen(seen, i);
+    probabilities[i] = (penalise ? penalised(logits[i], row.repetition_penalty) : logits[i]) / row.temperature;
+  }
+  apply_top_k(probabilities, row.top_k);
+  const std::vector<std::int32_t> sorted = softmax_sorted(probabilities);
+  keep_likely(probabilities, sorted, row);
+}
+
+double uniform_draw(const SamplingRow& row) {
+  // splitmix64 over (seed, step)
+  std::uint64_t z = (static_cast<std::uint64_t>(row.seed_high) << 32) | row.seed_low;
+  z += 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(row.step) + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) * 0x1p-53;
+}
+
+void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands) {
+  const std::int64_t vocab = operands.args->vocab_size;
+  const auto sequences = operands.batch.sequences();
+  cpu.pool.run(operands.batch.num_sequences(), [&](std::int64_t s) {
+    const BatchSequence& sequence = sequences[static_cast<std::size_t>(s)];
+    std::uint32_t* seen =
+        operands.seen == nullptr ? nullptr : operands.seen + sequence.slot * seen_words(vocab);
+    if (seen != nullptr) track_seen(operands, sequence, seen);
+    operands.tokens[s] = -1;
+    if (sequence.logit_row < 0) return;
+    const std::span logits(operands.logits + sequence.logit_row * vocab, static_cast<std::size_t>(vocab));
+    operands.tokens[s] = draw(logits, sequence.sampling, seen);
+    operands.slot_tokens[sequence.slot] = operands.tokens[s];
+  });
+}
+
+}  // namespace sluice

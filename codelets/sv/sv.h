@@ -1,0 +1,27 @@
+#pragma once
+
+#include "codelets/qk/qk.h"
+
+namespace sluice {
+
+/// out = softmax(S) V (LIA Table 1, sublayer 3), the other half of the split pair.
+struct SvOperands {
+  const AttentionArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const float* scores = nullptr;    ///< see ScoreLayout
+  const std::byte* slab = nullptr;  ///< pages, dtype
+  std::byte* out = nullptr;         ///< [rows, q_size], dtype
+};
+void sv_cpu(const CpuContext& cpu, const SvOperands& operands);
+/// Double precision; out [rows, q_size].
+void sv_reference(const SvOperands& operands, double* out);
+
+struct SvHandles {
+  const DataHandle& batch;
+  const DataHandle& scores;
+  const DataHandle& slab;
+  const DataHandle& out;
+};
+void submit_sv(const AttentionArgs& args, const SvHandles& handles);
+
+}  // namespace sluice

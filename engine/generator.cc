@@ -1,0 +1,231 @@
+#include "engine/generator.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/text_output.h"
+
+namespace sluice {
+
+/// A request that has a place in the batch.
+struct Generator::Sequence {
+  Request request;
+  std::int32_t slot = 0;
+  std::vector<std::int32_t> pages;
+  std::unique_ptr<TextOutput> text;
+  Clock::time_point admitted;
+  Clock::time_point first_token;
+  Clock::time_point last_token;
+
+  // What has been submitted so far:
+  std::int64_t cached_tokens = 0;  ///< KV written by submitted iterations
+  std::int64_t drawn_tokens = 0;   ///< tokens that submitted iterations draw
+  // What is known:
+  std::vector<std::int32_t> token_ids;
+  std::int64_t max_new_tokens = 0;  ///< the request's, limited by the context
+  bool finished = false;
+
+  bool in_prefill() const {
+    return cached_tokens < static_cast<std::int64_t>(request.prompt_tokens.size());
+  }
+  bool wants_iteration() const { return !finished && (in_prefill() || drawn_tokens < max_new_tokens); }
+};
+
+/// An iteration whose results were not looked at yet.
+struct Generator::InFlight {
+  PendingIteration pending;
+  std::vector<std::shared_ptr<Sequence>> sequences;  ///< in the order of the batch
+};
+
+const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::interrupted:
+      return "interrupted";
+  }
+  return "?";
+}
+
+namespace {
+
+/// New tokens that fit behind the prompt. The last drawn token is never fed back.
+std::int64_t new_tokens_limit(const Request& request, const ModelConfig& config) {
+  const auto prompt = static_cast<std::int64_t>(request.prompt_tokens.size());
+  return std::min(request.max_new_tokens, config.max_positions - prompt + 1);
+}
+
+SamplingRow sampling_row(const SamplingParams& params, std::int64_t step) {
+  return {.temperature = params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .repetition_penalty = params.repetition_penalty,
+          .top_k = params.top_k,
+          .seed_low = static_cast<std::uint32_t>(params.seed),
+          .seed_high = static_cast<std::uint32_t>(params.seed >> 32),
+          .step = static_cast<std::int32_t>(step)};
+}
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+std::int64_t kv_tokens(const Request& request, const ModelConfig& config) {
+  return static_cast<std::int64_t>(request.prompt_tokens.size()) + new_tokens_limit(request, config);
+}
+
+Generator::Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tokenizer,
+                     const Options& options)
+    : model_(model),
+      kv_(kv),
+      tokenizer_(tokenizer),
+      options_(options),
+      graph_(model, kv, {.num_slots = options.max_batch, .attention = options.attention}),
+      free_slots_(static_cast<std::size_t>(options.max_batch)) {
+  std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);
+}
+
+Generator::~Generator() = default;
+
+GenerationStats Generator::run(const std::function<std::optional<Request>()>& next,
+                               const GenerationEvents& events, const std::atomic<bool>& interrupt) {
+  const Clock::time_point start = Clock::now();
+  stats_ = {};
+  input_ended_ = false;
+  std::optional<InFlight> before;
+  while (true) {
+    std::optional<InFlight> current;
+    if (!interrupt) {
+      admit(next);
+      current = submit_iteration();
+    }
+    if (before) handle_results(*before, events);
+    before = std::move(current);
+    if (!before && (interrupt || (running_.empty() && input_ended_ && !waiting_))) break;
+  }
+  while (!running_.empty()) finish(*running_.front(), FinishReason::interrupted, events);
+  stats_.wall_s = seconds(Clock::now() - start);
+  return stats_;
+}
+
+void Generator::admit(const std::function<std::optional<Request>()>& next) {
+  while (!free_slots_.empty()) {
+    if (!waiting_ && !input_ended_) waiting_ = next();
+    if (!waiting_) {
+      input_ended_ = true;
+      return;
+    }
+    auto pages = kv_.take_pages(KvCache::pages_for(kv_tokens(*waiting_, model_.config())));
+    if (!pages) return;  // a running sequence will give some back
+    auto sequence = std::make_shared<Sequence>();
+    sequence->request = std::move(*waiting_);
+    waiting_.reset();
+    sequence->pages = std::move(*pages);
+    sequence->slot = free_slots_.back();
+    free_slots_.pop_back();
+    sequence->max_new_tokens = new_tokens_limit(sequence->request, model_.config());
+    sequence->admitted = Clock::now();
+    if (tokenizer_ != nullptr) {
+      sequence->text = std::make_unique<TextOutput>(*tokenizer_, sequence->request.stop);
+    }
+    stats_.prompt_tokens += static_cast<std::int64_t>(sequence->request.prompt_tokens.size());
+    running_.push_back(std::move(sequence));
+  }
+}
+
+std::optional<Generator::InFlight> Generator::submit_iteration() {
+  InFlight flight;
+  SubBatch sub_batch;
+  for (const std::shared_ptr<Sequence>& sequence : running_) {
+    if (!sequence->wants_iteration()) continue;
+    const std::vector<std::int32_t>& prompt = sequence->request.prompt_tokens;
+    const std::int32_t last_drawn = -(sequence->slot + 1);
+    std::span<const std::int32_t> tokens(&last_drawn, 1);
+    bool draws = true;
+    if (sequence->in_prefill()) {
+      const std::int64_t left = static_cast<std::int64_t>(prompt.size()) - sequence->cached_tokens;
+      const std::int64_t count = std::min(left, options_.prefill_chunk_tokens);
+      tokens = std::span(prompt).subspan(static_cast<std::size_t>(sequence->cached_tokens),
+                                         static_cast<std::size_t>(count));
+      draws = count == left;
+      sub_batch.phase = Phase::prefill;
+    }
+    sub_batch.batch.add({.slot = sequence->slot,
+                         .context = static_cast<std::int32_t>(sequence->cached_tokens),
+                         .fresh = sequence->cached_tokens == 0,
+                         .tokens = tokens,
+                         .pages = sequence->pages,
+                         .sampling = sampling_row(sequence->request.sampling, sequence->drawn_tokens)},
+                        draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+    sequence->cached_tokens += static_cast<std::int64_t>(tokens.size());
+    if (draws) ++sequence->drawn_tokens;
+    flight.sequences.push_back(sequence);
+  }
+  if (flight.sequences.empty()) return std::nullopt;
+  flight.pending = graph_.submit(sub_batch);
+  ++stats_.iterations;
+  return flight;
+}
+
+void Generator::handle_results(const InFlight& done, const GenerationEvents& events) {
+  const std::vector<std::int32_t> tokens = done.pending.tokens();
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    Sequence& sequence = *done.sequences[i];
+    if (tokens[i] >= 0 && !sequence.finished) take_token(sequence, tokens[i], events);
+  }
+}
+
+void Generator::take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events) {
+  sequence.last_token = Clock::now();
+  ++stats_.generated_tokens;
+  const auto& eos = options_.eos_token_ids;
+  const bool is_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
+  if (sequence.token_ids.empty()) sequence.first_token = sequence.last_token;
+  if (is_eos && !sequence.request.ignore_eos) {
+    finish(sequence, FinishReason::stop, events);
+    return;
+  }
+  sequence.token_ids.push_back(token);
+  if (sequence.text) {
+    const std::string text = sequence.text->add(token);
+    if (!text.empty() && events.on_text) events.on_text(sequence.request, text);
+    if (sequence.text->stopped()) {
+      finish(sequence, FinishReason::stop, events);
+      return;
+    }
+  }
+  if (static_cast<std::int64_t>(sequence.token_ids.size()) == sequence.max_new_tokens) {
+    finish(sequence, FinishReason::length, events);
+  }
+}
+
+void Generator::finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events) {
+  sequence.finished = true;
+  kv_.give_back(sequence.pages);
+  free_slots_.push_back(sequence.slot);
+  Completion completion;
+  if (sequence.text) {
+    const std::string rest = sequence.text->finish();
+    if (!rest.empty() && events.on_text) events.on_text(sequence.request, rest);
+    completion.text = sequence.text->text();
+  }
+  completion.token_ids = std::move(sequence.token_ids);
+  completion.finish_reason = reason;
+  const bool any_token = sequence.first_token != Clock::time_point();
+  if (any_token) {
+    completion.time_to_first_token_s = seconds(sequence.first_token - sequence.admitted);
+    const auto later = static_cast<double>(completion.token_ids.size()) - 1;
+    if (later > 0) {
+      completion.time_per_output_token_s = seconds(sequence.last_token - sequence.first_token) / later;
+    }
+  }
+  completion.request = std::move(sequence.request);
+  std::erase_if(running_, [&](const auto& other) { return other.get() == &sequence; });
+  if (events.on_finished) events.on_finished(std::move(completion));
+}
+
+}  // namespace sluice

@@ -1,0 +1,204 @@
+#include "graphs/decoder_graph.h"
+
+#include "codelets/attention/attention.h"
+#include "codelets/embedding/embedding.h"
+#include "codelets/fc1/fc1.h"
+#include "codelets/fc2/fc2.h"
+#include "codelets/lm_head/lm_head.h"
+#include "codelets/out_proj/out_proj.h"
+#include "codelets/qk/qk.h"
+#include "codelets/qkv/qkv.h"
+#include "codelets/sampling/sampling.h"
+#include "codelets/sv/sv.h"
+
+namespace sluice {
+
+std::vector<std::int32_t> PendingIteration::tokens() const {
+  const ReadAccess access(tokens_);
+  run_failure().rethrow();
+  const auto* first = access.as<std::int32_t>();
+  return {first, first + num_sequences_};
+}
+
+std::vector<float> PendingIteration::logits() const {
+  if (!logits_) throw Error("the logits of this iteration were not kept");
+  const ReadAccess access(logits_);
+  run_failure().rethrow();
+  const auto* first = access.as<float>();
+  return {first, first + num_logits_};
+}
+
+/// Activations live for one sub-batch of one iteration; StarPU frees them when its last task is done.
+struct DecoderGraph::Chain {
+  TaskTag tag;
+  const DecoderShape& shape;
+  const DataHandle& batch;
+  DataHandle x;        ///< [tokens, hidden_size] f32
+  DataHandle rope;     ///< [tokens, head_dim] f32, rotary models only
+  DataHandle q;        ///< [tokens, q_size]
+  DataHandle context;  ///< attention's output [tokens, q_size]
+  DataHandle scores;   ///< split attention only
+  DataHandle h;        ///< [tokens, ffn_size]
+
+  Chain(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_batch,
+        std::int64_t score_columns)
+      : tag(the_tag), shape(the_shape), batch(the_batch) {
+    const std::size_t element = size_bytes(shape.dtype);
+    const auto bytes = [this](std::int64_t width, std::size_t each) {
+      return static_cast<std::size_t>(tag.num_tokens * width) * each;
+    };
+    x = DataHandle::temporary(bytes(shape.hidden_size, sizeof(float)));
+    if (shape.rope) rope = DataHandle::temporary(bytes(shape.head_dim, sizeof(float)));
+    q = DataHandle::temporary(bytes(shape.q_size(), element));
+    context = DataHandle::temporary(bytes(shape.q_size(), element));
+    h = DataHandle::temporary(bytes(shape.ffn_size, element));
+    if (score_columns > 0) {
+      scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) * sizeof(float));
+    }
+  }
+  ~Chain() {
+    for (DataHandle* handle : {&x, &rope, &q, &context, &scores, &h}) handle->release_after_use();
+  }
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
+
+  TaskTag tagged(Sublayer sublayer, std::int64_t layer = -1) const {
+    TaskTag result = tag;
+    result.sublayer = sublayer;
+    result.layer = static_cast<std::int32_t>(layer);
+    return result;
+  }
+};
+
+DecoderGraph::DecoderGraph(const LoadedModel& model, const KvCache& kv, const Options& options)
+    : model_(model),
+      kv_(kv),
+      options_(options),
+      slot_tokens_memory_(static_cast<std::size_t>(options.num_slots) * sizeof(std::int32_t)),
+      seen_memory_(static_cast<std::size_t>(options.num_slots * seen_words(model.config().vocab_size)) *
+                   sizeof(std::uint32_t)),
+      slot_tokens_(DataHandle::of_memory(slot_tokens_memory_.data(), slot_tokens_memory_.size())),
+      seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {}
+
+PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) {
+  const BatchBuilder& batch = sub_batch.batch;
+  PendingIteration out;
+  out.num_sequences_ = batch.num_sequences();
+  out.num_logits_ = batch.num_logit_rows() * model_.config().vocab_size;
+  out.batch_words_ = batch.build();
+  out.batch_ = DataHandle::of_memory(out.batch_words_.data(), out.batch_words_.size() * sizeof(std::int32_t));
+  out.tokens_ = DataHandle::temporary(static_cast<std::size_t>(out.num_sequences_) * sizeof(std::int32_t));
+
+  TaskTag tag;
+  tag.phase = sub_batch.phase;
+  tag.sub_batch = sub_batch.index;
+  tag.iteration = iteration_++;
+  tag.num_tokens = batch.num_rows();
+  tag.context_tokens = batch.context_tokens();
+  const bool split = options_.attention == AttentionForm::split;
+  const Chain chain(tag, model_.shape(), out.batch_, split ? batch.num_score_columns() : 0);
+
+  submit_embedding_task(chain);
+  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) submit_layer(chain, layer);
+  if (batch.num_logit_rows() > 0) {
+    out.logits_ = DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
+    submit_head(chain, out);
+  }
+  submit_sampling_task(chain, out, batch.has_repetition_penalty());
+  if (logits == Logits::drop) out.logits_.release_after_use();
+  return out;
+}
+
+void DecoderGraph::submit_embedding_task(const Chain& chain) {
+  const ModelConfig& config = model_.config();
+  const EmbeddingArgs args{.tag = chain.tagged(Sublayer::embedding),
+                           .shape = chain.shape,
+                           .vocab_size = config.vocab_size,
+                           .embed_size = config.embed_size,
+                           .table_dtype = model_.table_dtype,
+                           .position_dtype = model_.position_dtype,
+                           .position_offset = config.position_offset,
+                           .learned_positions = config.position == PositionKind::learned,
+                           .project_in = config.has_projections()};
+  submit_embedding(args, {.batch = chain.batch,
+                          .slot_tokens = slot_tokens_,
+                          .table = model_.token_table,
+                          .positions = model_.positions,
+                          .project_in = model_.project_in,
+                          .frequencies = model_.frequencies,
+                          .x = chain.x,
+                          .rope = chain.rope});
+}
+
+void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer) {
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  const VectorLayout& vectors = model_.vectors();
+  submit_qkv({.tag = chain.tagged(Sublayer::qkv, layer), .shape = chain.shape, .vectors = vectors},
+             {.batch = chain.batch,
+              .x = chain.x,
+              .rope = chain.rope,
+              .vectors = weights.vectors,
+              .weight = weights.qkv,
+              .q = chain.q,
+              .slab = kv_.slab(layer)});
+  submit_attention_tasks(chain, layer);
+  submit_out_proj({.tag = chain.tagged(Sublayer::out_proj, layer), .shape = chain.shape, .vectors = vectors},
+                  {.attention = chain.context,
+                   .vectors = weights.vectors,
+                   .weight = weights.out,
+                   .x = chain.x});
+  submit_fc1({.tag = chain.tagged(Sublayer::fc1, layer), .shape = chain.shape, .vectors = vectors},
+             {.x = chain.x,
+              .vectors = weights.vectors,
+              .weight = weights.fc1,
+              .gate = weights.gate,
+              .h = chain.h});
+  submit_fc2({.tag = chain.tagged(Sublayer::fc2, layer), .shape = chain.shape, .vectors = vectors},
+             {.h = chain.h, .vectors = weights.vectors, .weight = weights.fc2, .x = chain.x});
+}
+
+void DecoderGraph::submit_attention_tasks(const Chain& chain, std::int64_t layer) {
+  const DataHandle& slab = kv_.slab(layer);
+  if (options_.attention == AttentionForm::fused) {
+    submit_attention({.tag = chain.tagged(Sublayer::attention, layer), .shape = chain.shape},
+                     {.batch = chain.batch, .q = chain.q, .slab = slab, .out = chain.context});
+    return;
+  }
+  submit_qk({.tag = chain.tagged(Sublayer::qk, layer), .shape = chain.shape},
+            {.batch = chain.batch, .q = chain.q, .slab = slab, .scores = chain.scores});
+  submit_sv({.tag = chain.tagged(Sublayer::sv, layer), .shape = chain.shape},
+            {.batch = chain.batch, .scores = chain.scores, .slab = slab, .out = chain.context});
+}
+
+void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) {
+  const ModelConfig& config = model_.config();
+  submit_lm_head({.tag = chain.tagged(Sublayer::lm_head),
+                  .shape = chain.shape,
+                  .vocab_size = config.vocab_size,
+                  .embed_size = config.embed_size,
+                  .final_norm = config.final_norm,
+                  .norm_bias = config.norm == NormKind::layer_norm,
+                  .norm_weight = config.norm_affine,
+                  .project_out = config.has_projections()},
+                 {.batch = chain.batch,
+                  .x = chain.x,
+                  .final_norm = model_.final_norm,
+                  .project_out = model_.project_out,
+                  .head = model_.head,
+                  .logits = out.logits_});
+}
+
+void DecoderGraph::submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen) {
+  submit_sampling(chain.shape.dtype,
+                  {.tag = chain.tagged(Sublayer::sampling),
+                   .vocab_size = model_.config().vocab_size,
+                   .has_logits = out.num_logits_ > 0,
+                   .track_seen = track_seen},
+                  {.batch = chain.batch,
+                   .logits = out.logits_,
+                   .seen = seen_,
+                   .slot_tokens = slot_tokens_,
+                   .tokens = out.tokens_});
+}
+
+}  // namespace sluice

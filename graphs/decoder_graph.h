@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/task.h"
+#include "graphs/kv_cache.h"
+#include "graphs/loaded_model.h"
+
+namespace sluice {
+
+/// How sublayers 2 and 3 run: as one flash-style stage, or as the split pair with stored scores.
+enum class AttentionForm : std::uint8_t { fused, split };
+
+/// Which tokens an iteration computes for one sub-batch.
+struct SubBatch {
+  std::int16_t index = 0;
+  Phase phase = Phase::decode;  ///< prefill as soon as any sequence brings more than one token
+  BatchBuilder batch;
+};
+
+/// One submitted sub-batch: what its tasks read and what comes out. Destroying it waits for its tasks.
+class PendingIteration {
+ public:
+  PendingIteration() = default;
+  ~PendingIteration() = default;
+  PendingIteration(PendingIteration&&) = default;
+  /// The old handles must go before the memory that they stand for, as in the destructor.
+  PendingIteration& operator=(PendingIteration&& other) noexcept {
+    PendingIteration old(std::move(*this));
+    std::swap(num_sequences_, other.num_sequences_);
+    std::swap(num_logits_, other.num_logits_);
+    batch_words_ = std::move(other.batch_words_);
+    batch_ = std::move(other.batch_);
+    tokens_ = std::move(other.tokens_);
+    logits_ = std::move(other.logits_);
+    return *this;
+  }
+  PendingIteration(const PendingIteration&) = delete;
+  PendingIteration& operator=(const PendingIteration&) = delete;
+
+  /// The drawn tokens, one a sequence of the batch, in its order; waits for them. Throws Error when a
+  /// kernel failed.
+  std::vector<std::int32_t> tokens() const;
+  /// The logits [logit rows, vocab_size] if they were kept; waits for them. Throws Error as above.
+  std::vector<float> logits() const;
+
+ private:
+  friend class DecoderGraph;
+  std::int64_t num_sequences_ = 0;
+  std::int64_t num_logits_ = 0;
+  std::vector<std::int32_t> batch_words_;  // outlives the handles below
+  DataHandle batch_;
+  DataHandle tokens_;
+  DataHandle logits_;
+};
+
+/// Turns iterations of one model into StarPU tasks: embedding, then per layer LIA's six sublayers, then LM
+/// head and sampling. Dependencies follow from the data: the next iteration may be submitted at once, its
+/// embedding waits for the tokens drawn by this one, its KV writes for this one's reads.
+class DecoderGraph {
+ public:
+  struct Options {
+    std::int64_t num_slots = 1;  ///< sequences that run at once
+    AttentionForm attention = AttentionForm::fused;
+  };
+  enum class Logits : std::uint8_t { drop, keep };
+
+  DecoderGraph(const LoadedModel& model, const KvCache& kv, const Options& options);
+
+  /// Submits one sub-batch and returns without waiting. Throws Error when StarPU refuses.
+  PendingIteration submit(const SubBatch& sub_batch, Logits logits = Logits::drop);
+
+ private:
+  struct Chain;  // the handles and tag that the tasks of one sub-batch share
+  void submit_embedding_task(const Chain& chain);
+  void submit_layer(const Chain& chain, std::int64_t layer);
+  void submit_attention_tasks(const Chain& chain, std::int64_t layer);
+  void submit_head(const Chain& chain, const PendingIteration& out);
+  void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
+
+  const LoadedModel& model_;
+  const KvCache& kv_;
+  Options options_;
+  std::int64_t iteration_ = 0;
+  Buffer slot_tokens_memory_;
+  Buffer seen_memory_;
+  DataHandle slot_tokens_;  ///< [slots] int32: the last token drawn for each
+  DataHandle seen_;         ///< [slots, seen_words]: tokens each has seen, for the repetition penalty
+};
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "base/memory.h"
+#include "codelets/runtime/runtime.h"
+#include "codelets/runtime/shape.h"
+#include "models/model.h"
+
+namespace sluice {
+
+/// The weights of one decoder layer as StarPU handles.
+struct LayerWeights {
+  DataHandle vectors;  ///< f32, see VectorLayout
+  DataHandle qkv;      ///< packed [qkv_size, hidden_size]
+  DataHandle out;      ///< packed [hidden_size, q_size]
+  DataHandle gate;     ///< packed [ffn_size, hidden_size], gated FFN only
+  DataHandle fc1;      ///< packed [ffn_size, hidden_size]
+  DataHandle fc2;      ///< packed [hidden_size, ffn_size]
+};
+
+/// What the kernels need to know of a model that computes in `dtype` (f32 or bf16).
+DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
+/// Where each small vector of a layer lies.
+VectorLayout vector_layout(const ModelConfig& config);
+/// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
+std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
+
+/// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read where the
+/// checkpoint lies.
+class LoadedModel {
+ public:
+  /// Called from the loading thread with bytes packed so far and in all.
+  using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
+  /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name and place.
+  LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {});
+
+  const ModelConfig& config() const { return config_; }
+  const DecoderShape& shape() const { return shape_; }
+  const VectorLayout& vectors() const { return vectors_; }
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
+
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  DataHandle token_table;   ///< [vocab_size, embed_size] as stored
+  DataHandle positions;     ///< learned position table as stored, or empty
+  DataHandle project_in;    ///< packed, or empty
+  DataHandle project_out;   ///< packed, or empty
+  DataHandle frequencies;   ///< [head_dim / 2] f32, rotary models only
+  DataHandle final_norm;    ///< weight, then bias, f32; or empty
+  DataHandle head;          ///< packed [vocab_size, embed_size]
+  DType table_dtype = DType::bf16;
+  DType position_dtype = DType::bf16;
+
+ private:
+  struct Packing;
+  Buffer& keep(std::size_t size_bytes);
+  DataHandle register_table(TensorId id, DType* dtype);
+  DataHandle register_floats(const std::vector<float>& values);
+  void load_vectors(std::int64_t layer, DataHandle* handle);
+
+  ModelConfig config_;
+  std::shared_ptr<const WeightSource> source_;
+  DecoderShape shape_;
+  VectorLayout vectors_;
+  std::uint64_t weight_bytes_ = 0;
+  std::deque<Buffer> buffers_;
+  std::vector<TensorView> tables_;  ///< keep tensors that are made in memory alive
+  std::vector<LayerWeights> layers_;
+};
+
+}  // namespace sluice

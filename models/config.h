@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/architecture.h"
+#include "base/dtype.h"
+
+namespace sluice {
+
+/// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
+/// tokens.
+struct ModelConfig {
+  std::string
+      family;  ///< "opt", "llama", "qwen2", "mistral"; also "bloom", "chinchilla" for shapes only
+  std::int64_t hidden_size = 0;
+  std::int64_t embed_size =
+      0;  ///< width of the token embedding; != hidden_size only with in/out projections
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn_size = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t max_positions = 0;    ///< longest context, tokens
+  std::int64_t position_offset = 0;  ///< rows to skip in a learned position table (OPT: 2)
+  std::int64_t sliding_window_tokens =
+      0;  ///< a token sees itself and window-1 before it; 0: no window
+
+  NormKind norm = NormKind::rms_norm;
+  NormPlace norm_place = NormPlace::pre;
+  float norm_eps = 1e-5F;
+  bool norm_affine = true;  ///< norms carry weights (and, for layer_norm, biases)
+  bool final_norm = true;
+  Activation activation = Activation::silu;
+  bool gated_ffn = true;  ///< SwiGLU: down(act(gate(x)) * up(x)); else fc2(act(fc1(x)))
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool ffn_bias = false;
+  PositionKind position = PositionKind::rope;
+  float rope_theta = 10000.0F;
+  std::optional<RopeScaling> rope_scaling;
+  bool tied_embeddings = false;  ///< the LM head is the token embedding
+
+  std::optional<std::int32_t> bos_token_id;
+  std::vector<std::int32_t> eos_token_ids;
+  DType stored_dtype = DType::bf16;  ///< config.json's torch_dtype
+
+  std::int64_t q_size() const { return num_heads * head_dim; }
+  std::int64_t kv_size() const { return num_kv_heads * head_dim; }
+  bool has_projections() const { return embed_size != hidden_size; }
+};
+
+/// Sampling defaults that a model ships in generation_config.json.
+struct GenerationDefaults {
+  std::optional<bool> do_sample;
+  std::optional<float> temperature;
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::vector<std::int32_t> eos_token_ids;  ///< empty: config.json's
+};
+
+/// Throws Error when the sizes do not fit each other or are absurd (heads no multiple of KV heads,
+/// more elements than 2^53). `where` names the file or shape.
+void check_config(const ModelConfig& config, std::string_view where);
+
+/// Elements of all weights of a model of this shape (tied embeddings counted once).
+std::int64_t num_parameters(const ModelConfig& config);
+
+}  // namespace sluice

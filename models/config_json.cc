@@ -1,0 +1,151 @@
+#include "models/config_json.h"
+
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "models/config_reader.h"
+#include "models/family.h"
+#include "models/json.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+std::string supported_architectures() {
+  std::vector<std::string_view> names;
+  for (const Family* family : families()) names.push_back(family->architecture);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Family& family_of(const ConfigReader& fields) {
+  const auto architectures = fields.texts("architectures");
+  const std::string model_type = fields.text("model_type", "");
+  if (architectures.empty() && model_type.empty()) fields.missing("architectures");
+  for (const Family* family : families()) {
+    if (architectures.empty() ? family->name == model_type
+                              : family->architecture == architectures.front()) {
+      return *family;
+    }
+  }
+  throw Error("{}: architecture {} is not supported; supported are {}", fields.where(),
+              quote(architectures.empty() ? model_type : architectures.front()),
+              supported_architectures());
+}
+
+DType read_stored_dtype(const ConfigReader& fields) {
+  const std::string_view key = fields.has("dtype") ? "dtype" : "torch_dtype";
+  const std::string text = fields.text(key, "float32");
+  if (text == "bfloat16") return DType::bf16;
+  if (text == "float16") return DType::f16;
+  if (text == "float32") return DType::f32;
+  fields.refuse(key, "\"bfloat16\", \"float16\" or \"float32\"");
+}
+
+std::string_view hugging_face_name(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "float16";
+    case DType::f32:
+      break;
+  }
+  return "float32";
+}
+
+void refuse_quantized(const ConfigReader& fields) {
+  const auto quantization = fields.object("quantization_config");
+  if (!quantization) return;
+  throw Error(
+      "{}: quantization_config (quant_method {}) is not supported; get the model in bf16, f16 or "
+      "f32",
+      fields.where(), quote(quantization->text("quant_method", "unknown")));
+}
+
+}  // namespace
+
+ModelConfig parse_config(std::string_view text, const std::string& where) {
+  const json parsed = parse_json(text, where, DuplicateKeys::last_wins);
+  const ConfigReader fields(parsed, where);
+  const Family& family = family_of(fields);
+  refuse_quantized(fields);
+
+  ModelConfig config;
+  config.family = family.name;
+  config.hidden_size = fields.count("hidden_size");
+  config.embed_size = config.hidden_size;
+  config.num_layers = fields.count("num_hidden_layers");
+  config.num_heads = fields.count("num_attention_heads");
+  config.num_kv_heads = config.num_heads;
+  config.vocab_size = fields.count("vocab_size");
+  config.max_positions = fields.count("max_position_embeddings");
+  config.stored_dtype = read_stored_dtype(fields);
+  family.read(fields, config);
+  check_config(config, where);
+  return config;
+}
+
+GenerationDefaults parse_generation_config(std::string_view text, const std::string& where) {
+  const json parsed = parse_json(text, where, DuplicateKeys::last_wins);
+  const ConfigReader fields(parsed, where);
+  const auto number = [&fields](std::string_view key, double highest) -> std::optional<float> {
+    if (!fields.has(key)) return std::nullopt;
+    return static_cast<float>(fields.number(key, 0.0, highest));
+  };
+  GenerationDefaults defaults;
+  if (fields.has("do_sample")) defaults.do_sample = fields.flag("do_sample", false);
+  defaults.temperature = number("temperature", 1e6);
+  defaults.top_p = number("top_p", 1.0);
+  defaults.min_p = number("min_p", 1.0);
+  if (fields.has("repetition_penalty")) {
+    defaults.repetition_penalty =
+        static_cast<float>(fields.number("repetition_penalty", 1e-6, 1e6));
+  }
+  if (fields.has("top_k")) defaults.top_k = static_cast<int>(fields.count("top_k", 0, 0));
+  defaults.eos_token_ids = fields.token_ids("eos_token_id");
+  return defaults;
+}
+
+std::string config_json(const ModelConfig& config) {
+  const Family* family = find_family(config.family);
+  if (family == nullptr) {
+    throw Error(
+        "family {} has a shape only: no checkpoint format is known for it; families with one are "
+        "{}",
+        quote(config.family), supported_architectures());
+  }
+  ordered_json fields;
+  fields["architectures"] = {family->architecture};
+  fields["model_type"] = family->name;
+  fields["torch_dtype"] = hugging_face_name(config.stored_dtype);
+  fields["vocab_size"] = config.vocab_size;
+  fields["hidden_size"] = config.hidden_size;
+  fields["num_hidden_layers"] = config.num_layers;
+  fields["num_attention_heads"] = config.num_heads;
+  fields["max_position_embeddings"] = config.max_positions;
+  fields["tie_word_embeddings"] = config.tied_embeddings;
+  fields["use_cache"] = true;
+  family->write(config, fields);
+  fields.update(ordered_json::parse(generation_config_json(config)));
+  fields.erase("_from_model_config");
+  return fields.dump(2) + "\n";
+}
+
+std::string generation_config_json(const ModelConfig& config) {
+  ordered_json fields;
+  fields["_from_model_config"] = true;
+  fields["bos_token_id"] =
+      config.bos_token_id ? ordered_json(*config.bos_token_id) : ordered_json();
+  const auto& eos = config.eos_token_ids;
+  fields["eos_token_id"] = eos.empty()       ? ordered_json()
+                           : eos.size() == 1 ? ordered_json(eos.front())
+                                             : ordered_json(eos);
+  return fields.dump(2) + "\n";
+}
+
+}  // namespace sluice

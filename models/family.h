@@ -1,0 +1,36 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/config.h"
+#include "models/config_reader.h"
+#include "models/weights.h"
+
+namespace sluice {
+
+/// A model family: how its config.json is read and written, and what its checkpoints call each
+/// tensor. One file in models/families/ defines one, as `<name>_family`, and one line of
+/// models/CMakeLists.txt lists it.
+struct Family {
+  std::string_view name;          ///< config.json's model_type, and ModelConfig::family
+  std::string_view architecture;  ///< config.json's architectures[0]
+  std::string_view ffn_field;     ///< what config.json calls ffn_size, for messages
+  std::string_view embed_field;   ///< what config.json calls embed_size, likewise
+  /// The fields that only the family knows; those all share are read by parse_config. Throws Error.
+  void (*read)(const ConfigReader& fields, ModelConfig& config);
+  /// The inverse, as published checkpoints write them.
+  void (*write)(const ModelConfig& config, nlohmann::ordered_json& fields);
+  /// The tensor's usual name. Readers also try it with one "model." less or more in front.
+  std::string (*tensor_name)(TensorId id);
+};
+
+/// All families, sorted by name.
+std::span<const Family* const> families();
+
+/// By ModelConfig::family; null when there is none (shapes that only plan and simulate know).
+const Family* find_family(std::string_view name);
+
+}  // namespace sluice

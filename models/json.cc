@@ -1,0 +1,93 @@
+#include "models/json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kLongestQuote = 200;
+
+std::string cut(std::string text) {
+  if (text.size() <= kLongestQuote) return text;
+  text.resize(kLongestQuote);
+  return text + "...";
+}
+
+/// Watches a parse for objects that have a key twice.
+class DuplicateKeyGuard {
+ public:
+  explicit DuplicateKeyGuard(std::string_view where) : where_(where) {}
+
+  void see(json::parse_event_t event, const json& parsed) {
+    if (event == json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == json::parse_event_t::object_end) keys_.pop_back();
+    if (event != json::parse_event_t::key) return;
+    const auto& key = parsed.get_ref<const std::string&>();
+    if (!keys_.back().insert(key).second) {
+      throw Error("{}: key {} stands twice in one JSON object; the file is damaged, get it again",
+                  where_, quote(key));
+    }
+  }
+
+ private:
+  std::string_view where_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+/// The part of nlohmann's message that a reader needs.
+std::string reason(const json::exception& error) {
+  std::string text = error.what();
+  if (const auto bracket = text.find("] "); bracket != std::string::npos)
+    text.erase(0, bracket + 2);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return cut(std::move(text));
+}
+
+/// Short lists as written; never dumps what is nested, which may be deep.
+std::string describe_list(const json& list) {
+  constexpr std::size_t longest = 4;
+  const bool is_flat = std::all_of(list.begin(), list.end(),
+                                   [](const json& element) { return element.is_primitive(); });
+  if (list.size() > longest || !is_flat) return fmt::format("a list of {}", list.size());
+  return cut(list.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates) {
+  try {
+    if (duplicates == DuplicateKeys::last_wins) return json::parse(text.begin(), text.end());
+    DuplicateKeyGuard guard(where);
+    return json::parse(text.begin(), text.end(),
+                       [&guard](int /*depth*/, json::parse_event_t event, json& parsed) {
+                         guard.see(event, parsed);
+                         return true;
+                       });
+  } catch (const json::exception& error) {
+    throw Error("{}: not valid JSON: {}", where, reason(error));
+  }
+}
+
+std::string quote(std::string_view text) {
+  const bool is_long = text.size() > kLongestQuote;
+  const json shown = std::string(text.substr(0, kLongestQuote));
+  return shown.dump(-1, ' ', false, json::error_handler_t::replace) + (is_long ? "..." : "");
+}
+
+std::string describe(const json& value) {
+  if (value.is_string()) return quote(value.get_ref<const std::string&>());
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return describe_list(value);
+  return cut(value.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace sluice

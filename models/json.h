@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+enum class DuplicateKeys : std::uint8_t { last_wins, refuse };
+
+/// Parses a JSON text. `where` names it in messages. Throws Error (one line) when it is no JSON, or
+/// when an object has a key twice and that is refused.
+nlohmann::json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates);
+
+/// The text in quotes for a message: control characters escaped, cut when very long.
+std::string quote(std::string_view text);
+
+/// A JSON value for a message: as written, cut when very long.
+std::string describe(const nlohmann::json& value);
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#include "models/model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "models/checkpoint.h"
+#include "models/config_json.h"
+
+namespace sluice {
+namespace {
+
+/// A shape's name where a folder is meant is an easy mistake.
+void refuse_shape_name(const std::string& name) {
+  std::error_code error;
+  const auto& shapes = named_shapes();
+  const bool is_shape = std::any_of(shapes.begin(), shapes.end(),
+                                    [&](const NamedShape& shape) { return shape.name == name; });
+  if (!is_shape || std::filesystem::exists(name, error)) return;
+  throw Error(
+      "'{}' is a shape without weights, and no folder; `sluice make-model` writes a model of it",
+      name);
+}
+
+}  // namespace
+
+Model open_model(const std::string& path_or_name) {
+  refuse_shape_name(path_or_name);
+  Model model;
+  model.files = ModelFiles::open(path_or_name);
+  model.name = path_or_name;
+  const auto config = model.files.read("config.json");
+  if (!config) throw Error("'{}' holds no config.json: is it a Hugging Face folder?", path_or_name);
+  model.config = parse_config(*config, model.files.path("config.json"));
+  if (const auto generation = model.files.read("generation_config.json")) {
+    model.generation =
+        parse_generation_config(*generation, model.files.path("generation_config.json"));
+  }
+  model.weights = open_weights(model.files, model.config);
+  return model;
+}
+
+}  // namespace sluice

@@ -1,0 +1,92 @@
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "models/family.h"
+#include "models/model.h"
+#include "models/random_values.h"
+
+namespace sluice {
+namespace {
+
+/// Tensors made when first asked for, kept until released.
+class RandomWeights : public WeightSource {
+ public:
+  RandomWeights(ModelConfig config, DType dtype, std::uint64_t seed)
+      : config_(std::move(config)),
+        dtype_(dtype),
+        seed_(seed),
+        family_(find_family(config_.family)) {
+    check_config(config_, "random weights");
+    for (TensorId id : expected_tensors(config_)) slots_.try_emplace(key(id));
+  }
+
+  TensorView tensor(TensorId id) const override {
+    const auto found = slots_.find(key(id));
+    if (found == slots_.end()) {
+      throw Error("random weights: this model has no {} in layer {}", to_string(id.role), id.layer);
+    }
+    TensorView view = {.name = name_of(id),
+                       .file = "random weights",
+                       .dtype = dtype_,
+                       .shape = expected_shape(config_, id.role),
+                       .data = {}};
+    const std::size_t bytes = size_of(view);
+    Slot& slot = found->second;
+    const std::lock_guard lock(slot.mutex);
+    if (slot.data == nullptr) {
+      slot.data = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      fill_random(id.role, view.name, seed_, dtype_, 0, {slot.data.get(), bytes});
+    }
+    view.data = {slot.data.get(), bytes};
+    return view;
+  }
+
+  void release(TensorId id) const override {
+    const auto found = slots_.find(key(id));
+    if (found == slots_.end()) return;
+    const std::lock_guard lock(found->second.mutex);
+    found->second.data.reset();
+  }
+
+ private:
+  struct Slot {
+    std::mutex mutex;
+    std::unique_ptr<std::byte[]> data;
+  };
+
+  static std::int64_t key(TensorId id) {
+    return id.layer * 256 + static_cast<std::int64_t>(id.role);
+  }
+
+  std::string name_of(TensorId id) const {
+    if (family_ != nullptr) return family_->tensor_name(id);
+    return id.layer < 0 ? std::string(to_string(id.role))
+                        : fmt::format("layers.{}.{}", id.layer, to_string(id.role));
+  }
+
+  std::size_t size_of(const TensorView& view) const {
+    const std::int64_t elements =
+        std::accumulate(view.shape.begin(), view.shape.end(), std::int64_t{1}, std::multiplies<>());
+    return static_cast<std::size_t>(elements) * size_bytes(dtype_);
+  }
+
+  ModelConfig config_;
+  DType dtype_;
+  std::uint64_t seed_;
+  const Family* family_;
+  mutable std::unordered_map<std::int64_t, Slot> slots_;  // the map itself never changes
+};
+
+}  // namespace
+
+std::shared_ptr<const WeightSource> random_weights(const ModelConfig& config, DType dtype,
+                                                   std::uint64_t seed) {
+  return std::make_shared<RandomWeights>(config, dtype, seed);
+}
+
+}  // namespace sluice

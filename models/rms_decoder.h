@@ -1,0 +1,27 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "models/config.h"
+#include "models/config_reader.h"
+#include "models/weights.h"
+
+namespace sluice {
+
+// What Llama, Mistral and Qwen2 share: RMSNorm before each block, RoPE, grouped-query attention,
+// SwiGLU.
+
+/// num_key_value_heads, head_dim, intermediate_size, rms_norm_eps, hidden_act, tie_word_embeddings,
+/// RoPE. Throws Error for a rope type other than "default" and "llama3", and for an activation
+/// other than SiLU.
+void read_rms_decoder(const ConfigReader& fields, ModelConfig& config);
+void write_rms_decoder(const ModelConfig& config, nlohmann::ordered_json& fields);
+
+/// "model.layers.3.self_attn.q_proj.weight" and so on.
+std::string rms_decoder_tensor_name(TensorId id);
+
+/// A float as the shortest decimal that reads back as it: 1e-05, not 9.999999747378752e-06.
+double shortest(float value);
+
+}  // namespace sluice

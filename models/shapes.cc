@@ -1,0 +1,226 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "models/model.h"
+
+namespace sluice {
+namespace {
+
+/// What distinguishes the sizes of one family.
+struct Size {
+  std::int64_t hidden_size;
+  std::int64_t num_layers;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  std::int64_t ffn_size;
+  std::int64_t vocab_size;
+};
+
+ModelConfig base_config(std::string_view family, const Size& size, std::int64_t max_positions) {
+  ModelConfig config;
+  config.family = family;
+  config.hidden_size = config.embed_size = size.hidden_size;
+  config.num_layers = size.num_layers;
+  config.num_heads = size.num_heads;
+  config.num_kv_heads = size.num_kv_heads;
+  config.head_dim = size.head_dim;
+  config.ffn_size = size.ffn_size;
+  config.vocab_size = size.vocab_size;
+  config.max_positions = max_positions;
+  return config;
+}
+
+/// Zhang et al. 2022, Table 1, and the configurations of facebook/opt-*.
+ModelConfig opt(std::int64_t hidden_size, std::int64_t num_layers, std::int64_t num_heads) {
+  ModelConfig config = base_config("opt",
+                                   {.hidden_size = hidden_size,
+                                    .num_layers = num_layers,
+                                    .num_heads = num_heads,
+                                    .num_kv_heads = num_heads,
+                                    .head_dim = hidden_size / num_heads,
+                                    .ffn_size = 4 * hidden_size,
+                                    .vocab_size = 50272},
+                                   2048);
+  config.norm = NormKind::layer_norm;
+  config.activation = Activation::relu;
+  config.gated_ffn = false;
+  config.qkv_bias = config.out_bias = config.ffn_bias = true;
+  config.position = PositionKind::learned;
+  config.position_offset = 2;
+  config.tied_embeddings = true;
+  config.bos_token_id = 2;
+  config.eos_token_ids = {2};
+  config.stored_dtype = DType::f16;
+  return config;
+}
+
+/// The only one with its norms after the blocks, and with an embedding narrower than its layers.
+ModelConfig opt_350m() {
+  ModelConfig config = opt(1024, 24, 16);
+  config.embed_size = 512;
+  config.norm_place = NormPlace::post;
+  config.final_norm = false;
+  return config;
+}
+
+ModelConfig llama2(const Size& size) {
+  ModelConfig config = base_config("llama", size, 4096);
+  config.bos_token_id = 1;
+  config.eos_token_ids = {2};
+  config.stored_dtype = DType::f16;
+  return config;
+}
+
+ModelConfig llama3(const Size& size) {
+  ModelConfig config = base_config("llama", size, 8192);
+  config.rope_theta = 500000.0F;
+  config.bos_token_id = 128000;
+  config.eos_token_ids = {128001};
+  return config;
+}
+
+/// 3.1 and 3.2: the context stretched from 8192 to 131072 tokens.
+ModelConfig llama31(const Size& size, float rope_factor) {
+  ModelConfig config = llama3(size);
+  config.max_positions = 131072;
+  config.rope_scaling = RopeScaling{.factor = rope_factor,
+                                    .low_freq_factor = 1.0F,
+                                    .high_freq_factor = 4.0F,
+                                    .original_max_positions = 8192};
+  return config;
+}
+
+ModelConfig llama32(const Size& size) {
+  ModelConfig config = llama31(size, 32.0F);
+  config.tied_embeddings = true;
+  return config;
+}
+
+ModelConfig qwen2(const Size& size, bool tied_embeddings) {
+  ModelConfig config = base_config("qwen2", size, 131072);
+  config.norm_eps = 1e-6F;
+  config.qkv_bias = true;
+  config.rope_theta = 1000000.0F;
+  config.tied_embeddings = tied_embeddings;
+  config.bos_token_id = 151643;
+  config.eos_token_ids = {151643};
+  return config;
+}
+
+ModelConfig qwen2_72b() {
+  ModelConfig config = qwen2({8192, 80, 64, 8, 128, 29568, 152064}, false);
+  config.norm_eps = 1e-5F;
+  return config;
+}
+
+ModelConfig mistral(std::int64_t vocab_size, float rope_theta, std::int64_t window_tokens) {
+  ModelConfig config = base_config("mistral", {4096, 32, 32, 8, 128, 14336, vocab_size}, 32768);
+  config.rope_theta = rope_theta;
+  config.sliding_window_tokens = window_tokens;
+  config.bos_token_id = 1;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+/// bigscience/bloom, but for the norm after its embedding (28672 elements): shape only.
+ModelConfig bloom_176b() {
+  ModelConfig config = base_config("bloom", {14336, 70, 112, 112, 128, 57344, 250880}, 2048);
+  config.norm = NormKind::layer_norm;
+  config.activation = Activation::gelu_tanh;
+  config.gated_ffn = false;
+  config.qkv_bias = config.out_bias = config.ffn_bias = true;
+  config.position = PositionKind::alibi;
+  config.tied_embeddings = true;
+  config.bos_token_id = 1;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+/// Hoffmann et al. 2022, Table 4; its relative positions (5e9 elements) are left out: shape only.
+ModelConfig chinchilla_70b() {
+  ModelConfig config = base_config("chinchilla", {8192, 80, 64, 64, 128, 32768, 32000}, 2048);
+  config.activation = Activation::gelu;
+  config.gated_ffn = false;
+  config.position = PositionKind::none;
+  config.tied_embeddings = true;
+  return config;
+}
+
+std::vector<NamedShape> make_shapes() {
+  // Size: hidden_size, layers, heads, KV heads, head_dim, ffn_size, vocab_size.
+  return {
+      {"opt-125m", opt(768, 12, 12)},
+      {"opt-350m", opt_350m()},
+      {"opt-1.3b", opt(2048, 24, 32)},
+      {"opt-2.7b", opt(2560, 32, 32)},
+      {"opt-6.7b", opt(4096, 32, 32)},
+      {"opt-13b", opt(5120, 40, 40)},
+      {"opt-30b", opt(7168, 48, 56)},
+      {"opt-66b", opt(9216, 64, 72)},
+      {"opt-175b", opt(12288, 96, 96)},
+      {"llama-2-7b", llama2({4096, 32, 32, 32, 128, 11008, 32000})},
+      {"llama-2-13b", llama2({5120, 40, 40, 40, 128, 13824, 32000})},
+      {"llama-2-70b", llama2({8192, 80, 64, 8, 128, 28672, 32000})},
+      {"llama-3-8b", llama3({4096, 32, 32, 8, 128, 14336, 128256})},
+      {"llama-3-70b", llama3({8192, 80, 64, 8, 128, 28672, 128256})},
+      {"llama-3.1-8b", llama31({4096, 32, 32, 8, 128, 14336, 128256}, 8.0F)},
+      {"llama-3.1-70b", llama31({8192, 80, 64, 8, 128, 28672, 128256}, 8.0F)},
+      {"llama-3.2-1b", llama32({2048, 16, 32, 8, 64, 8192, 128256})},
+      {"llama-3.2-3b", llama32({3072, 28, 24, 8, 128, 8192, 128256})},
+      {"qwen2-0.5b", qwen2({896, 24, 14, 2, 64, 4864, 151936}, true)},
+      {"qwen2-1.5b", qwen2({1536, 28, 12, 2, 128, 8960, 151936}, true)},
+      {"qwen2-7b", qwen2({3584, 28, 28, 4, 128, 18944, 152064}, false)},
+      {"qwen2-72b", qwen2_72b()},
+      {"mistral-7b-v0.1", mistral(32000, 10000.0F, 4096)},
+      {"mistral-7b-v0.3", mistral(32768, 1000000.0F, 0)},
+      {"bloom-176b", bloom_176b()},
+      {"chinchilla-70b", chinchilla_70b()},
+  };
+}
+
+/// Levenshtein's distance: insertions, deletions and replacements that turn one into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string> names_nearest_first(std::string_view name) {
+  std::vector<std::string> names;
+  for (const NamedShape& shape : named_shapes()) names.push_back(shape.name);
+  std::stable_sort(names.begin(), names.end(), [name](const std::string& a, const std::string& b) {
+    return edit_distance(name, a) < edit_distance(name, b);
+  });
+  return names;
+}
+
+}  // namespace
+
+const std::vector<NamedShape>& named_shapes() {
+  static const std::vector<NamedShape> shapes = make_shapes();
+  return shapes;
+}
+
+const ModelConfig& find_shape(const std::string& name) {
+  for (const NamedShape& shape : named_shapes()) {
+    if (shape.name == name) return shape.config;
+  }
+  throw Error("no shape is called '{}'; known are {}", name,
+              fmt::join(names_nearest_first(name.substr(0, 64)), ", "));
+}
+
+}  // namespace sluice

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::tokenizers {
+
+/// Bytes [begin, end) of a text.
+struct Span {
+  std::size_t begin;
+  std::size_t end;
+  bool empty() const { return begin == end; }
+  std::string_view of(std::string_view text) const { return text.substr(begin, end - begin); }
+};
+
+/// What a tokenizer.json searches for: a literal text or a regular expression. Immutable;
+/// thread-safe.
+class Pattern {
+ public:
+  static Pattern literal(std::string text);
+  /// `expression` is in Oniguruma's syntax, which Hugging Face uses; it runs on PCRE2. The classes
+  /// `\s \S \w \p{L} \p{N}` are spelt out so that they agree with Oniguruma's newer Unicode. What
+  /// means something else to PCRE2 is refused. Throws Error that begins with `where`.
+  static Pattern regex(const std::string& expression, const std::string& where);
+
+  /// All matches from left to right, not overlapping (an empty match directly after a match does
+  /// not count). `text` must be well-formed UTF-8. Throws Error when an expression backtracks
+  /// without end.
+  std::vector<Span> find_all(std::string_view text) const;
+
+ private:
+  Pattern() = default;
+  std::vector<Span> find_all_literal(std::string_view text) const;
+
+  struct Compiled;
+  std::string literal_;
+  std::shared_ptr<const Compiled> compiled_;  ///< null for a literal
+};
+
+/// Oniguruma's syntax to PCRE2's (UTF, UCP). Exposed for tests. Throws Error that begins with
+/// `where`.
+std::string translate_regex(const std::string& expression, const std::string& where);
+
+}  // namespace sluice::tokenizers

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/tokenizers/json_field.h"
+#include "models/tokenizers/pattern.h"
+
+namespace sluice::tokenizers {
+
+/// A text cut into pieces, in order. The pieces are not empty; between them text may have been
+/// dropped.
+struct Pieces {
+  std::string text;
+  std::vector<Span> spans;
+  bool at_start = false;  ///< the first piece stands at the very start of what the user wrote
+};
+
+/// Cuts (and rewrites) text before the model sees it: tokenizer.json's "pre_tokenizer". Immutable;
+/// thread-safe.
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  virtual void apply(Pieces& pieces) const = 0;
+};
+
+/// Null (one piece) for an absent or null field. Known: ByteLevel, Digits, Metaspace, Split and
+/// Sequence. Throws Error that names any other type.
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const std::optional<JsonField>& field);
+
+/// GPT-2's: cuts with its own expression, then writes every byte as one printable character.
+std::unique_ptr<PreTokenizer> make_byte_level(bool add_prefix_space);
+
+/// GPT-2's printable stand-in for a byte, and back (nothing for any other character).
+std::string_view byte_level_character(std::uint8_t byte);
+std::optional<std::uint8_t> byte_level_byte(char32_t character);
+
+}  // namespace sluice::tokenizers

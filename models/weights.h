@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "models/config.h"
+
+namespace sluice {
+
+/// What a tensor is for, whatever its family calls it. Linear weights are [out, in], row-major.
+enum class TensorRole : std::uint8_t {
+  token_embedding,     ///< [vocab_size, embed_size]
+  position_embedding,  ///< [max_positions + position_offset, hidden_size], learned positions only
+  project_in,          ///< [hidden_size, embed_size], only where embed_size != hidden_size
+  project_out,         ///< [embed_size, hidden_size], likewise
+  final_norm_weight,   ///< [hidden_size]
+  final_norm_bias,     ///< [hidden_size], layer_norm only
+  lm_head,             ///< [vocab_size, embed_size], untied only
+  // One of each per layer:
+  attention_norm_weight,  ///< [hidden_size]
+  attention_norm_bias,    ///< [hidden_size], layer_norm only
+  q_weight,               ///< [q_size, hidden_size]
+  q_bias,                 ///< [q_size]
+  k_weight,               ///< [kv_size, hidden_size]
+  k_bias,                 ///< [kv_size]
+  v_weight,               ///< [kv_size, hidden_size]
+  v_bias,                 ///< [kv_size]
+  out_weight,             ///< [hidden_size, q_size]
+  out_bias,               ///< [hidden_size]
+  ffn_norm_weight,        ///< [hidden_size]
+  ffn_norm_bias,          ///< [hidden_size], layer_norm only
+  gate_weight,            ///< [ffn_size, hidden_size], gated only
+  fc1_weight,             ///< [ffn_size, hidden_size]; the "up" projection of a gated FFN
+  fc1_bias,               ///< [ffn_size]
+  fc2_weight,             ///< [hidden_size, ffn_size]; the "down" projection of a gated FFN
+  fc2_bias,               ///< [hidden_size]
+  gate_bias,              ///< [ffn_size], gated with ffn_bias only (Llama's mlp_bias)
+};
+
+/// "q_weight" and so on, for messages.
+std::string_view to_string(TensorRole role);
+
+/// A role of a given layer (-1 for tensors that belong to no layer).
+struct TensorId {
+  TensorRole role;
+  std::int64_t layer = -1;
+};
+
+/// Every tensor a model of this config has, in layer order, and the shape each must have.
+std::vector<TensorId> expected_tensors(const ModelConfig& config);
+std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole role);
+/// The same in config.json's words: "[intermediate_size, hidden_size]".
+std::string expected_shape_fields(const ModelConfig& config, TensorRole role);
+
+/// A tensor where it lies (mapped file, embedded data or memory): row-major, little-endian.
+/// `data` need not be aligned to the element.
+struct TensorView {
+  std::string name;  ///< its name in the checkpoint, for messages
+  std::string file;  ///< the file it came from, for messages
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> data;
+};
+
+/// `count` elements from `first` on, as float. Throws Error when the tensor ends before that.
+void read_floats(const TensorView& tensor, std::size_t first, std::size_t count, float* out);
+
+/// Where a model's weights come from. Views stay valid as long as the source; calls are
+/// thread-safe.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  /// The tensor, its shape checked against the config. Throws Error when it is missing or
+  /// misshapen.
+  virtual TensorView tensor(TensorId id) const = 0;
+  /// The caller is done with this tensor for now: its memory may go, and every view of it is void.
+  /// A later tensor(id) brings it back. Only sources that hold weights in memory of their own do
+  /// anything.
+  virtual void release(TensorId /*id*/) const {}
+};
+
+}  // namespace sluice

@@ -1,0 +1,296 @@
+#!/usr/bin/env bash
+# Prints the installation prefix of a usable StarPU on stdout, building it first when there is none.
+#
+#   scripts/starpu.sh [native|simgrid]
+#
+# native   runs on this machine; with CUDA where nvcc is (on PATH or in /usr/local/cuda/bin)
+# simgrid  simulates a machine; runs no kernels
+#
+# Where StarPU comes from, first match wins:
+#   1. $SLUICE_STARPU_SOURCE: a source directory, a tarball or a .dsc
+#   2. an installed StarPU that pkg-config finds and that meets the needs (see `meets_needs`)
+#   3. Debian's source package, through this machine's own apt configuration
+# 1 and 3 are patched (scripts/starpu/patches), built once and kept in $SLUICE_CACHE.
+# Progress goes to stderr, the details to a log file in the cache.
+set -Eeuo pipefail
+
+readonly flavour=${1:-native}
+case $flavour in
+  native | simgrid) ;;
+  *) echo "usage: ${0##*/} [native|simgrid]" >&2 && exit 2 ;;
+esac
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly patches_dir=$here/starpu/patches
+readonly cache=${SLUICE_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or SLUICE_CACHE}/.cache}/sluice}
+readonly given_source=${SLUICE_STARPU_SOURCE:-}
+readonly min_buffers=16                # data handles that one of our tasks may use
+readonly debian_suites=(sid trixie)    # where to look for StarPU 1.4, newest first
+log=/dev/null
+
+trap 'echo "[starpu] failed at line $LINENO" >&2' ERR
+
+say() { echo "[starpu] $*" >&2; }
+die() { say "$*" && exit 1; }
+
+# Runs a command with its output in the log; shows the end of the log when it fails.
+logged() {
+  echo "\$ $*" >>"$log"
+  "$@" >>"$log" 2>&1 </dev/null && return
+  { echo "..." && tail -n 30 "$log"; } >&2
+  die "failed: ${1##*/}. The whole log: $log"
+}
+
+how_to_provide() {
+  cat >&2 <<'END'
+[starpu] Provide StarPU 1.4 in one of these ways and run this again:
+[starpu]   SLUICE_STARPU_SOURCE=path   its source: a tarball, an unpacked directory, or Debian's .dsc
+[starpu]   PKG_CONFIG_PATH=path        an installed one (--enable-maxbuffers=16, with FxT)
+[starpu] docs/install.md says more.
+END
+}
+
+# ---------------------------------------------------------------- what is needed
+
+# Sets cuda_dir to the CUDA toolkit's folder, or to nothing.
+find_cuda() {
+  cuda_dir=
+  local nvcc
+  nvcc=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc) || return 0
+  cuda_dir=$(dirname "$(dirname "$nvcc")")
+  [[ -e $cuda_dir/include/cuda_runtime.h ]] || cuda_dir=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+  cuda_version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+}
+
+set_configure_flags() {
+  flags=(--disable-static --disable-build-doc --disable-build-examples --disable-build-tests
+    --disable-starpufft --disable-opencl --disable-fortran --disable-mpi --disable-hdf5
+    --enable-maxbuffers="$min_buffers" --with-fxt)
+  if [[ $flavour == simgrid ]]; then
+    # The simulated machine may be larger than this one.
+    flags+=(--enable-simgrid --enable-maxcpus=64 --enable-maxnumanodes=4)
+    return
+  fi
+  # StarPU's own defaults, but spelt out, so that they are part of the key under which a build is kept.
+  local cpus=2 numa_nodes=(/sys/devices/system/node/node[0-9]*)
+  while ((cpus < $(getconf _NPROCESSORS_ONLN))); do cpus=$((cpus * 2)); done
+  flags+=(--enable-maxcpus="$cpus" --enable-maxnumanodes="$((${#numa_nodes[@]} > 2 ? ${#numa_nodes[@]} : 2))")
+  if [[ $cuda_dir ]]; then flags+=(--with-cuda-dir="$cuda_dir"); else flags+=(--disable-cuda); fi
+}
+
+# meets_needs <starpu_config.h>
+meets_needs() {
+  local buffers
+  buffers=$(sed -n 's/^#define STARPU_NMAXBUFS \([0-9]*\).*/\1/p' "$1")
+  ((${buffers:-0} >= min_buffers)) || return 1
+  grep -q '^#define STARPU_USE_FXT 1' "$1" || return 1
+  if [[ $flavour == simgrid ]]; then
+    grep -q '^#define STARPU_SIMGRID 1' "$1"
+  else
+    ! grep -q '^#define STARPU_SIMGRID 1' "$1" || return 1
+    [[ ! $cuda_dir ]] || grep -q '^#define STARPU_USE_CUDA 1' "$1"
+  fi
+}
+
+# Prints the prefix of an installed StarPU that will do.
+installed_prefix() {
+  pkg-config --exists 'starpu-1.4 >= 1.4.0' 2>/dev/null || return 1
+  local prefix include
+  prefix=$(pkg-config --variable=prefix starpu-1.4)
+  include=$(pkg-config --variable=starpu_includedir starpu-1.4)
+  # The build takes a prefix and looks into its lib/pkgconfig.
+  [[ -e $prefix/lib/pkgconfig/starpu-1.4.pc && -e $include/starpu_config.h ]] || return 1
+  meets_needs "$include/starpu_config.h" || return 1
+  echo "$prefix"
+}
+
+# A line that changes when the given source does.
+source_identity() {
+  if [[ ! $given_source ]]; then
+    echo debian
+  elif [[ -d $given_source ]]; then
+    (cd "$given_source" && find . -type f -printf '%P %s %T@\n' | sort | sha256sum)
+  else
+    sha256sum <"$given_source"
+  fi
+}
+
+# Everything but StarPU's version that makes one build differ from another.
+build_key() {
+  {
+    uname -m
+    grep '^VERSION_ID=' /etc/os-release || true
+    printf '%s\n' "${flags[@]}" "${cuda_version:-no CUDA}"
+    source_identity
+    cat "$patches_dir"/*.patch
+  } | sha256sum | cut -c1-12
+}
+
+# Prints the prefix of the newest build that is kept under our key.
+built_prefix() {
+  local builds=("$cache"/starpu-1.4.*-"$flavour-$key")
+  [[ -d ${builds[0]} ]] || return 1
+  printf '%s\n' "${builds[@]}" | sort -V | tail -n 1
+}
+
+# ---------------------------------------------------------------- getting the source
+
+# apt with lists and a source entry of our own: the machine's configuration stays as it is.
+# private_apt <command> <arguments>
+private_apt() {
+  local command=$1 && shift
+  "$command" -o Dir::Etc::sourcelist="$apt_dir/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+    -o Dir::State::lists="$apt_dir/lists" -o Dir::Cache="$apt_dir/cache" -o APT::Sandbox::User=root \
+    -o Acquire::Retries=2 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 "$@"
+}
+
+# newest_1_4 <apt-cache, or private_apt apt-cache>: the newest StarPU 1.4 that those lists offer.
+newest_1_4() {
+  "$@" showsrc --only-source starpu 2>>"$log" | sed -n 's/^Version: \(1\.4\..*\)/\1/p' | sort -V | tail -n 1
+}
+
+# The mirrors that this machine installs from. Whether one is Debian's shows when it is asked: our source entry
+# accepts nothing that Debian has not signed.
+mirrors() {
+  apt-get update --print-uris 2>>"$log" | sed -n "s#^'\(.*\)/dists/.*#\1#p" | grep -v '^cdrom:' | awk '!seen[$0]++'
+}
+
+# Puts StarPU's .dsc and tarballs into the current folder.
+fetch_from_debian() {
+  type -P apt-get >/dev/null && type -P dpkg-source >/dev/null || return 1
+  local version mirror suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+  version=$(newest_1_4 apt-cache)
+  if [[ $version ]]; then
+    apt-get -o APT::Sandbox::User=root source --download-only "starpu=$version" >>"$log" 2>&1 && return
+  fi
+  [[ -e $keyring ]] || return 1
+  apt_dir=$work/apt
+  for mirror in $(mirrors); do
+    for suite in "${debian_suites[@]}"; do
+      rm -rf "$apt_dir" && mkdir -p "$apt_dir"/lists/partial "$apt_dir"/cache/archives/partial
+      echo "deb-src [signed-by=$keyring] $mirror $suite main" >"$apt_dir/sources.list"
+      cat "$apt_dir/sources.list" >>"$log"
+      private_apt apt-get update >>"$log" 2>&1 || continue
+      version=$(newest_1_4 private_apt apt-cache)
+      [[ $version ]] || continue
+      private_apt apt-get source --download-only "starpu=$version" >>"$log" 2>&1 && return
+    done
+  done
+  return 1
+}
+
+# Fetches once, for all flavours; sets dsc.
+debian_source() {
+  local kept=("$cache"/starpu-source/*.dsc)
+  if [[ ! -e ${kept[0]} ]]; then
+    say "fetching the source of StarPU from Debian"
+    mkdir -p "$work/fetch"
+    if ! (cd "$work/fetch" && fetch_from_debian); then
+      grep '^[EW]: ' "$log" | grep -v deb-src | sort -u | head -n 5 >&2 || true
+      say "StarPU's source could not be fetched with apt. The log: $log"
+      how_to_provide
+      exit 1
+    fi
+    rm -rf "$cache/starpu-source" && mv "$work/fetch" "$cache/starpu-source"
+    kept=("$cache"/starpu-source/*.dsc)
+  fi
+  dsc=${kept[0]}
+}
+
+# Leaves StarPU's source in $work/source.
+unpack() {
+  case $given_source in
+    '') debian_source && logged dpkg-source -x "$dsc" "$work/source" ;;
+    *.dsc) logged dpkg-source -x "$given_source" "$work/source" ;;
+    *)
+      mkdir -p "$work/source"
+      if [[ -d $given_source ]]; then
+        logged cp -a "$given_source/." "$work/source/"
+      else
+        logged tar -xf "$given_source" -C "$work/source" --strip-components=1
+      fi
+      ;;
+  esac
+  [[ -e $work/source/configure.ac && -e $work/source/src/core/workers.c ]] ||
+    die "SLUICE_STARPU_SOURCE=$given_source: no StarPU source there"
+  [[ -x $work/source/configure ]] ||
+    die "SLUICE_STARPU_SOURCE=$given_source: no configure script there; run ./autogen.sh in it first"
+}
+
+apply_patches() {
+  local patch
+  for patch in "$patches_dir"/*.patch; do
+    if patch -p1 -N --dry-run -s -f -d "$work/source" <"$patch" >>"$log" 2>&1; then
+      logged patch -p1 -N -f -d "$work/source" -i "$patch"
+    elif ! patch -p1 -R --dry-run -s -f -d "$work/source" <"$patch" >>"$log" 2>&1; then
+      die "${patch##*/} does not apply to this StarPU ($version). Sluice was tried with 1.4.10;" \
+        "SLUICE_STARPU_SOURCE=path takes another source. The log: $log"
+    fi
+  done
+}
+
+# ---------------------------------------------------------------- building
+
+compile() {
+  local cc=${CC:-gcc} cxx=${CXX:-g++}
+  if type -P ccache >/dev/null; then cc="ccache $cc" cxx="ccache $cxx"; fi
+  local link_flags=${LDFLAGS:-}
+  # CUDA's folder need not be known to the dynamic loader.
+  if [[ $flavour == native && $cuda_dir ]]; then link_flags+=" -Wl,-rpath,$cuda_dir/lib64"; fi
+  mkdir "$work/build" && cd "$work/build"
+  logged ../source/configure --prefix="$prefix" "${flags[@]}" CC="$cc" CXX="$cxx" LDFLAGS="$link_flags"
+  logged make -j"$(nproc)"
+  logged make install DESTDIR="$work/installed"
+  cd "$cache"
+}
+
+clean_up() {
+  if [[ ! -d ${prefix:-} && -e $work/build/config.log ]]; then
+    mv "$work/build/config.log" "$cache/starpu-$flavour-config.log" # may say why
+  fi
+  rm -rf "$work"
+}
+
+build() {
+  # One fixed folder, so that ccache finds its objects again; what an interrupted run left is cleared.
+  work=$cache/starpu-work
+  trap clean_up EXIT
+  trap 'exit 130' INT TERM HUP
+  rm -rf "$work" && mkdir -p "$work"
+  log=$cache/starpu-$flavour.log
+  : >"$log"
+
+  unpack
+  version=$(sed -n "s/^PACKAGE_VERSION='\(.*\)'/\1/p" "$work/source/configure")
+  [[ $version == 1.4.* ]] || die "StarPU 1.4 is needed, this is ${version:-of unknown version}"
+  prefix=$cache/starpu-$version-$flavour-$key
+  apply_patches
+  say "building StarPU $version ($flavour${cuda_version:+, CUDA $cuda_version}), a minute or two"
+  compile
+  meets_needs "$work/installed$prefix/include/starpu/1.4/starpu_config.h" ||
+    die "StarPU was built, but without something that Sluice needs. The log: $log"
+  mv "$work/installed$prefix" "$prefix"
+  say "built in $SECONDS s"
+}
+
+if [[ $given_source && ! -r $given_source ]]; then
+  die "SLUICE_STARPU_SOURCE=$given_source: no such file or directory"
+fi
+cuda_version=
+if [[ $flavour == native ]]; then find_cuda; else cuda_dir=; fi
+
+if [[ ! $given_source ]] && installed_prefix; then exit; fi
+
+set_configure_flags
+key=$(build_key)
+if built_prefix; then exit; fi
+
+mkdir -p "$cache"
+exec {lock}>"$cache/starpu.lock"
+if ! flock -n "$lock"; then
+  say "waiting for another run that builds StarPU"
+  flock "$lock"
+fi
+if built_prefix; then exit; fi
+build
+echo "$prefix"

@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# Sets everything up like run.sh, then builds and runs all tests and checks.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: ./test.sh [--only STEP]... [ctest's options]
+
+Steps, in this order; all but fuzz unless --only names some:
+  release  all tests
+  lint     clang-format, shellcheck and clang-tidy (files unchanged since they passed are skipped)
+  asan     the tests labelled "fast", under the address and undefined-behaviour sanitizers
+  tsan     the same under the thread sanitizer
+  fuzz     only the tests labelled "fuzz" (release runs them too)
+
+Other arguments go to ctest, such as -R REGEX; then only release is run, unless --only says otherwise.
+END
+}
+
+readonly all_steps=(release lint asan tsan fuzz)
+steps=()
+ctest_arguments=()
+while (($# > 0)); do
+  case $1 in
+    --only)
+      [[ " ${all_steps[*]} " == *" ${2:-} "* ]] || { usage >&2 && exit 2; }
+      steps+=("$2")
+      shift
+      ;;
+    --only=*) set -- "" --only "${1#--only=}" "${@:2}" ;;
+    -h | --help) usage && exit ;;
+    *) ctest_arguments+=("$1") ;;
+  esac
+  shift
+done
+if ((${#steps[@]} == 0)); then
+  steps=(release lint asan tsan)
+  if ((${#ctest_arguments[@]} > 0)); then steps=(release); fi
+fi
+
+# shellcheck source=scripts/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
+jobs=$(nproc)
+readonly jobs tidy_dir=build/tidy
+
+# run_tests <step> <preset> [ctest's options]
+run_tests() {
+  local -a options=(--test-dir "build/$2" --output-on-failure -j "$jobs")
+  # A selection of the caller's may leave some steps without tests.
+  if ((${#ctest_arguments[@]} == 0)); then options+=(--no-tests=error); fi
+  ctest "${options[@]}" "${@:3}" "${ctest_arguments[@]}" 2>&1 | tee "$logs/ctest-$1.log"
+}
+
+run_release() {
+  build release
+  run_tests release release
+}
+
+run_fuzz() {
+  build release
+  run_tests fuzz release -L '^fuzz$'
+}
+
+run_asan() {
+  build asan
+  run_tests asan asan -L '^fast$'
+}
+
+run_tsan() {
+  build tsan
+  run_tests tsan tsan -L '^fast$'
+}
+
+# Our files that match, also those not added to git yet.
+our_files() {
+  git ls-files --cached --others --exclude-standard -- "$@" | while read -r file; do
+    if [[ -f $file ]]; then echo "$file"; fi
+  done
+}
+
+run_lint() {
+  local -a files
+  mapfile -t files < <(our_files '*.cc' '*.h' '*.cu' '*.cuh')
+  say "clang-format: ${#files[@]} files"
+  clang-format --dry-run -Werror "${files[@]}" </dev/null
+
+  mapfile -t files < <(our_files '*.sh' .ci/run)
+  say "shellcheck: ${#files[@]} files"
+  shellcheck "${files[@]}"
+
+  build release
+  run_clang_tidy
+}
+
+# Prints "<source> <key>" for each source of ours that the release build compiles. The key covers the file, the
+# headers of ours that it includes (as ninja knows them), how it is compiled, and clang-tidy's configuration.
+sources_and_keys() {
+  local source headers common
+  common=$(clang-tidy --version && cat .clang-tidy)
+  ninja -C build/release -t deps |
+    awk -v root="$PWD/" '
+      /^[^ ].*: #deps/ { source = ""; headers = ""; next }
+      /^ / && index($1, root) == 1 { if (source == "") source = $1; else headers = headers " " $1; next }
+      /^$/ && source ~ /\.cc$/ && !seen[source]++ { print source headers }' |
+    while read -r source headers; do
+      [[ -f $source && $source != "$PWD"/build/* ]] || continue
+      # shellcheck disable=SC2086  # a list of files
+      echo "$source $({
+        echo "$common"
+        grep -F -- "-c $source\"" build/release/compile_commands.json || true
+        cat "$source" $headers
+      } | sha256sum | cut -c1-32)"
+    done
+}
+
+# tidy_one <source> <key>
+tidy_one() {
+  local output
+  if output=$(clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>&1); then
+    touch "$tidy_dir/$2"
+  else
+    printf '%s\n' "$output" && return 1
+  fi
+}
+
+run_clang_tidy() {
+  local source key total=0
+  local -a to_check=()
+  mkdir -p "$tidy_dir"
+  while read -r source key; do
+    total=$((total + 1))
+    if [[ ! -e $tidy_dir/$key ]]; then to_check+=("$source" "$key"); fi
+  done < <(sources_and_keys)
+  ((total > 0)) || die "clang-tidy: the build compiled none of our sources?"
+  say "clang-tidy: $((${#to_check[@]} / 2)) of $total files have changed"
+  ((${#to_check[@]} > 0)) || return 0
+  export tidy_dir
+  export -f tidy_one
+  # shellcheck disable=SC2016  # for the inner shell
+  printf '%s\0' "${to_check[@]}" | xargs -0 -n 2 -P "$jobs" bash -c 'tidy_one "$@"' tidy_one
+}
+
+set_up_packages
+set_up_starpu native
+
+times=()
+step_name=
+report_failure() {
+  local status=$?
+  if ((status != 0)) && [[ $step_name ]]; then say "=== $step_name failed"; fi
+}
+trap report_failure EXIT
+for step_name in "${steps[@]}"; do
+  echo
+  say "=== $step_name"
+  started=$SECONDS
+  "run_$step_name"
+  took="$step_name $((SECONDS - started)) s"
+  times+=("$took")
+  say "=== $took"
+done
+
+# What matters most comes last: how ctest summed up all the tests.
+if ((${#steps[@]} > 1)); then
+  echo
+  say "all steps passed: $(printf '%s, ' "${times[@]}" | sed 's/, $//')"
+  if [[ " ${steps[*]} " == *" release "* ]]; then
+    sed -n '/tests passed, /,$p' "$logs/ctest-release.log"
+  fi
+fi

@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""Writes models/<case>/: tiny random Hugging Face models, and what Transformers computes with them.
+
+Run by hand with a Python that has torch, transformers and safetensors; needs no network. The outputs are committed:
+building and testing need no Python. README.md says what the files hold.
+
+    python make_models.py            # every case
+    python make_models.py qwen2-tied # one
+"""
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config)
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROMPT_TOKENS = 101
+GREEDY_PROMPT_TOKENS, GREEDY_TOKENS = 7, 64
+RAGGED_PROMPT_TOKENS, RAGGED_GREEDY_TOKENS = (1, 2, 5, 11, 17, 29, 40), 24
+MIN_RELATIVE_GAP = 3e-3   # top-1 minus top-2 logit, over max |logit| of that row, at every greedy step
+MIN_DISTINCT_TOKENS = 20    # among the 64 greedy tokens
+MIN_RAGGED_DISTINCT_TOKENS = 5  # among the 24 greedy tokens of each ragged prompt
+MIN_BF16_COSINE = 0.99995   # Transformers computing in bf16 against itself computing in f32, all logits as one vector
+MAX_SEEDS = 2000
+
+LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=32)
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    config: object
+    stored: torch.dtype
+    published: bool = True                     # config.json in the style of published models (Transformers 4)
+    drop: tuple = ()                           # config.json keys that such published files lack
+    put: dict = dataclasses.field(default_factory=dict)         # config.json values as published files have them
+    generation: dict = dataclasses.field(default_factory=dict)  # generation_config.json
+    shards: int = 1
+    embedding_scale: float = 1.0               # standard deviation of the input embedding
+    layer_scale: float = 1.0                   # multiplies the standard deviation of what each sublayer adds
+    contrast: dict = dataclasses.field(default_factory=dict)    # config changes that must change the logits, and where
+
+
+OPT_DROP = ("tie_word_embeddings", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm")
+
+# An rms_norm_eps of 1e-5 or 1e-6 is invisible at these scales; two cases have 1e-2, so that ignoring it shows.
+CASES = [
+    Case("opt-pre",
+         OPTConfig(vocab_size=131, hidden_size=60, num_hidden_layers=2, ffn_dim=172, num_attention_heads=5,
+                   max_position_embeddings=120, word_embed_proj_dim=60, do_layer_norm_before=True,
+                   pad_token_id=1, bos_token_id=2, eos_token_id=2),
+         torch.float16, drop=OPT_DROP, put={"prefix": "</s>"}, embedding_scale=0.5),
+    Case("opt-350m-variant",
+         OPTConfig(vocab_size=133, hidden_size=56, num_hidden_layers=2, ffn_dim=112, num_attention_heads=4,
+                   max_position_embeddings=128, word_embed_proj_dim=36, do_layer_norm_before=False,
+                   pad_token_id=1, bos_token_id=2, eos_token_id=2),
+         torch.float32, drop=OPT_DROP, put={"prefix": "</s>"}, embedding_scale=0.5),
+    Case("opt-untied",
+         OPTConfig(vocab_size=127, hidden_size=63, num_hidden_layers=2, ffn_dim=101, num_attention_heads=7,
+                   max_position_embeddings=111, word_embed_proj_dim=63, do_layer_norm_before=True,
+                   tie_word_embeddings=False, pad_token_id=1, bos_token_id=2, eos_token_id=2),
+         torch.bfloat16, published=False),
+    Case("llama-2-mha",
+         LlamaConfig(vocab_size=131, hidden_size=72, intermediate_size=100, num_hidden_layers=2,
+                     num_attention_heads=3, num_key_value_heads=3, rms_norm_eps=1e-5, max_position_embeddings=256,
+                     rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         torch.float32, shards=3, drop=("head_dim", "rope_theta", "mlp_bias"),
+         generation=dict(do_sample=True, temperature=0.6, top_p=0.9, pad_token_id=0)),
+    Case("llama-3-gqa",
+         LlamaConfig(vocab_size=149, hidden_size=72, intermediate_size=116, num_hidden_layers=2,
+                     num_attention_heads=6, num_key_value_heads=2, head_dim=28, rms_norm_eps=1e-5,
+                     max_position_embeddings=256, tie_word_embeddings=True, bos_token_id=3, eos_token_id=[4, 5, 6],
+                     rope_parameters={**LLAMA3_ROPE, "rope_theta": 8000.0}),
+         torch.bfloat16, generation=dict(do_sample=True, temperature=0.6, top_p=0.9),
+         contrast={"rope_parameters": {"rope_type": "default", "rope_theta": 8000.0}}),
+    Case("llama-3-untied",
+         LlamaConfig(vocab_size=139, hidden_size=64, intermediate_size=97, num_hidden_layers=2,
+                     num_attention_heads=8, num_key_value_heads=2, rms_norm_eps=1e-5, max_position_embeddings=256,
+                     bos_token_id=3, eos_token_id=4, rope_parameters={**LLAMA3_ROPE, "rope_theta": 500000.0}),
+         torch.bfloat16, published=False,
+         contrast={"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
+    Case("qwen2-tied",
+         Qwen2Config(vocab_size=151, hidden_size=70, intermediate_size=122, num_hidden_layers=2,
+                     num_attention_heads=7, num_key_value_heads=1, rms_norm_eps=1e-6, max_position_embeddings=256,
+                     tie_word_embeddings=True, bos_token_id=3, eos_token_id=3,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, drop=("layer_types", "pad_token_id", "rope_scaling"),
+         put={"use_sliding_window": False, "sliding_window": 24, "max_window_layers": 1},
+         generation=dict(do_sample=True, temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1,
+                         pad_token_id=3, eos_token_id=[5, 3])),
+    Case("qwen2-untied",
+         Qwen2Config(vocab_size=137, hidden_size=72, intermediate_size=104, num_hidden_layers=2,
+                     num_attention_heads=6, num_key_value_heads=3, rms_norm_eps=1e-2, max_position_embeddings=256,
+                     bos_token_id=3, eos_token_id=3,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, published=False),
+    Case("mistral-window",
+         MistralConfig(vocab_size=129, hidden_size=64, intermediate_size=110, num_hidden_layers=3,
+                       num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
+                       max_position_embeddings=256, sliding_window=24,
+                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         torch.bfloat16, drop=("head_dim", "rope_scaling", "attention_dropout", "pad_token_id"),
+         contrast={"sliding_window": None}),
+    Case("mistral-full",
+         MistralConfig(vocab_size=125, hidden_size=60, intermediate_size=95, num_hidden_layers=2,
+                       num_attention_heads=4, num_key_value_heads=1, head_dim=22, rms_norm_eps=1e-2,
+                       max_position_embeddings=256, sliding_window=None,
+                       rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, shards=2, drop=("rope_scaling", "pad_token_id")),
+]
+
+
+def build(config):
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    return model.eval()
+
+
+@torch.no_grad()
+def randomise(model, case, generator):
+    """Overwrites every parameter: Transformers itself starts biases at 0 and norm weights at 1."""
+    for name, parameter in model.named_parameters():   # a tied head appears once, as the input embedding
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "embed" in name:
+            parameter.copy_(noise * case.embedding_scale)
+        elif "norm" in name:
+            parameter.copy_(1 + 0.2 * noise if name.endswith("weight") else 0.2 * noise)
+            if name in ("model.norm.weight", "model.decoder.final_layer_norm.weight"):
+                # with a tied head, mixed signs keep a token's own embedding from being its best successor
+                parameter.mul_(torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1)
+        elif name.endswith("bias"):
+            parameter.copy_(0.2 * noise)
+        else:
+            adds = any(word in name for word in ("o_proj", "out_proj", "down_proj", "fc2"))
+            parameter.copy_(noise * (case.layer_scale if adds else 1.0) / math.sqrt(parameter.shape[1]))
+
+
+@torch.no_grad()
+def logits_of(model, ids):
+    return model(torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+@torch.no_grad()
+def greedy(model, prompt, num_tokens):
+    """Greedy continuation that recomputes the whole sequence at each step; None where a gap is too small."""
+    ids, smallest_gap = list(prompt), math.inf
+    for _ in range(num_tokens):
+        row = logits_of(model, ids)[-1]
+        top = row.topk(2)
+        gap = ((top.values[0] - top.values[1]) / row.abs().max()).item()
+        if gap < MIN_RELATIVE_GAP:
+            return None
+        smallest_gap = min(smallest_gap, gap)
+        ids.append(top.indices[0].item())
+    return ids[len(prompt):], smallest_gap
+
+
+def unfit(path, min_distinct):
+    """What is wrong with a greedy path, or None."""
+    if path is None:
+        return "gap"
+    return "repeats" if len(set(path[0])) < min_distinct else None
+
+
+def generated(model, prompt, num_tokens):
+    """The same by generate(), with its cache and one token at a time."""
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=num_tokens)
+    return out[0, len(prompt):].tolist()
+
+
+def cosine(a, b):
+    return torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=-1)
+
+
+def copy_as(model, config, dtype, then=torch.float32):
+    """A new model of this configuration with the same weights, rounded to dtype, computing in `then`."""
+    other = build(config)
+    other.load_state_dict({k: v.to(dtype).float() for k, v in model.state_dict().items()})
+    return other.to(then)
+
+
+def search(case):
+    """The first seed whose greedy paths have clear gaps and are not degenerate."""
+    vocab = case.config.vocab_size
+    why = {"gap": 0, "repeats": 0, "cosine": 0}
+    for seed in range(MAX_SEEDS):
+        generator = torch.Generator().manual_seed(seed)
+        model = build(case.config)
+        randomise(model, case, generator)
+        model = copy_as(model, case.config, case.stored)
+        draw = lambda n: torch.randint(0, vocab, (n,), generator=generator).tolist()
+        prompt, greedy_prompt = draw(PROMPT_TOKENS), draw(GREEDY_PROMPT_TOKENS)
+        ragged_prompts = [draw(n) for n in RAGGED_PROMPT_TOKENS]
+
+        path = greedy(model, greedy_prompt, GREEDY_TOKENS)
+        if rejected := unfit(path, MIN_DISTINCT_TOKENS):
+            why[rejected] += 1
+            continue
+        bf16w = copy_as(model, case.config, torch.bfloat16)
+        logits_bf16w = logits_of(bf16w, prompt)
+        in_bf16 = logits_of(copy_as(model, case.config, torch.bfloat16, torch.bfloat16), prompt)
+        bf16_cosine = cosine(in_bf16.flatten(), logits_bf16w.flatten()).item()
+        if bf16_cosine < MIN_BF16_COSINE:
+            why["cosine"] += 1
+            continue
+        paths = []
+        for p in ragged_prompts:
+            paths.append(greedy(model, p, RAGGED_GREEDY_TOKENS))
+            if rejected := unfit(paths[-1], MIN_RAGGED_DISTINCT_TOKENS):
+                break
+        if rejected:
+            why[rejected] += 1
+            continue
+
+        logits = logits_of(model, prompt)
+        tensors = {"prompt": torch.tensor(prompt, dtype=torch.int32), "logits_f32": logits,
+                   "greedy_prompt": torch.tensor(greedy_prompt, dtype=torch.int32),
+                   "greedy": torch.tensor(path[0], dtype=torch.int32)}
+        if case.stored != torch.bfloat16:
+            tensors["logits_bf16w"] = logits_bf16w
+        for i, (p, (tokens, _)) in enumerate(zip(ragged_prompts, paths)):
+            tensors[f"ragged_prompt_{i}"] = torch.tensor(p, dtype=torch.int32)
+            tensors[f"ragged_greedy_{i}"] = torch.tensor(tokens, dtype=torch.int32)
+
+        f64 = copy_as(model, case.config, case.stored, torch.float64)
+        with torch.no_grad():
+            logits_f64 = f64(torch.tensor([prompt]), use_cache=False).logits[0]
+        facts = {
+            "seed": seed,
+            "min_relative_gap": min([path[1]] + [gap for _, gap in paths]),
+            "greedy_distinct_tokens": len(set(path[0])),
+            "ragged_distinct_tokens": [len(set(tokens)) for tokens, _ in paths],
+            "max_abs_logit": logits.abs().max().item(),
+            "f32_against_f64_max_relative": ((logits - logits_f64).abs().max() / logits_f64.abs().max()).item(),
+            "bf16_compute_cosine": bf16_cosine,
+            "bf16_compute_min_row_cosine": cosine(in_bf16, logits_bf16w).min().item(),
+        }
+        assert generated(model, greedy_prompt, GREEDY_TOKENS) == path[0], "generate() disagrees"
+        for p, (tokens, _) in zip(ragged_prompts, paths):
+            assert generated(model, p, RAGGED_GREEDY_TOKENS) == tokens, "generate() disagrees"
+        return model, prompt, tensors, facts
+    raise SystemExit(f"{case.name}: no seed below {MAX_SEEDS} will do; rejected for {why}: change its scales")
+
+
+def contrast(case, model, prompt, logits):
+    """Proves that a feature takes part: without it the logits differ, and from which position on."""
+    if not case.contrast:
+        return {}
+    changed = type(case.config).from_dict({**case.config.to_dict(), **case.contrast})
+    other = logits_of(copy_as(model, changed, torch.float32), prompt)
+    difference = (other - logits).abs().amax(dim=1) / logits.abs().max()
+    differing = (difference > 1e-5).nonzero().flatten().tolist()
+    assert differing and difference.max() > 0.05, f"{case.name}: {case.contrast} changes nothing"
+    return {"contrast": {"config": case.contrast, "first_differing_position": differing[0],
+                         "max_relative_difference": difference.max().item()}}
+
+
+def publish_style(case, config):
+    """The keys of Transformers 4, which published config.json files have."""
+    config["torch_dtype"] = config.pop("dtype")
+    rope = config.pop("rope_parameters", None)
+    if rope is not None:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    for key in case.drop:
+        config.pop(key, None)
+    config.update(case.put)
+    return config
+
+
+def save(case, model, folder):
+    stored = copy_as(model, case.config, case.stored, case.stored)
+    stored.config.dtype = case.stored
+    stored.generation_config = transformers.GenerationConfig(
+        **{"bos_token_id": case.config.bos_token_id, "eos_token_id": case.config.eos_token_id, **case.generation})
+    size = sum(p.numel() * p.element_size() for p in stored.parameters())
+    limit = 10 * size if case.shards == 1 else size // case.shards
+    while True:   # no tensor is split, so equal shares may need one file too many
+        shutil.rmtree(folder, ignore_errors=True)
+        stored.save_pretrained(folder, max_shard_size=limit)
+        if len(list(folder.glob("model*.safetensors"))) <= case.shards:
+            break
+        limit = limit * 103 // 100
+    assert len(list(folder.glob("model*.safetensors"))) == case.shards, case.name
+    if case.published:
+        path = folder / "config.json"
+        config = publish_style(case, json.loads(path.read_text()))
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def make(case, root):
+    model, prompt, tensors, facts = search(case)
+    facts.update(contrast(case, model, prompt, tensors["logits_f32"]))
+    folder = root / case.name
+    save(case, model, folder)
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    assert torch.equal(logits_of(loaded, prompt), tensors["logits_f32"]), f"{case.name}: loads back differently"
+
+    dtype = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[case.stored]
+    description = {
+        "case": case.name, "family": case.config.model_type, "stored_dtype": dtype, "shards": case.shards,
+        "config_style": "transformers-4" if case.published else "transformers-5",
+        "tied": bool(case.config.tie_word_embeddings),
+        "logits_bf16w": "stored" if "logits_bf16w" in tensors else "same as logits_f32",
+        "ragged_prompts": len(RAGGED_PROMPT_TOKENS),
+        "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
+        "safetensors": safetensors.__version__, **facts}
+    # one key only: safetensors writes several in an order that changes from run to run
+    safetensors.torch.save_file(tensors, folder / "expected.safetensors",
+                                {"logits_bf16w": description["logits_bf16w"]})
+    (folder / "expected.json").write_text(json.dumps(description, indent=2) + "\n")
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    print(f"{case.name}: {json.dumps(facts)}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    wanted = sys.argv[1:] or [case.name for case in CASES]
+    unknown = set(wanted) - {case.name for case in CASES}
+    if unknown:
+        raise SystemExit(f"no such case: {sorted(unknown)}; there are {[case.name for case in CASES]}")
+    root = HERE / "models"
+    root.mkdir(exist_ok=True)
+    for case in CASES:
+        if case.name in wanted:
+            with tempfile.TemporaryDirectory(dir=root) as scratch:   # a failed run leaves the old files
+                make(case, pathlib.Path(scratch))
+                shutil.rmtree(root / case.name, ignore_errors=True)
+                (pathlib.Path(scratch) / case.name).rename(root / case.name)
+    (root / "cases.json").write_text(json.dumps([case.name for case in CASES], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

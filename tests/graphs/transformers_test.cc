@@ -1,0 +1,108 @@
+// Logits and greedy continuations against Hugging Face Transformers, for tiny random models of every family
+// (tests/golden/README.md says how they were made).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/engine.h"
+#include "tests/support/golden.h"
+
+namespace sluice {
+namespace {
+
+/// max |actual - expected| over max |expected|.
+double relative_difference(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double difference = 0;
+  double magnitude = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference = std::max(difference, std::abs(static_cast<double>(actual[i]) - expected[i]));
+    magnitude = std::max(magnitude, std::abs(static_cast<double>(expected[i])));
+  }
+  return difference / magnitude;
+}
+
+/// Smallest cosine of any row.
+double worst_row_cosine(const std::vector<float>& actual, const std::vector<float>& expected, std::size_t width) {
+  double worst = 1;
+  for (std::size_t begin = 0; begin < expected.size(); begin += width) {
+    double dot = 0;
+    double a = 0;
+    double b = 0;
+    for (std::size_t i = begin; i < begin + width; ++i) {
+      dot += static_cast<double>(actual[i]) * expected[i];
+      a += static_cast<double>(actual[i]) * actual[i];
+      b += static_cast<double>(expected[i]) * expected[i];
+    }
+    worst = std::min(worst, dot / std::sqrt(a * b));
+  }
+  return worst;
+}
+
+class TransformersTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::string folder() const { return test::golden_folder(GetParam()); }
+  test::GoldenFile expected() const { return test::GoldenFile(folder(), "expected.safetensors"); }
+};
+
+TEST_P(TransformersTest, F32LogitsAreWithinOneInTenThousand) {
+  const auto golden = expected();
+  const std::vector<std::int32_t> prompt = golden.ints("prompt");
+  const std::vector<float> logits = golden.floats("logits_f32");
+  test::TestModel model(folder(), DType::f32);
+  const double at_once = relative_difference(model.logits(prompt), logits);
+  EXPECT_LT(at_once, 1e-4);
+  // In pieces, through the KV cache, and through the split attention pair.
+  const auto tokens = static_cast<std::int64_t>(prompt.size());
+  EXPECT_LT(relative_difference(model.logits(prompt, {1, 1, 30, 17, tokens - 50, 1}), logits), 1e-4);
+  EXPECT_LT(relative_difference(model.logits(prompt, {40, tokens - 40}, AttentionForm::split), logits), 1e-4);
+  RecordProperty("relative_difference", std::to_string(at_once));
+}
+
+TEST_P(TransformersTest, Bf16LogitsPointTheSameWay) {
+  const auto golden = expected();
+  const std::vector<std::int32_t> prompt = golden.ints("prompt");
+  const std::vector<float> logits =
+      golden.floats(golden.contains("logits_bf16w") ? "logits_bf16w" : "logits_f32");
+  test::TestModel model(folder(), DType::bf16);
+  const double cosine = worst_row_cosine(model.logits(prompt), logits, logits.size() / prompt.size());
+  EXPECT_GE(cosine, 0.9999);
+  RecordProperty("worst_row_cosine", std::to_string(cosine));
+}
+
+TEST_P(TransformersTest, GreedyContinuationsAreIdenticalInF32) {
+  const auto golden = expected();
+  test::TestModel model(folder(), DType::f32);
+  EXPECT_EQ(model.generate({golden.ints("greedy_prompt")}, 64, 1).front(), golden.ints("greedy"));
+}
+
+TEST_P(TransformersTest, RaggedBatchGivesEachPromptsOwnContinuation) {
+  const auto golden = expected();
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<std::vector<std::int32_t>> continuations;
+  for (int i = 0; i < 7; ++i) {
+    prompts.push_back(golden.ints("ragged_prompt_" + std::to_string(i)));
+    continuations.push_back(golden.ints("ragged_greedy_" + std::to_string(i)));
+  }
+  for (const int threads : {1, 2, 3}) {
+    test::TestModel model(folder(), DType::f32, threads);
+    for (const std::int64_t batch : {7, 1, 3}) {
+      EXPECT_EQ(model.generate(prompts, 24, batch), continuations) << threads << " threads, batch " << batch;
+    }
+    std::reverse(prompts.begin(), prompts.end());
+    std::reverse(continuations.begin(), continuations.end());
+    EXPECT_EQ(model.generate(prompts, 24, 4), continuations) << threads << " threads, other order";
+    EXPECT_EQ(model.generate(prompts, 24, 2, {}, AttentionForm::split, 5), continuations)
+        << threads << " threads, split attention, prompts in chunks of 5";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, TransformersTest, ::testing::ValuesIn(test::golden_cases()),
+                         [](const auto& case_info) {
+                           std::string name = case_info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,345 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "models/config_json.h"
+#include "models/family.h"
+#include "models/weights.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::expect_error;
+using testing::small_llama;
+
+ModelConfig parse(const json& fields) { return parse_config(fields.dump(), "config.json"); }
+
+json with(json fields, const std::string& key, const json& value) {
+  fields[key] = value;
+  return fields;
+}
+
+json without(json fields, const std::string& key) {
+  fields.erase(key);
+  return fields;
+}
+
+json small_opt() {
+  return {{"architectures", {"OPTForCausalLM"}},
+          {"model_type", "opt"},
+          {"hidden_size", 8},
+          {"num_hidden_layers", 2},
+          {"ffn_dim", 32},
+          {"num_attention_heads", 2},
+          {"vocab_size", 10},
+          {"max_position_embeddings", 16}};
+}
+
+json small_of(const std::string& architecture) {
+  json fields = without(small_llama(), "model_type");
+  fields["architectures"] = {architecture};
+  return fields;
+}
+
+json llama3_rope() {
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 32}};
+}
+
+void expect_refused(const json& fields, std::initializer_list<std::string_view> parts) {
+  expect_error([&] { parse(fields); }, parts);
+}
+
+TEST(ConfigTest, ReadsALlama) {
+  const ModelConfig config = parse(small_llama());
+  EXPECT_EQ(config.family, "llama");
+  EXPECT_EQ(config.hidden_size, 8);
+  EXPECT_EQ(config.embed_size, 8);
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.num_heads, 4);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 2);
+  EXPECT_EQ(config.ffn_size, 12);
+  EXPECT_EQ(config.vocab_size, 10);
+  EXPECT_EQ(config.max_positions, 64);
+  EXPECT_EQ(config.norm, NormKind::rms_norm);
+  EXPECT_EQ(config.norm_eps, 1e-5F);
+  EXPECT_EQ(config.activation, Activation::silu);
+  EXPECT_EQ(config.position, PositionKind::rope);
+  EXPECT_EQ(config.rope_theta, 10000.0F);
+  EXPECT_TRUE(config.gated_ffn);
+  EXPECT_FALSE(config.qkv_bias || config.out_bias || config.ffn_bias);
+  EXPECT_FALSE(config.rope_scaling.has_value());
+  EXPECT_EQ(config.stored_dtype, DType::f32);
+}
+
+TEST(ConfigTest, TakesTransformersDefaultsForWhatIsMissing) {
+  const ModelConfig llama =
+      parse(without(without(small_llama(), "rms_norm_eps"), "num_key_value_heads"));
+  EXPECT_EQ(llama.num_kv_heads, 4);
+  EXPECT_EQ(llama.norm_eps, 1e-6F);
+  EXPECT_FALSE(llama.tied_embeddings);
+  EXPECT_EQ(llama.bos_token_id, 1);
+  EXPECT_EQ(llama.eos_token_ids, (std::vector<std::int32_t>{2}));
+  const ModelConfig opt = parse(small_opt());
+  EXPECT_TRUE(opt.tied_embeddings);
+  EXPECT_EQ(opt.bos_token_id, 2);
+  const ModelConfig qwen = parse(small_of("Qwen2ForCausalLM"));
+  EXPECT_FALSE(qwen.tied_embeddings);
+  EXPECT_FALSE(qwen.bos_token_id.has_value());
+  EXPECT_TRUE(qwen.eos_token_ids.empty());
+  EXPECT_EQ(parse(small_of("MistralForCausalLM")).sliding_window_tokens, 4096);
+}
+
+TEST(ConfigTest, FindsTheFamilyByModelTypeWithoutArchitectures) {
+  EXPECT_EQ(parse(without(small_llama(), "architectures")).family, "llama");
+}
+
+TEST(ConfigTest, ReadsLlamaBiases) {
+  const ModelConfig config =
+      parse(with(with(small_llama(), "attention_bias", true), "mlp_bias", true));
+  EXPECT_TRUE(config.qkv_bias && config.out_bias && config.ffn_bias);
+  const auto shape = expected_shape(config, TensorRole::gate_bias);
+  EXPECT_EQ(shape, (std::vector<std::int64_t>{12}));
+}
+
+TEST(ConfigTest, ReadsHeadDimThatIsNotHiddenSizeOverHeads) {
+  const ModelConfig config = parse(with(small_llama(), "head_dim", 6));
+  EXPECT_EQ(config.q_size(), 24);
+  EXPECT_EQ(config.kv_size(), 12);
+}
+
+TEST(ConfigTest, ReadsEosAsOneIdOrAListOrNone) {
+  EXPECT_EQ(parse(with(small_llama(), "eos_token_id", 7)).eos_token_ids,
+            (std::vector<std::int32_t>{7}));
+  EXPECT_EQ(parse(with(small_llama(), "eos_token_id", {7, 8})).eos_token_ids,
+            (std::vector<std::int32_t>{7, 8}));
+  EXPECT_TRUE(parse(with(small_llama(), "eos_token_id", nullptr)).eos_token_ids.empty());
+  expect_refused(with(small_llama(), "eos_token_id", "</s>"),
+                 {"eos_token_id", "\"</s>\"", "token id"});
+  expect_refused(with(small_llama(), "eos_token_id", -1), {"eos_token_id is -1"});
+}
+
+TEST(ConfigTest, ReadsRopeInOldAndNewStyle) {
+  json old_style = with(small_llama(), "rope_theta", 500000.0);
+  old_style["rope_scaling"] = llama3_rope();
+  json new_style = without(small_llama(), "rope_theta");
+  new_style["rope_parameters"] = with(llama3_rope(), "rope_theta", 500000.0);
+  json oldest_style = old_style;
+  oldest_style["rope_scaling"].erase("rope_type");
+  oldest_style["rope_scaling"]["type"] = "llama3";
+  for (const json& fields : {old_style, new_style, oldest_style}) {
+    const ModelConfig config = parse(fields);
+    EXPECT_EQ(config.rope_theta, 500000.0F);
+    ASSERT_TRUE(config.rope_scaling.has_value());
+    EXPECT_EQ(config.rope_scaling->factor, 8.0F);
+    EXPECT_EQ(config.rope_scaling->low_freq_factor, 1.0F);
+    EXPECT_EQ(config.rope_scaling->high_freq_factor, 4.0F);
+    EXPECT_EQ(config.rope_scaling->original_max_positions, 32);
+  }
+}
+
+TEST(ConfigTest, TakesNullAndDefaultRopeAsNoScaling) {
+  EXPECT_FALSE(parse(with(small_llama(), "rope_scaling", nullptr)).rope_scaling.has_value());
+  EXPECT_FALSE(
+      parse(with(small_llama(), "rope_scaling", {{"type", "default"}})).rope_scaling.has_value());
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 7.0}};
+  EXPECT_EQ(parse(with(small_llama(), "rope_parameters", plain)).rope_theta, 7.0F);
+}
+
+TEST(ConfigTest, RefusesOtherRopeScalingByName) {
+  for (const char* type : {"yarn", "dynamic", "linear", "longrope"}) {
+    expect_refused(with(small_llama(), "rope_scaling", {{"type", type}, {"factor", 2.0}}),
+                   {"rope_scaling.type", type, "llama3"});
+    expect_refused(with(small_llama(), "rope_parameters", {{"rope_type", type}, {"factor", 2.0}}),
+                   {"rope_parameters.rope_type", type});
+  }
+  expect_refused(with(small_llama(), "partial_rotary_factor", 0.5),
+                 {"partial_rotary_factor is 0.5"});
+  expect_refused(with(small_llama(), "rope_scaling", without(llama3_rope(), "factor")),
+                 {"rope_scaling.factor is missing"});
+  expect_refused(with(small_llama(), "rope_scaling", with(llama3_rope(), "low_freq_factor", 4.0)),
+                 {"high_freq_factor", "more than low_freq_factor"});
+}
+
+TEST(ConfigTest, ReadsDtypeInOldAndNewStyle) {
+  const json bare = without(small_llama(), "torch_dtype");
+  EXPECT_EQ(parse(bare).stored_dtype, DType::f32);
+  EXPECT_EQ(parse(with(bare, "torch_dtype", "bfloat16")).stored_dtype, DType::bf16);
+  EXPECT_EQ(parse(with(bare, "dtype", "float16")).stored_dtype, DType::f16);
+  expect_refused(with(bare, "dtype", "float8_e4m3fn"), {"dtype is \"float8_e4m3fn\"", "bfloat16"});
+}
+
+TEST(ConfigTest, ReadsOptVariants) {
+  const ModelConfig plain = parse(small_opt());
+  EXPECT_EQ(plain.norm_place, NormPlace::pre);
+  EXPECT_TRUE(plain.final_norm && plain.qkv_bias && plain.out_bias && plain.ffn_bias &&
+              plain.norm_affine);
+  EXPECT_EQ(plain.position_offset, 2);
+  EXPECT_EQ(plain.activation, Activation::relu);
+  EXPECT_EQ(plain.norm, NormKind::layer_norm);
+
+  json variant = with(small_opt(), "do_layer_norm_before", false);
+  variant["word_embed_proj_dim"] = 4;
+  const ModelConfig small = parse(variant);
+  EXPECT_EQ(small.norm_place, NormPlace::post);
+  EXPECT_FALSE(small.final_norm);
+  EXPECT_TRUE(small.has_projections());
+
+  EXPECT_FALSE(parse(with(small_opt(), "_remove_final_layer_norm", true)).final_norm);
+  EXPECT_FALSE(parse(with(small_opt(), "enable_bias", false)).qkv_bias);
+  EXPECT_FALSE(parse(with(small_opt(), "layer_norm_elementwise_affine", false)).norm_affine);
+  EXPECT_EQ(parse(with(small_opt(), "activation_function", "gelu")).activation, Activation::gelu);
+}
+
+TEST(ConfigTest, ReadsMistralWindows) {
+  const json mistral = small_of("MistralForCausalLM");
+  EXPECT_EQ(parse(with(mistral, "sliding_window", 16)).sliding_window_tokens, 16);
+  EXPECT_EQ(parse(with(mistral, "sliding_window", nullptr)).sliding_window_tokens, 0);
+  expect_refused(with(mistral, "sliding_window", 0), {"sliding_window is 0"});
+}
+
+TEST(ConfigTest, UsesQwen2WindowsOnlyWhenAllLayersHaveThem) {
+  const json off = with(small_of("Qwen2ForCausalLM"), "sliding_window", 16);
+  EXPECT_TRUE(parse(off).qkv_bias);
+  EXPECT_FALSE(parse(off).out_bias);
+  EXPECT_EQ(parse(off).sliding_window_tokens, 0);
+  const json on = with(off, "use_sliding_window", true);
+  EXPECT_EQ(parse(on).sliding_window_tokens, 0);  // max_window_layers is 28, there are 2
+  EXPECT_EQ(parse(with(on, "max_window_layers", 0)).sliding_window_tokens, 16);
+  expect_refused(with(on, "max_window_layers", 1), {"use_sliding_window", "1 of 2 layers"});
+  expect_refused(with(on, "layer_types", {"full_attention", "sliding_attention"}),
+                 {"1 of 2 layers"});
+  EXPECT_EQ(parse(with(on, "layer_types", {"sliding_attention", "sliding_attention"}))
+                .sliding_window_tokens,
+            16);
+}
+
+TEST(ConfigTest, NamesMissingFields) {
+  for (const char* field : {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+                            "max_position_embeddings", "intermediate_size"}) {
+    expect_refused(without(small_llama(), field), {"config.json", field, "is missing"});
+  }
+  expect_refused(without(small_opt(), "ffn_dim"), {"ffn_dim", "is missing"});
+  expect_refused(json::object(), {"architectures", "is missing"});
+}
+
+TEST(ConfigTest, ListsSupportedArchitecturesForOthers) {
+  expect_refused(small_of("GPT2LMHeadModel"),
+                 {"\"GPT2LMHeadModel\"",
+                  "LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, Qwen2ForCausalLM"});
+}
+
+TEST(ConfigTest, RefusesWhatIsNoConfig) {
+  expect_error([] { parse_config("", "config.json"); }, {"config.json", "not valid JSON"});
+  expect_error([] { parse_config("{\"a\": tru\n}", "config.json"); }, {"not valid JSON"});
+  expect_error([] { parse_config("[1]", "config.json"); }, {"its content is [1]", "JSON object"});
+  expect_refused(with(small_llama(), "architectures", "LlamaForCausalLM"),
+                 {"architectures", "a list of texts"});
+  expect_refused(with(small_llama(), "rope_scaling", 3), {"rope_scaling is 3", "JSON object"});
+}
+
+TEST(ConfigTest, RefusesQuantizedModels) {
+  expect_refused(with(small_llama(), "quantization_config", {{"quant_method", "gptq"}}),
+                 {"quantization_config", "gptq", "not supported"});
+}
+
+TEST(ConfigTest, RefusesOtherActivations) {
+  expect_refused(with(small_llama(), "hidden_act", "gelu"), {"hidden_act is \"gelu\"", "silu"});
+  expect_refused(with(small_opt(), "activation_function", "mish"),
+                 {"activation_function is \"mish\"", "relu"});
+}
+
+TEST(ConfigTest, RefusesSizesOfTheWrongKind) {
+  expect_refused(with(small_llama(), "hidden_size", 0),
+                 {"hidden_size is 0", "whole number from 1"});
+  expect_refused(with(small_llama(), "hidden_size", -8), {"hidden_size is -8"});
+  expect_refused(with(small_llama(), "hidden_size", 8.5), {"hidden_size is 8.5"});
+  expect_refused(with(small_llama(), "hidden_size", "8"), {"hidden_size is \"8\""});
+  expect_refused(with(small_llama(), "vocab_size", std::numeric_limits<std::uint64_t>::max()),
+                 {"vocab_size"});
+  expect_refused(with(small_llama(), "rms_norm_eps", 0), {"rms_norm_eps is 0"});
+  expect_refused(with(small_llama(), "tie_word_embeddings", 1),
+                 {"tie_word_embeddings is 1", "true or false"});
+}
+
+TEST(ConfigTest, RefusesSizesThatDoNotFitEachOther) {
+  expect_refused(with(small_llama(), "num_attention_heads", 3),
+                 {"hidden_size 8", "num_attention_heads 3"});
+  expect_refused(with(small_llama(), "num_key_value_heads", 3),
+                 {"4 attention heads", "3 key-value heads"});
+  expect_refused(with(small_llama(), "head_dim", 5), {"head_dim 5 is odd"});
+  expect_refused(with(small_opt(), "num_attention_heads", 3),
+                 {"hidden_size 8", "num_attention_heads 3"});
+}
+
+TEST(ConfigTest, RefusesSizesWhoseProductsOverflow) {
+  json fields = with(small_llama(), "hidden_size", 1 << 24);
+  fields["intermediate_size"] = 1 << 24;
+  fields["num_hidden_layers"] = 10000;
+  fields["num_attention_heads"] = 1;
+  fields["num_key_value_heads"] = 1;
+  expect_refused(fields, {"parameters", "2^53"});
+  expect_refused(with(small_llama(), "num_hidden_layers", 2000000000),
+                 {"number of layers is 2000000000"});
+  expect_refused(with(small_llama(), "intermediate_size", 2000000000), {"FFN size is 2000000000"});
+}
+
+TEST(ConfigTest, CountsParametersByHand) {
+  // Embedding and head 10*8 each; a layer: two norms 8, Q and O 8*8, K and V 4*8, three times 12*8;
+  // last norm 8.
+  EXPECT_EQ(num_parameters(parse(small_llama())), 2 * 80 + 2 * (16 + 128 + 64 + 288) + 8);
+  // Embedding 10*8, positions 18*8; a layer: 4*(64+8), norms 4*8, 32*8+32 and 8*32+8; last norm 16.
+  EXPECT_EQ(num_parameters(parse(small_opt())), 80 + 144 + 2 * (288 + 32 + 288 + 264) + 16);
+}
+
+TEST(ConfigTest, SurvivesDeepNesting) {
+  const std::size_t depth = 500000;
+  std::string text = small_llama().dump();
+  text.pop_back();
+  text += ",\"x\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  EXPECT_NO_THROW(parse_config(text, "config.json"));
+}
+
+TEST(GenerationConfigTest, ReadsWhatIsThere) {
+  const auto defaults = parse_generation_config(
+      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05,
+          "repetition_penalty": 1.1, "eos_token_id": [3, 4], "transformers_version": "4.40.0"})",
+      "generation_config.json");
+  EXPECT_EQ(defaults.do_sample, true);
+  EXPECT_EQ(defaults.temperature, 0.6F);
+  EXPECT_EQ(defaults.top_p, 0.9F);
+  EXPECT_EQ(defaults.top_k, 20);
+  EXPECT_EQ(defaults.min_p, 0.05F);
+  EXPECT_EQ(defaults.repetition_penalty, 1.1F);
+  EXPECT_EQ(defaults.eos_token_ids, (std::vector<std::int32_t>{3, 4}));
+}
+
+TEST(GenerationConfigTest, LeavesOutWhatIsMissingOrNull) {
+  const auto defaults = parse_generation_config(R"({"top_k": null})", "generation_config.json");
+  EXPECT_FALSE(defaults.do_sample || defaults.temperature || defaults.top_p || defaults.top_k ||
+               defaults.min_p || defaults.repetition_penalty);
+  EXPECT_TRUE(defaults.eos_token_ids.empty());
+}
+
+TEST(GenerationConfigTest, RefusesValuesOutOfRange) {
+  const auto refused = [](const std::string& text, std::initializer_list<std::string_view> parts) {
+    expect_error([&] { parse_generation_config(text, "generation_config.json"); }, parts);
+  };
+  refused(R"({"temperature": -1})", {"generation_config.json", "temperature is -1"});
+  refused(R"({"top_p": 1.5})", {"top_p is 1.5"});
+  refused(R"({"top_k": "many"})", {"top_k is \"many\""});
+  refused(R"({"do_sample": "yes"})", {"do_sample is \"yes\""});
+  refused(R"({"repetition_penalty": 0})", {"repetition_penalty is 0"});
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,98 @@
+#include "tests/support/engine.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/cpu.h"
+
+namespace sluice::test {
+
+Runtime& runtime(int threads) {
+  static std::unique_ptr<Runtime> instance;
+  const CpuTopology topology = read_cpu_topology();
+  const int wanted = threads > 0 ? threads : default_num_threads(topology);
+  if (!instance || instance->num_threads() != wanted) {
+    instance.reset();
+    std::vector<int> cores;
+    for (int i = 0; i < wanted; ++i) {
+      cores.push_back(topology.cores[static_cast<std::size_t>(i) % topology.cores.size()]);
+    }
+    instance = std::make_unique<Runtime>(RuntimeOptions{.domains = {cores}});
+  }
+  return *instance;
+}
+
+TestModel::TestModel(const std::string& folder, DType dtype, int threads)
+    : model_(open_model(folder)) {
+  loaded_ = std::make_unique<LoadedModel>(model_, dtype, runtime(threads).setup_pool());
+}
+
+std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens, std::vector<std::int64_t> chunks,
+                                     AttentionForm attention) {
+  if (chunks.empty()) chunks = {static_cast<std::int64_t>(tokens.size())};
+  const std::int64_t pages = KvCache::pages_for(static_cast<std::int64_t>(tokens.size()));
+  KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages + 3);
+  kv.take_pages(2);  // so that pages do not start at the slab's beginning
+  const std::vector<std::int32_t> table = kv.take_pages(pages).value();
+  DecoderGraph graph(*loaded_, kv, {.num_slots = 1, .attention = attention});
+  std::vector<PendingIteration> pending;  // all submitted before any is waited for
+  std::int64_t done = 0;
+  for (const std::int64_t chunk : chunks) {
+    SubBatch sub_batch;
+    sub_batch.phase = chunk > 1 ? Phase::prefill : Phase::decode;
+    sub_batch.batch.add({.slot = 0,
+                         .context = static_cast<std::int32_t>(done),
+                         .fresh = done == 0,
+                         .tokens = tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(chunk)),
+                         .pages = table,
+                         .sampling = {}},
+                        BatchBuilder::LogitRows::all);
+    pending.push_back(graph.submit(sub_batch, DecoderGraph::Logits::keep));
+    done += chunk;
+  }
+  std::vector<float> result;
+  for (const PendingIteration& iteration : pending) {
+    const std::vector<float> part = iteration.logits();
+    result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
+}
+
+std::vector<std::vector<std::int32_t>> TestModel::generate(
+    const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t num_tokens, std::int64_t max_batch,
+    const SamplingParams& sampling, AttentionForm attention, std::int64_t prefill_chunk_tokens) {
+  std::vector<Request> requests;
+  std::int64_t longest = 1;
+  for (const auto& prompt : prompts) {
+    Request request;
+    request.index = static_cast<std::int64_t>(requests.size());
+    request.prompt_tokens = prompt;
+    request.max_new_tokens = num_tokens;
+    request.ignore_eos = true;
+    request.sampling = sampling;
+    longest = std::max(longest, kv_tokens(request, loaded_->config()));
+    requests.push_back(std::move(request));
+  }
+  KvCache kv(loaded_->shape(), loaded_->config().num_layers, KvCache::pages_for(longest) * max_batch);
+  Generator generator(*loaded_, kv, nullptr,
+                      {.max_batch = max_batch,
+                       .attention = attention,
+                       .eos_token_ids = {},
+                       .prefill_chunk_tokens = prefill_chunk_tokens});
+  std::vector<std::vector<std::int32_t>> outputs(prompts.size());
+  std::size_t next = 0;
+  const std::atomic<bool> never{false};
+  generator.run(
+      [&]() -> std::optional<Request> {
+        return next < requests.size() ? std::optional(requests[next++]) : std::nullopt;
+      },
+      {.on_text = {},
+       .on_finished =
+           [&](const Completion& completion) {
+             outputs[static_cast<std::size_t>(completion.request.index)] = completion.token_ids;
+           }},
+      never);
+  return outputs;
+}
+
+}  // namespace sluice::test

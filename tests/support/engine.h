@@ -1,0 +1,43 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/generator.h"
+#include "graphs/decoder_graph.h"
+#include "models/model.h"
+
+namespace sluice::test {
+
+/// The process's StarPU, started at first use with `threads` threads (0: one a core) and restarted when
+/// another number is asked for.
+Runtime& runtime(int threads = 0);
+
+/// A model ready to run in a test.
+class TestModel {
+ public:
+  TestModel(const std::string& folder, DType dtype, int threads = 0);
+
+  const LoadedModel& loaded() const { return *loaded_; }
+
+  /// Logits of every token of `tokens` [tokens, vocab], fed in chunks of the given sizes (all at once when
+  /// empty).
+  std::vector<float> logits(std::span<const std::int32_t> tokens, std::vector<std::int64_t> chunks = {},
+                            AttentionForm attention = AttentionForm::fused);
+
+  /// Tokens that each prompt is continued with, `max_batch` prompts at a time.
+  std::vector<std::vector<std::int32_t>> generate(const std::vector<std::vector<std::int32_t>>& prompts,
+                                                  std::int64_t num_tokens, std::int64_t max_batch,
+                                                  const SamplingParams& sampling = {},
+                                                  AttentionForm attention = AttentionForm::fused,
+                                                  std::int64_t prefill_chunk_tokens = 2048);
+
+ private:
+  Model model_;
+  std::unique_ptr<LoadedModel> loaded_;
+};
+
+}  // namespace sluice::test

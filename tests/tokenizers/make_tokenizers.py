@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+"""Makes tests/tokenizers/data: 2,000 lines, small tokenizers of each kind, and what Hugging Face gives.
+
+Needs the Python packages tokenizers, transformers and sentencepiece; no network. Deterministic. The tests
+themselves need none of this. Usage: make_tokenizers.py [output folder]
+
+  lines.json            the lines, a JSON array of strings
+  unicode_classes.json  which code points Hugging Face's regular expressions put into which class
+  <kind>/               a model folder's tokenizer files, and
+  <kind>/ids.bin        for each line: varint count, varint ids (without special tokens around the text)
+  <kind>/expected.json  "before" and "after": ids that add_special_tokens puts around the text;
+                        "decoded": {line: text} where decoding does not give the line back
+"""
+import io
+import json
+import os
+import random
+import shutil
+import sys
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+import sentencepiece
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import GPT2Tokenizer, LlamaTokenizer
+
+NUM_LINES = 2000
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace("{1,3}", "")
+
+# One or two sentences a script; lines are made of their words.
+SCRIPTS = {
+    "latin": "All human beings are born free and equal in dignity and rights. They're endowed with reason; we'll "
+             "see that it isn't enough, I'd say we've tried. Straße naïve façade İstanbul ĳsselmeer ﬁnance ﬄuent Ǆ",
+    "vietnamese": "Tất cả mọi người sinh ra đều được tự do và bình đẳng về nhân phẩm và quyền lợi.",
+    "greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα. ΑΣ ς",
+    "cyrillic": "Все люди рождаются свободными и равными в своём достоинстве и правах. Ћирилица Ѣ й",
+    "hebrew": "כל בני האדם נולדו בני חורין ושווים בערכם ובזכויותיהם. שָׁלוֹם",
+    "arabic": "يولد جميع الناس أحرارًا متساوين في الكرامة والحقوق. ١٢٣٤٥ ۱۲۳ ﷺ",
+    "devanagari": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। १२३४ क़",
+    "bengali": "সমস্ত মানুষ স্বাধীনভাবে সমান মর্যাদা এবং অধিকার নিয়ে জন্মগ্রহণ করে। ১২৩",
+    "tamil": "மனிதப் பிறவியினர் சகலரும் சுதந்திரமாகவே பிறக்கின்றனர் கொ",
+    "thai": "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ๑๒๓ น้ำ",
+    "georgian": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი ღირსებითა და უფლებებით Ა",
+    "armenian": "Բոլոր մարդիկ ծնվում են ազատ ու հավասար իրենց արժանապատվությամբ ու իրավունքներով և",
+    "hangul": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다 \u1112\u1161\u11ab\u1100\u116e\u11a8",
+    "kana": "すべての人間は、生まれながらにして自由であり、ガキ゛か\u3099 ｶﾞｷﾞ ー カタカナ ㍿",
+    "han": "人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心 𠀀𠮷 豈\uf900 ㊗ 壹百",
+    "ethiopic": "የሰው ልጅ ሁሉ ሲወለድ ነጻና በክብርና በመብትም እኩልነት ያለው ነው ፩፪፫",
+    "khmer": "មនុស្សទាំងអស់ កើតមកមានសេរីភាព និងសមភាព ១២៣ ក៏",
+    "tibetan": "འགྲོ་བ་མིའི་རིགས་རྒྱུད་ཡོངས་ལ་སྐྱེས་ཙམ་ཉིད་ནས ༡༢ \u0f73\u0f75",
+    "cherokee": "ᏂᎦᏓ ᎠᏂᏴᏫ ᏂᎨᎫᏓᎸᎾ ꭰꮿ ᏸ",
+    "gothic": "𐌰𐌻𐌻𐌰𐌹 𐌼𐌰𐌽𐌽𐌰 𝟘𝟙𝟚𝟛 𝕏𝓎 𞤀𞤣",
+}
+EMOJI = ["😀", "👍🏽", "👩‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "🇯🇵🇫🇷", "❤️", "1️⃣", "🧑🏿‍🚀", "👨‍💻", "☺︎", "🫠", "\U0001faf7\U0001f3fb"]
+MARKS = ["a\u0301\u0323", "a\u0323\u0301", "q\u0307\u0323", "e\u0302\u0301", "\u1e9b\u0323", "A\u030a", "\u212b",
+         "\u0344", "\u0958", "o\u0328\u0304", "\u0061\u0315\u0300\u05ae\u0062", "\u2126", "s\u0323\u0307", "\u0f71\u0f72",
+         "\u2adc", "\ufb1d", "\u0b92\u0bd7", "\u0dd9\u0dca", "x" + "\u0316\u0301" * 20]
+SPACES = [" ", "  ", "   ", "\t", "\t\t", "\n", "\n\n", "\r\n", "\r", "\u00a0", "\u3000", "\u2003", "\u2028", "\u2029", "\u200b",
+          "\u180e", "\ufeff", "\u0085", "\u1680", "\u202f", "\u205f", "\x0b", "\x0c", "\x1c", "\x1f", "\u2060"]
+CONTRACTIONS = ["it's", "IT'S", "don't", "DON'T", "we're", "WE'RE", "I've", "I'VE", "I'm", "I'M", "you'll", "YOU'LL",
+                "he'd", "HE'D", "it\u2019s", "a'\u017f", "a'S b'sS", "'tis", "''s", " 'll", "x'\u017ft", "'\u212a",
+                "y'all'd've", "o'LLy", "'Re'vE"]
+CODE = [
+    "for (int i = 0; i < n; ++i) {\n\tsum += a[i];\n}\n",
+    "def f(x):\n    return x**2  # square\n\n\n",
+    "SELECT * FROM t WHERE a='b' AND c>=10;--x",
+    "#include <vector>\r\n#define X(a) ((a)+1)\r\n",
+    "{\"key\": [1, 2.5e-10, null], \"k\\u00e9y\": true}",
+    "<div class=\"a\">&nbsp;</div><!-- c -->",
+    "$ ls -la | grep '^d' > /tmp/out 2>&1",
+    "lambda x: (x, *y, {**z})  \n   \n        pass",
+    "0x1F 1_000_000 3.14159 1e10 0b1010 127.0.0.1 v1.2.3",
+    "https://example.org/path?q=a%20b&c=d#frag mail@example.org",
+    "a=b==c!=d<=e>=f&&g||!h??i?.j::k->l=>m...n",
+]
+NUMBERS = ["1", "12", "123", "1234", "1234567890", "3.141592653589793", "00000000000", "1,234,567", "2024-01-31", "½", "²³", "Ⅷ",
+           "٣٤٥٦", "१२३४५", "𝟏𝟐𝟑𝟒", "10%", "-42", "1st2nd", "x1y22z333"]
+SPECIAL = ["<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>", "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>",
+           "<|start_header_id|>", "<|im_start|>", "<|im_end|>", "<mask>", "<tool>", "\u00c5ngstr\u00f6m<|", "<|", "</", "<|im_",
+           "<longer><longer token>", "solo"]
+CONTROL = ["\x00", "\x01\x02", "\x07", "\x1b[31mred\x1b[0m", "\x7f", "\u0080", "\u009f", "a\x00b\x00\x00", "\ufffd", "\ufffe",
+           "\U0010ffff", "\ue000", "\u200e\u200f\u202a", "\u00ad", "\u2581", "\u2581\u2581x"]
+
+
+def make_lines():
+    rng = random.Random(20240229)
+    words = {name: text.split(" ") for name, text in SCRIPTS.items()}
+    lines = ["", " ", "  ", "\n", "\x00", "a", " a", "  a", "a ", "a  ", "Hello world", " Hello  world ", "\u2581", "\u2581a"]
+    lines += list(SCRIPTS.values()) + EMOJI + MARKS + SPACES + CONTRACTIONS + CODE + NUMBERS + CONTROL
+    lines += [" " * n for n in (3, 4, 5, 7, 8, 16, 31, 100, 1000)] + ["\t" * 50, "\n" * 40, " \n" * 30, "x" * 600, "é" * 200]
+    lines += [" " * n + "x" for n in (1, 2, 3, 9, 64)] + ["x" + " " * n + "\n y" for n in (1, 2, 3, 17)]
+    lines += ["a" + s + "b" for s in SPACES] + ["a " + s + " b" + s for s in SPACES] + [s + s + "c" for s in SPACES]
+    for token in SPECIAL:
+        lines += [token, " " + token, token + " ", "a" + token + "b", "a " + token + " b", "a  \n" + token + "\n  b",
+                  token + token, token + " x" + token, token + "'s 12", "\u3000" + token + "\u00a0z"]
+
+    def sentence():
+        pool = words[rng.choice(sorted(words))]
+        start = rng.randrange(len(pool))
+        return " ".join(pool[(start + i) % len(pool)] for i in range(rng.randint(1, 6)))
+
+    def atom():
+        kind = rng.randrange(12)
+        if kind < 5:
+            return sentence()
+        return rng.choice([EMOJI, MARKS, SPACES, CONTRACTIONS, CODE, NUMBERS, CONTROL][kind - 5])
+
+    while len(lines) < NUM_LINES:
+        kind = rng.randrange(10)
+        if kind < 3:
+            line = sentence() + rng.choice([".", "!", "?", "...", "", " ", "\n", "।", "。"])
+        elif kind < 7:
+            line = rng.choice(["", " ", "\n"]).join(atom() for _ in range(rng.randint(2, 4)))
+        elif kind < 8:
+            line = "".join(rng.choice(SPACES) * rng.randint(1, 4) + rng.choice(["", "x", "9", "é", "-"]) for _ in range(6))
+        elif kind < 9:
+            line = atom() + rng.choice(["", " ", "  "]) + rng.choice(SPECIAL) + rng.choice(["", " ", "\n"]) + atom()
+        else:
+            line = "".join(chr(rng.choice([rng.randrange(0x20, 0x250), rng.randrange(0x250, 0xd800),
+                                           rng.randrange(0xe000, 0x10000), rng.randrange(0x10000, 0x20000)]))
+                           for _ in range(rng.randint(1, 10)))
+        lines.append(line)
+    assert len(lines) == NUM_LINES and all(line.encode("utf-8") is not None for line in lines)
+    return lines
+
+
+def varint(value):
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Writer:
+    def __init__(self, root, lines):
+        self.root = root
+        self.lines = lines
+
+    def folder(self, kind):
+        path = os.path.join(self.root, kind)
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def text(self, kind, name, content):
+        with open(os.path.join(self.folder(kind), name), "w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+
+    def json(self, kind, name, value, indent=None):
+        self.text(kind, name, json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
+
+    def tokenizer(self, kind, value):
+        """tokenizer.json, one item a line where it is long, so that changes can be read."""
+        self.json(kind, "tokenizer.json", value, indent=0)
+
+    def expected(self, kind, encode, decode):
+        """`encode(line, add_special)` and `decode(ids)` are Hugging Face's."""
+        ids = bytearray()
+        before, after = split_around(encode("", True))
+        decoded = {}
+        for index, line in enumerate(self.lines):
+            plain = encode(line, False)
+            assert encode(line, True) == before + plain + after, (kind, line)
+            ids += varint(len(plain)) + b"".join(varint(i) for i in plain)
+            text = decode(before + plain + after)
+            if text != line:
+                decoded[str(index)] = text
+        with open(os.path.join(self.folder(kind), "ids.bin"), "wb") as file:
+            file.write(bytes(ids))
+        self.json(kind, "expected.json", {"before": before, "after": after, "decoded": decoded})
+        print(f"{kind}: {len(ids)} bytes of ids, {len(decoded)} lines decode to something else")
+
+
+def split_around(ids):
+    """What is put around an empty text; our templates end with at most one token after it."""
+    if len(ids) == 2:
+        return ids[:1], ids[1:]
+    return ids, []
+
+
+def expect_file(writer, kind):
+    tokenizer = Tokenizer.from_file(os.path.join(writer.folder(kind), "tokenizer.json"))
+    writer.expected(kind, lambda line, special: tokenizer.encode(line, add_special_tokens=special).ids,
+                    lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+    return tokenizer
+
+
+def train_byte_level(lines, size, pre_tokenizer, normalizer=None, specials=()):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+                                  special_tokens=list(specials), show_progress=False)
+    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def special(content, **flags):
+    return AddedToken(content, special=True, normalized=False, **flags)
+
+
+def make_gpt2(writer):
+    tokenizer = train_byte_level(writer.lines, 1200, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=True)])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    value = json.loads(tokenizer.to_str())
+    value["model"]["merges"] = [" ".join(merge) for merge in value["model"]["merges"]]
+    value["model"]["continuing_subword_prefix"] = value["model"]["end_of_word_suffix"] = ""
+    writer.tokenizer("gpt2", value)
+    expect_file(writer, "gpt2")
+
+
+def make_roberta(writer):
+    """The prefix space, RobertaProcessing and the flags of added tokens."""
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokenizer = train_byte_level(writer.lines, 700, pre_tokenizers.ByteLevel(add_prefix_space=True), specials=specials)
+    tokenizer.add_special_tokens([special("<mask>", lstrip=True)])
+    tokenizer.add_tokens([AddedToken("<tool>", rstrip=True, normalized=True), AddedToken("solo", single_word=True),
+                          AddedToken("<longer>"), AddedToken("<longer token>"), AddedToken("<|im_start|>", lstrip=True, rstrip=True)])
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    writer.tokenizer("roberta", json.loads(tokenizer.to_str()))
+    expect_file(writer, "roberta")
+
+
+def make_opt(writer):
+    """As OPT is published: vocab.json and merges.txt, no tokenizer.json."""
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    trained = train_byte_level(writer.lines, 1200, pre_tokenizers.ByteLevel(add_prefix_space=False), specials=specials)
+    model = json.loads(trained.to_str())["model"]
+    token = lambda content: {"content": content, "single_word": False, "lstrip": False, "rstrip": False,
+                             "normalized": True, "__type": "AddedToken"}
+    writer.json("opt", "vocab.json", model["vocab"])
+    writer.text("opt", "merges.txt", "#version: 0.2\n" + "".join(" ".join(merge) + "\n" for merge in model["merges"]))
+    writer.json("opt", "config.json", {"model_type": "opt"})
+    writer.json("opt", "tokenizer_config.json", {
+        "errors": "replace", "unk_token": token("</s>"), "bos_token": token("</s>"), "eos_token": token("</s>"),
+        "pad_token": token("<pad>"), "add_prefix_space": False, "add_bos_token": True,
+        "tokenizer_class": "GPT2Tokenizer"}, indent=1)
+    flags = {"lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
+    writer.json("opt", "special_tokens_map.json", {
+        "bos_token": {"content": "</s>", **flags}, "eos_token": {"content": "</s>", **flags},
+        "unk_token": {"content": "</s>", **flags}, "pad_token": {"content": "<pad>", **flags}}, indent=1)
+    tokenizer = GPT2Tokenizer.from_pretrained(writer.folder("opt"))
+    writer.expected("opt", lambda line, add: tokenizer.encode(line, add_special_tokens=add),
+                    lambda ids: tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def make_llama3(writer):
+    pre = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), behavior="isolated", invert=False),
+                                   pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer = train_byte_level(writer.lines, 1400, pre)
+    value = json.loads(tokenizer.to_str())
+    value["model"]["ignore_merges"] = True
+    del value["model"]["merges"][-60:]  # whole words that only ignore_merges finds
+    tokenizer = Tokenizer.from_str(json.dumps(value))
+    tokenizer.add_special_tokens([special(content) for content in
+                                  ("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>",
+                                   "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")])
+    begin = tokenizer.token_to_id("<|begin_of_text|>")
+    tokenizer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+                                      special_tokens=[("<|begin_of_text|>", begin)])])
+    writer.tokenizer("llama3", json.loads(tokenizer.to_str()))
+    expect_file(writer, "llama3")
+
+
+def make_qwen2(writer):
+    pre = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2), behavior="isolated", invert=False),
+                                   pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer = train_byte_level(writer.lines, 1200, pre, normalizer=normalizers.NFC())
+    tokenizer.add_special_tokens([special(content) for content in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
+    tokenizer.add_tokens([AddedToken("<tool>", normalized=False)])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    writer.tokenizer("qwen2", json.loads(tokenizer.to_str()))
+    expect_file(writer, "qwen2")
+
+
+def train_sentencepiece(lines):
+    """As Llama-2's: BPE, bytes for what is unknown, the text left as it is."""
+    proto = io.BytesIO()
+    sentences = [part for line in lines for part in line.replace("\x00", "").split("\n") if part]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=proto, vocab_size=1300, model_type="bpe", byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=True,
+        allow_whitespace_only_pieces=True, split_digits=True, character_coverage=0.98, unk_id=0, bos_id=1, eos_id=2,
+        pad_id=-1, num_threads=1, minloglevel=2)
+    return proto.getvalue()
+
+
+def slow_llama(proto, legacy):
+    """transformers 4's LlamaTokenizer: sentencepiece between the special tokens."""
+    if not legacy:
+        proto += b"\x1a\x02\x18\x00"  # normalizer_spec { add_dummy_prefix: false }
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    tokens = {"<unk>": 0, "<s>": 1, "</s>": 2}
+
+    def encode(line, add_special):
+        ids = [1] if add_special else []
+        rest = line
+        while rest:
+            found = min(((rest.find(t), t) for t in tokens if t in rest), default=(len(rest), ""))
+            text = rest[:found[0]]
+            if text:
+                first = len(rest) == len(line)
+                ids += model.encode("\u2581" + text if first and not legacy else text)
+            if found[1]:
+                ids.append(tokens[found[1]])
+            rest = rest[found[0] + len(found[1]):]
+        return ids
+
+    return encode
+
+
+def make_llama2(writer):
+    proto = train_sentencepiece(writer.lines)
+    config = {"add_bos_token": True, "add_eos_token": False, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+              "tokenizer_class": "LlamaTokenizer"}
+    for kind, legacy in (("llama2_model", True), ("llama2_model_new", False)):
+        with open(os.path.join(writer.folder(kind), "tokenizer.model"), "wb") as file:
+            file.write(proto)
+        writer.json(kind, "tokenizer_config.json", {**config, "legacy": legacy}, indent=1)
+
+    # transformers 5 converts the model with a Metaspace pre-tokenizer: this is Mistral's newer kind of file.
+    fast = LlamaTokenizer.from_pretrained(writer.folder("llama2_model_new"))
+    newer = json.loads(fast.backend_tokenizer.to_str())
+    assert newer["pre_tokenizer"] == {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    newer["model"]["unk_token"] = "<unk>"
+    writer.tokenizer("mistral", newer)
+    mistral = expect_file(writer, "mistral")
+
+    # Llama-2's published file says the same with normalizers.
+    older = json.loads(json.dumps(newer))
+    older["pre_tokenizer"] = None
+    older["normalizer"] = {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
+    older["model"]["merges"] = [" ".join(merge) for merge in older["model"]["merges"]]
+    writer.tokenizer("llama2", older)
+    llama2 = expect_file(writer, "llama2")
+
+    # The .model: SentencePiece itself, and Hugging Face's conversions of it, must agree.
+    decode = lambda ids: llama2.decode(ids, skip_special_tokens=True)
+    legacy, new = slow_llama(proto, True), slow_llama(proto, False)
+    for line in writer.lines:
+        assert legacy(line, True) == llama2.encode(line).ids, line
+        if not line.startswith((" ", "▁")):
+            assert new(line, True) == mistral.encode(line).ids, line
+    writer.expected("llama2_model", legacy, decode)
+    writer.expected("llama2_model_new", new, decode)
+
+
+def ranges(points):
+    out = []
+    for point in sorted(points):
+        if out and out[-1][1] == point - 1:
+            out[-1][1] = point
+        else:
+            out.append([point, point])
+    return out
+
+
+def make_unicode_classes(writer):
+    """Which characters match, for every class that the pre-tokenizers' expressions use."""
+    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    classes = {}
+    for expression in (r"\s", r"\p{L}", r"\p{N}", r"(?i:s)", r"(?i:t)", r"(?i:k)", r"[^\s\p{L}\p{N}]", r"[^\r\n\p{L}\p{N}]"):
+        split = pre_tokenizers.Split(Regex(expression), "removed")
+        classes[expression] = ranges(ord(c) for c in characters if not split.pre_tokenize_str(c))
+    writer.json(".", "unicode_classes.json", classes)
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+    shutil.rmtree(root, ignore_errors=True)
+    writer = Writer(root, make_lines())
+    writer.json(".", "lines.json", writer.lines, indent=0)
+    for make in (make_gpt2, make_roberta, make_opt, make_llama3, make_qwen2, make_llama2, make_unicode_classes):
+        make(writer)
+
+
+if __name__ == "__main__":
+    main()
