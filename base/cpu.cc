@@ -63,7 +63,8 @@ CpuTopology read_cpu_topology() {
   }
   if (result.cores.empty()) {  // some virtual machines show no cores
     hwloc_obj_t processor = nullptr;
-    while ((processor = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, processor)) != nullptr) {
+    while ((processor = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, processor)) !=
+           nullptr) {
       result.cores.push_back(static_cast<int>(processor->os_index));
     }
   }

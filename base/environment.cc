@@ -6,7 +6,8 @@ namespace sluice {
 namespace {
 
 std::string variable(const char* name, const std::string& otherwise) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, before threads
+  const char* value =
+      std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, before threads
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 

@@ -4,7 +4,8 @@
 
 namespace sluice {
 
-/// The one logger: stderr, level from SLUICE_LOG (trace, debug, info, warn, error, off; default warn).
+/// The one logger: stderr, level from SLUICE_LOG (trace, debug, info, warn, error, off; default
+/// warn).
 spdlog::logger& logger();
 
 }  // namespace sluice

@@ -55,8 +55,8 @@ Buffer::Buffer(std::size_t size_bytes) {
   void* mapped = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
-    throw Error("cannot reserve {} bytes of memory: {}; use a smaller model, batch or context", size_bytes,
-                std::strerror(errno));
+    throw Error("cannot reserve {} bytes of memory: {}; use a smaller model, batch or context",
+                size_bytes, std::strerror(errno));
   }
   if (size_bytes >= huge_page_bytes) madvise(mapped, size_bytes, MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(mapped);
@@ -70,8 +70,8 @@ void Buffer::release() noexcept {
 }
 
 std::uint64_t available_memory_bytes() {
-  std::uint64_t available =
-      proc_field("/proc/meminfo", "MemAvailable").value_or(std::numeric_limits<std::uint64_t>::max());
+  std::uint64_t available = proc_field("/proc/meminfo", "MemAvailable")
+                                .value_or(std::numeric_limits<std::uint64_t>::max());
   if (const auto folder = cgroup_folder()) {
     const auto limit = number_in(*folder + "/memory.max");
     const auto used = number_in(*folder + "/memory.current");

@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-/// Page-aligned, zeroed memory that is committed on first touch. The one place that allocates large memory.
+/// Page-aligned, zeroed memory that is committed on first touch. The one place that allocates large
+/// memory.
 class Buffer {
  public:
   Buffer() = default;
@@ -56,7 +57,8 @@ class Workspace {
   Buffer buffer_;
 };
 
-/// Memory that this process may still take, bytes: MemAvailable and the cgroup's limit, whichever is less.
+/// Memory that this process may still take, bytes: MemAvailable and the cgroup's limit, whichever
+/// is less.
 std::uint64_t available_memory_bytes();
 /// Largest resident anonymous + file memory of this process so far, bytes (VmHWM).
 std::uint64_t peak_resident_bytes();

@@ -14,8 +14,8 @@ namespace {
 /// How long a thread watches for the next round before it sleeps: longer than the gap between two
 /// tasks, shorter than anyone would notice.
 constexpr int spins_before_sleep = 5000;
-/// How long the caller watches for the others to end before it lets other threads have the core: when
-/// there are more threads than cores, one of them may be what it waits for.
+/// How long the caller watches for the others to end before it lets other threads have the core:
+/// when there are more threads than cores, one of them may be what it waits for.
 constexpr int spins_before_yield = 500;
 
 thread_local int current_thread_index = 0;
@@ -56,7 +56,6 @@ ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(sleep_mutex_);
     stop_ = true;
-    round_.fetch_add(1);
   }
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -75,17 +74,18 @@ void ThreadPool::run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job)
   num_jobs_ = num_jobs;
   next_job_.store(0, std::memory_order_relaxed);
   if (num_jobs > 1 && !threads_.empty()) {
-    busy_threads_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+    const std::uint64_t last = round_.load(std::memory_order_relaxed);
     bool anyone_sleeps = false;
     {
       const std::lock_guard lock(sleep_mutex_);
-      round_.fetch_add(1, std::memory_order_release);
+      round_.store((last & ~round_closed) + round_one, std::memory_order_release);
       anyone_sleeps = num_sleeping_ > 0;
     }
     if (anyone_sleeps) wake_.notify_all();
   }
   work();
-  for (int spins = 0; busy_threads_.load(std::memory_order_acquire) != 0; ++spins) {
+  round_.fetch_or(round_closed, std::memory_order_acq_rel);
+  for (int spins = 0; (round_.load(std::memory_order_acquire) & round_threads) != 0; ++spins) {
     pause_cpu();
     if (spins > spins_before_yield) sched_yield();
   }
@@ -109,25 +109,28 @@ void ThreadPool::thread_main(int thread) {
   current_thread_index = first_index_ + thread;
   bind_to_core(cores_[static_cast<std::size_t>(thread)]);
   if (on_start_) on_start_();
-  std::uint64_t seen = 0;
+  std::uint64_t seen = 0;  // number of the last round that this thread worked on or missed
+  const auto news = [&] {
+    return stop_ || round_.load(std::memory_order_acquire) / round_one != seen;
+  };
   while (true) {
-    for (int spins = 0; round_.load(std::memory_order_acquire) == seen && spins < spins_before_sleep;
-         ++spins) {
-      pause_cpu();
-    }
-    if (round_.load(std::memory_order_acquire) == seen) {
+    for (int spins = 0; !news() && spins < spins_before_sleep; ++spins) pause_cpu();
+    if (!news()) {
       std::unique_lock lock(sleep_mutex_);
       ++num_sleeping_;
-      wake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+      wake_.wait(lock, news);
       --num_sleeping_;
     }
-    {
-      const std::lock_guard lock(sleep_mutex_);
-      if (stop_) return;
+    if (stop_) return;
+    std::uint64_t state = round_.load(std::memory_order_acquire);
+    seen = state / round_one;
+    bool joined = false;
+    while (!joined && (state & round_closed) == 0 && state / round_one == seen) {
+      joined = round_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
     }
-    seen = round_.load(std::memory_order_acquire);
+    if (!joined) continue;
     work();
-    busy_threads_.fetch_sub(1, std::memory_order_release);
+    round_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -18,8 +18,8 @@ template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& callable)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(
+      F&& callable)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
@@ -34,8 +34,8 @@ class FunctionRef<R(Args...)> {
 /// The pinned threads of one compute domain. The thread that calls run() is one of them (thread 0).
 class ThreadPool {
  public:
-  /// One thread a core; threads 1.. are started and bound here and call `on_start` first, thread 0 binds
-  /// itself with enter().
+  /// One thread a core; threads 1.. are started and bound here and call `on_start` first, thread 0
+  /// binds itself with enter().
   explicit ThreadPool(std::vector<int> cores, std::function<void()> on_start = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -46,9 +46,9 @@ class ThreadPool {
   /// Makes the calling thread this pool's thread 0: binds it and gives it its index.
   void enter();
 
-  /// Calls job(i) once for each i in [0, num_jobs), spread over the threads as they become free, and
-  /// returns when all are done. An exception of a job is thrown here, after the others have ended.
-  /// One caller at a time.
+  /// Calls job(i) once for each i in [0, num_jobs), spread over the threads as they become free,
+  /// and returns when all are done. An exception of a job is thrown here, after the others have
+  /// ended. One caller at a time.
   void run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job);
 
   /// A small number unique to each live pool thread of the process (0: a thread of no pool).
@@ -65,19 +65,23 @@ class ThreadPool {
   int first_index_ = 0;
   std::vector<std::thread> threads_;
 
-  // One round of jobs. Threads take job numbers until none are left.
+  // One round of jobs. Threads take job numbers until none are left. A thread that comes too late
+  // for a round is not waited for: on a busy machine it may have no core at the moment.
   const FunctionRef<void(std::int64_t)>* job_ = nullptr;
   std::int64_t num_jobs_ = 0;
   std::atomic<std::int64_t> next_job_{0};
-  std::atomic<int> busy_threads_{0};
+  /// Number of the round, whether it is closed to newcomers, and how many threads work on it.
+  std::atomic<std::uint64_t> round_{round_closed};
+  static constexpr std::uint64_t round_one = 1U << 16;
+  static constexpr std::uint64_t round_closed = 1U << 15;
+  static constexpr std::uint64_t round_threads = round_closed - 1;
   std::exception_ptr failure_;
   std::mutex failure_mutex_;
 
-  std::atomic<std::uint64_t> round_{0};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
   int num_sleeping_ = 0;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
 };
 
 }  // namespace sluice

@@ -28,7 +28,9 @@ struct Generator::Sequence {
   bool in_prefill() const {
     return cached_tokens < static_cast<std::int64_t>(request.prompt_tokens.size());
   }
-  bool wants_iteration() const { return !finished && (in_prefill() || drawn_tokens < max_new_tokens); }
+  bool wants_iteration() const {
+    return !finished && (in_prefill() || drawn_tokens < max_new_tokens);
+  }
 };
 
 /// An iteration whose results were not looked at yet.
@@ -75,7 +77,8 @@ double seconds(std::chrono::steady_clock::duration duration) {
 }  // namespace
 
 std::int64_t kv_tokens(const Request& request, const ModelConfig& config) {
-  return static_cast<std::int64_t>(request.prompt_tokens.size()) + new_tokens_limit(request, config);
+  return static_cast<std::int64_t>(request.prompt_tokens.size()) +
+         new_tokens_limit(request, config);
 }
 
 Generator::Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tokenizer,
@@ -154,13 +157,14 @@ std::optional<Generator::InFlight> Generator::submit_iteration() {
       draws = count == left;
       sub_batch.phase = Phase::prefill;
     }
-    sub_batch.batch.add({.slot = sequence->slot,
-                         .context = static_cast<std::int32_t>(sequence->cached_tokens),
-                         .fresh = sequence->cached_tokens == 0,
-                         .tokens = tokens,
-                         .pages = sequence->pages,
-                         .sampling = sampling_row(sequence->request.sampling, sequence->drawn_tokens)},
-                        draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+    sub_batch.batch.add(
+        {.slot = sequence->slot,
+         .context = static_cast<std::int32_t>(sequence->cached_tokens),
+         .fresh = sequence->cached_tokens == 0,
+         .tokens = tokens,
+         .pages = sequence->pages,
+         .sampling = sampling_row(sequence->request.sampling, sequence->drawn_tokens)},
+        draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
     sequence->cached_tokens += static_cast<std::int64_t>(tokens.size());
     if (draws) ++sequence->drawn_tokens;
     flight.sequences.push_back(sequence);
@@ -220,7 +224,8 @@ void Generator::finish(Sequence& sequence, FinishReason reason, const Generation
     completion.time_to_first_token_s = seconds(sequence.first_token - sequence.admitted);
     const auto later = static_cast<double>(completion.token_ids.size()) - 1;
     if (later > 0) {
-      completion.time_per_output_token_s = seconds(sequence.last_token - sequence.first_token) / later;
+      completion.time_per_output_token_s =
+          seconds(sequence.last_token - sequence.first_token) / later;
     }
   }
   completion.request = std::move(sequence.request);

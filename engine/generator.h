@@ -46,14 +46,15 @@ struct Completion {
   std::vector<std::int32_t> token_ids;  ///< without the end-of-sequence token
   std::string text;                     ///< valid UTF-8
   FinishReason finish_reason = FinishReason::stop;
-  double time_to_first_token_s = 0;   ///< from admission into the batch
-  double time_per_output_token_s = 0;  ///< mean over the tokens after the first; 0 with fewer than two
+  double time_to_first_token_s = 0;  ///< from admission into the batch
+  double time_per_output_token_s =
+      0;  ///< mean over the tokens after the first; 0 with fewer than two
 };
 
 /// Called while generating, on the thread that runs the generator.
 struct GenerationEvents {
-  /// New text of a request, complete UTF-8 characters only. Text that may yet turn out to be a stop text is
-  /// held back.
+  /// New text of a request, complete UTF-8 characters only. Text that may yet turn out to be a stop
+  /// text is held back.
   std::function<void(const Request&, const std::string& text)> on_text;
   std::function<void(Completion)> on_finished;
 };
@@ -66,9 +67,9 @@ struct GenerationStats {
   double wall_s = 0;
 };
 
-/// Runs requests through a model: at most `max_batch` at once, the place of a finished one goes to the next.
-/// The graph of an iteration is submitted before the results of the one before it are looked at, so a
-/// sequence that ends by its content computes one token more, which is thrown away.
+/// Runs requests through a model: at most `max_batch` at once, the place of a finished one goes to
+/// the next. The graph of an iteration is submitted before the results of the one before it are
+/// looked at, so a sequence that ends by its content computes one token more, which is thrown away.
 class Generator {
  public:
   struct Options {
@@ -79,18 +80,19 @@ class Generator {
     std::int64_t prefill_chunk_tokens = 2048;
   };
 
-  /// `kv` must have pages for `max_batch` of the longest requests. `tokenizer` may be null: then there is no
-  /// text and no stop text.
-  Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tokenizer, const Options& options);
+  /// `kv` must have pages for `max_batch` of the longest requests. `tokenizer` may be null: then
+  /// there is no text and no stop text.
+  Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tokenizer,
+            const Options& options);
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  /// Requests are taken from `next` whenever a place is free, until it gives nothing. Returns when all are
-  /// finished, or soon after `interrupt` is set: what is running then finishes as `interrupted`.
-  /// Throws Error when a kernel fails.
-  GenerationStats run(const std::function<std::optional<Request>()>& next, const GenerationEvents& events,
-                      const std::atomic<bool>& interrupt);
+  /// Requests are taken from `next` whenever a place is free, until it gives nothing. Returns when
+  /// all are finished, or soon after `interrupt` is set: what is running then finishes as
+  /// `interrupted`. Throws Error when a kernel fails.
+  GenerationStats run(const std::function<std::optional<Request>()>& next,
+                      const GenerationEvents& events, const std::atomic<bool>& interrupt);
 
  private:
   struct Sequence;

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// The text of one sequence as its tokens come: UTF-8 characters as soon as they are complete, stop texts
-/// found even across tokens. It continues a prompt, so a leading space stays.
+/// The text of one sequence as its tokens come: UTF-8 characters as soon as they are complete, stop
+/// texts found even across tokens. It continues a prompt, so a leading space stays.
 class TextOutput {
  public:
   TextOutput(const Tokenizer& tokenizer, std::vector<std::string> stop);

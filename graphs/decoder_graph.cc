@@ -28,7 +28,8 @@ std::vector<float> PendingIteration::logits() const {
   return {first, first + num_logits_};
 }
 
-/// Activations live for one sub-batch of one iteration; StarPU frees them when its last task is done.
+/// Activations live for one sub-batch of one iteration; StarPU frees them when its last task is
+/// done.
 struct DecoderGraph::Chain {
   TaskTag tag;
   const DecoderShape& shape;
@@ -53,7 +54,8 @@ struct DecoderGraph::Chain {
     context = DataHandle::temporary(bytes(shape.q_size(), element));
     h = DataHandle::temporary(bytes(shape.ffn_size, element));
     if (score_columns > 0) {
-      scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) * sizeof(float));
+      scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) *
+                                     sizeof(float));
     }
   }
   ~Chain() {
@@ -75,8 +77,9 @@ DecoderGraph::DecoderGraph(const LoadedModel& model, const KvCache& kv, const Op
       kv_(kv),
       options_(options),
       slot_tokens_memory_(static_cast<std::size_t>(options.num_slots) * sizeof(std::int32_t)),
-      seen_memory_(static_cast<std::size_t>(options.num_slots * seen_words(model.config().vocab_size)) *
-                   sizeof(std::uint32_t)),
+      seen_memory_(
+          static_cast<std::size_t>(options.num_slots * seen_words(model.config().vocab_size)) *
+          sizeof(std::uint32_t)),
       slot_tokens_(DataHandle::of_memory(slot_tokens_memory_.data(), slot_tokens_memory_.size())),
       seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {}
 
@@ -86,8 +89,10 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
   out.num_sequences_ = batch.num_sequences();
   out.num_logits_ = batch.num_logit_rows() * model_.config().vocab_size;
   out.batch_words_ = batch.build();
-  out.batch_ = DataHandle::of_memory(out.batch_words_.data(), out.batch_words_.size() * sizeof(std::int32_t));
-  out.tokens_ = DataHandle::temporary(static_cast<std::size_t>(out.num_sequences_) * sizeof(std::int32_t));
+  out.batch_ = DataHandle::of_memory(out.batch_words_.data(),
+                                     out.batch_words_.size() * sizeof(std::int32_t));
+  out.tokens_ =
+      DataHandle::temporary(static_cast<std::size_t>(out.num_sequences_) * sizeof(std::int32_t));
 
   TaskTag tag;
   tag.phase = sub_batch.phase;
@@ -99,7 +104,8 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
   const Chain chain(tag, model_.shape(), out.batch_, split ? batch.num_score_columns() : 0);
 
   submit_embedding_task(chain);
-  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) submit_layer(chain, layer);
+  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer)
+    submit_layer(chain, layer);
   if (batch.num_logit_rows() > 0) {
     out.logits_ = DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
     submit_head(chain, out);
@@ -142,11 +148,12 @@ void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer) {
               .q = chain.q,
               .slab = kv_.slab(layer)});
   submit_attention_tasks(chain, layer);
-  submit_out_proj({.tag = chain.tagged(Sublayer::out_proj, layer), .shape = chain.shape, .vectors = vectors},
-                  {.attention = chain.context,
-                   .vectors = weights.vectors,
-                   .weight = weights.out,
-                   .x = chain.x});
+  submit_out_proj(
+      {.tag = chain.tagged(Sublayer::out_proj, layer), .shape = chain.shape, .vectors = vectors},
+      {.attention = chain.context,
+       .vectors = weights.vectors,
+       .weight = weights.out,
+       .x = chain.x});
   submit_fc1({.tag = chain.tagged(Sublayer::fc1, layer), .shape = chain.shape, .vectors = vectors},
              {.x = chain.x,
               .vectors = weights.vectors,
@@ -188,7 +195,8 @@ void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) 
                   .logits = out.logits_});
 }
 
-void DecoderGraph::submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen) {
+void DecoderGraph::submit_sampling_task(const Chain& chain, const PendingIteration& out,
+                                        bool track_seen) {
   submit_sampling(chain.shape.dtype,
                   {.tag = chain.tagged(Sublayer::sampling),
                    .vocab_size = model_.config().vocab_size,

@@ -20,7 +20,8 @@ struct SubBatch {
   BatchBuilder batch;
 };
 
-/// One submitted sub-batch: what its tasks read and what comes out. Destroying it waits for its tasks.
+/// One submitted sub-batch: what its tasks read and what comes out. Destroying it waits for its
+/// tasks.
 class PendingIteration {
  public:
   PendingIteration() = default;
@@ -40,8 +41,8 @@ class PendingIteration {
   PendingIteration(const PendingIteration&) = delete;
   PendingIteration& operator=(const PendingIteration&) = delete;
 
-  /// The drawn tokens, one a sequence of the batch, in its order; waits for them. Throws Error when a
-  /// kernel failed.
+  /// The drawn tokens, one a sequence of the batch, in its order; waits for them. Throws Error when
+  /// a kernel failed.
   std::vector<std::int32_t> tokens() const;
   /// The logits [logit rows, vocab_size] if they were kept; waits for them. Throws Error as above.
   std::vector<float> logits() const;
@@ -56,9 +57,10 @@ class PendingIteration {
   DataHandle logits_;
 };
 
-/// Turns iterations of one model into StarPU tasks: embedding, then per layer LIA's six sublayers, then LM
-/// head and sampling. Dependencies follow from the data: the next iteration may be submitted at once, its
-/// embedding waits for the tokens drawn by this one, its KV writes for this one's reads.
+/// Turns iterations of one model into StarPU tasks: embedding, then per layer LIA's six sublayers,
+/// then LM head and sampling. Dependencies follow from the data: the next iteration may be
+/// submitted at once, its embedding waits for the tokens drawn by this one, its KV writes for this
+/// one's reads.
 class DecoderGraph {
  public:
   struct Options {
@@ -87,7 +89,7 @@ class DecoderGraph {
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;
   DataHandle slot_tokens_;  ///< [slots] int32: the last token drawn for each
-  DataHandle seen_;         ///< [slots, seen_words]: tokens each has seen, for the repetition penalty
+  DataHandle seen_;  ///< [slots, seen_words]: tokens each has seen, for the repetition penalty
 };
 
 }  // namespace sluice

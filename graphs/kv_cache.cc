@@ -4,7 +4,8 @@ namespace sluice {
 
 KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages)
     : num_pages_(num_pages) {
-  for (std::int64_t page = num_pages; page-- > 0;) free_pages_.push_back(static_cast<std::int32_t>(page));
+  for (std::int64_t page = num_pages; page-- > 0;)
+    free_pages_.push_back(static_cast<std::int32_t>(page));
   const std::size_t bytes = shape.page_bytes() * static_cast<std::size_t>(num_pages);
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
     const Buffer& buffer = buffers_.emplace_back(bytes);
@@ -23,8 +24,10 @@ void KvCache::give_back(const std::vector<std::int32_t>& pages) {
   free_pages_.insert(free_pages_.end(), pages.rbegin(), pages.rend());
 }
 
-std::uint64_t KvCache::size_bytes(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages) {
-  return static_cast<std::uint64_t>(shape.page_bytes()) * static_cast<std::uint64_t>(num_layers * num_pages);
+std::uint64_t KvCache::size_bytes(const DecoderShape& shape, std::int64_t num_layers,
+                                  std::int64_t num_pages) {
+  return static_cast<std::uint64_t>(shape.page_bytes()) *
+         static_cast<std::uint64_t>(num_layers * num_pages);
 }
 
 }  // namespace sluice

@@ -10,14 +10,16 @@
 
 namespace sluice {
 
-/// The KV cache of one tier and one cohort: a slab a layer, each one StarPU handle of `num_pages` pages.
-/// Which page belongs to whom is the same in every layer, so one free list serves all.
+/// The KV cache of one tier and one cohort: a slab a layer, each one StarPU handle of `num_pages`
+/// pages. Which page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
   /// Memory is committed when pages are first written. Throws Error when it cannot be reserved.
   KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages);
 
-  const DataHandle& slab(std::int64_t layer) const { return slabs_[static_cast<std::size_t>(layer)]; }
+  const DataHandle& slab(std::int64_t layer) const {
+    return slabs_[static_cast<std::size_t>(layer)];
+  }
   std::int64_t num_pages() const { return num_pages_; }
   std::int64_t num_free_pages() const { return static_cast<std::int64_t>(free_pages_.size()); }
 
@@ -27,8 +29,11 @@ class KvCache {
   void give_back(const std::vector<std::int32_t>& pages);
 
   /// Bytes of `num_pages` pages in all layers.
-  static std::uint64_t size_bytes(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages);
-  static std::int64_t pages_for(std::int64_t num_tokens) { return (num_tokens + page_tokens - 1) / page_tokens; }
+  static std::uint64_t size_bytes(const DecoderShape& shape, std::int64_t num_layers,
+                                  std::int64_t num_pages);
+  static std::int64_t pages_for(std::int64_t num_tokens) {
+    return (num_tokens + page_tokens - 1) / page_tokens;
+  }
 
  private:
   std::int64_t num_pages_;

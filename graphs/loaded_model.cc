@@ -24,13 +24,17 @@ std::vector<LinearShape> layer_linears(const ModelConfig& config, DType dtype) {
 
 std::size_t aligned(std::size_t offset) { return (offset + 63) / 64 * 64; }
 
-void check_finite(const TensorView& tensor, const void* data, std::int64_t first, std::int64_t count) {
+void check_finite(const TensorView& tensor, const void* data, std::int64_t first,
+                  std::int64_t count) {
   const std::int64_t bad = simd::find_not_finite(data, count, tensor.dtype);
   if (bad < 0) return;
   float value = 0;
   read_floats(tensor, static_cast<std::size_t>(first + bad), 1, &value);
-  throw Error("{}: tensor {} has {} at element {}: the file is damaged or was written by a failed training; "
-              "fetch it again", tensor.file, tensor.name, value, first + bad);
+  throw Error(
+      "{}: tensor {} has {} at element {}: the file is damaged or was written by a failed "
+      "training; "
+      "fetch it again",
+      tensor.file, tensor.name, value, first + bad);
 }
 
 const std::byte* element_pointer(const TensorView& tensor, std::int64_t index) {
@@ -41,7 +45,8 @@ const std::byte* element_pointer(const TensorView& tensor, std::int64_t index) {
 
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
   if (config.position == PositionKind::alibi) {
-    throw Error("models with ALiBi positions ({}) are known for planning only; they cannot run", config.family);
+    throw Error("models with ALiBi positions ({}) are known for planning only; they cannot run",
+                config.family);
   }
   return {.hidden_size = config.hidden_size,
           .num_heads = config.num_heads,
@@ -78,8 +83,10 @@ VectorLayout vector_layout(const ModelConfig& config) {
 }
 
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
-  std::uint64_t layer = static_cast<std::uint64_t>(vector_layout(config).num_elements) * sizeof(float);
-  for (const LinearShape& shape : layer_linears(config, dtype)) layer += PackedLayout::get(shape).size_bytes();
+  std::uint64_t layer =
+      static_cast<std::uint64_t>(vector_layout(config).num_elements) * sizeof(float);
+  for (const LinearShape& shape : layer_linears(config, dtype))
+    layer += PackedLayout::get(shape).size_bytes();
   std::uint64_t total = layer * static_cast<std::uint64_t>(config.num_layers);
   total += PackedLayout::get({config.embed_size, config.vocab_size, dtype}).size_bytes();
   if (config.has_projections()) {
@@ -169,20 +176,21 @@ struct LoadedModel::Packing {
     layout.pack_panel(job.panel, rows, job.weight->packed);
   }
 
-  static void convert(const TensorView& tensor, const std::byte* from, std::int64_t count, DType dtype,
-                      std::byte* to) {
+  static void convert(const TensorView& tensor, const std::byte* from, std::int64_t count,
+                      DType dtype, std::byte* to) {
     constexpr std::int64_t chunk = 1024;
     float values[chunk];
     for (std::int64_t done = 0; done < count; done += chunk) {
       const std::int64_t some = std::min(chunk, count - done);
-      simd::load_row(from + static_cast<std::size_t>(done) * size_bytes(tensor.dtype), some, tensor.dtype,
-                     values);
+      simd::load_row(from + static_cast<std::size_t>(done) * size_bytes(tensor.dtype), some,
+                     tensor.dtype, values);
       simd::store_row(values, some, dtype, to + static_cast<std::size_t>(done) * size_bytes(dtype));
     }
   }
 };
 
-LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress)
+LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
+                         const Progress& progress)
     : config_(model.config),
       source_(model.weights),
       shape_(decoder_shape(model.config, dtype)),
@@ -211,12 +219,14 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool, cons
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
     LayerWeights& weights = layers_.emplace_back();
     load_vectors(layer, &weights.vectors);
-    weights.qkv = packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
-                              config_.hidden_size);
+    weights.qkv =
+        packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
+                    config_.hidden_size);
     weights.out = packing.add({{Role::out_weight, layer}}, config_.q_size());
     weights.fc1 = packing.add({{Role::fc1_weight, layer}}, config_.hidden_size);
     weights.fc2 = packing.add({{Role::fc2_weight, layer}}, config_.ffn_size);
-    if (config_.gated_ffn) weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size);
+    if (config_.gated_ffn)
+      weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size);
     packing.run_round();
   }
   if (config_.final_norm && config_.norm_affine) {

@@ -29,14 +29,15 @@ VectorLayout vector_layout(const ModelConfig& config);
 /// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
 
-/// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read where the
-/// checkpoint lies.
+/// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read
+/// where the checkpoint lies.
 class LoadedModel {
  public:
   /// Called from the loading thread with bytes packed so far and in all.
   using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
-  /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name and place.
+  /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name
+  /// and place.
   LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {});
 
   const ModelConfig& config() const { return config_; }
@@ -45,13 +46,13 @@ class LoadedModel {
   std::uint64_t weight_bytes() const { return weight_bytes_; }
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  DataHandle token_table;   ///< [vocab_size, embed_size] as stored
-  DataHandle positions;     ///< learned position table as stored, or empty
-  DataHandle project_in;    ///< packed, or empty
-  DataHandle project_out;   ///< packed, or empty
-  DataHandle frequencies;   ///< [head_dim / 2] f32, rotary models only
-  DataHandle final_norm;    ///< weight, then bias, f32; or empty
-  DataHandle head;          ///< packed [vocab_size, embed_size]
+  DataHandle token_table;  ///< [vocab_size, embed_size] as stored
+  DataHandle positions;    ///< learned position table as stored, or empty
+  DataHandle project_in;   ///< packed, or empty
+  DataHandle project_out;  ///< packed, or empty
+  DataHandle frequencies;  ///< [head_dim / 2] f32, rotary models only
+  DataHandle final_norm;   ///< weight, then bias, f32; or empty
+  DataHandle head;         ///< packed [vocab_size, embed_size]
   DType table_dtype = DType::bf16;
   DType position_dtype = DType::bf16;
 

@@ -14,11 +14,9 @@ namespace sluice {
 /// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
 /// tokens.
 struct ModelConfig {
-  std::string
-      family;  ///< "opt", "llama", "qwen2", "mistral"; also "bloom", "chinchilla" for shapes only
+  std::string family;  ///< "opt", "llama", "qwen2", "mistral"; shapes only: "bloom", "chinchilla"
   std::int64_t hidden_size = 0;
-  std::int64_t embed_size =
-      0;  ///< width of the token embedding; != hidden_size only with in/out projections
+  std::int64_t embed_size = 0;  ///< of a token; != hidden_size only with in/out projections
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
@@ -27,8 +25,8 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_positions = 0;    ///< longest context, tokens
   std::int64_t position_offset = 0;  ///< rows to skip in a learned position table (OPT: 2)
-  std::int64_t sliding_window_tokens =
-      0;  ///< a token sees itself and window-1 before it; 0: no window
+  /// A token sees itself and window-1 before it; 0: no window.
+  std::int64_t sliding_window_tokens = 0;
 
   NormKind norm = NormKind::rms_norm;
   NormPlace norm_place = NormPlace::pre;

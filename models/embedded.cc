@@ -2,8 +2,7 @@
 
 #include <array>
 
-// The assembler reads the files; SLUICE_EMBEDDED_DIR and the rebuild when they change come from
-// CMake.
+// The assembler reads the files. CMake gives SLUICE_EMBEDDED_DIR, and a rebuild when they change.
 #define SLUICE_EMBED(symbol, file)                                           \
   asm(".pushsection .rodata\n"                                               \
       ".balign 64\n"                                                         \

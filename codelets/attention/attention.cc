@@ -18,8 +18,9 @@ void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
 
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles) {
   static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("attention");
-  codelet.submit(args.shape.dtype, args,
-                 {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.out)});
+  codelet.submit(
+      args.shape.dtype, args,
+      {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.out)});
 }
 
 simd::AttentionBlock attention_block_of(const DecoderShape& shape, const BatchView& batch,

@@ -35,8 +35,8 @@ struct AttentionHandles {
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 
-/// The kernel's view of rows [first_row, +num_rows) of one sequence, for one KV head; shared with the
-/// split pair.
+/// The kernel's view of rows [first_row, +num_rows) of one sequence, for one KV head; shared with
+/// the split pair.
 simd::AttentionBlock attention_block_of(const DecoderShape& shape, const BatchView& batch,
                                         const BatchSequence& sequence, std::int64_t first_row,
                                         std::int64_t num_rows, std::int64_t kv_head);

@@ -6,7 +6,8 @@
 namespace sluice {
 namespace {
 
-/// Query rows of one job: enough to reuse a page's K and V, few enough to spread a prompt over cores.
+/// Query rows of one job: enough to reuse a page's K and V, few enough to spread a prompt over
+/// cores.
 constexpr std::int64_t rows_per_job = 16;
 
 struct Job {
@@ -19,8 +20,8 @@ std::vector<Job> cut(const BatchView& batch) {
   std::vector<Job> jobs;
   for (const BatchSequence& sequence : batch.sequences()) {
     for (std::int64_t done = 0; done < sequence.num_rows; done += rows_per_job) {
-      jobs.push_back({&sequence, sequence.first_row + done,
-                      std::min(rows_per_job, sequence.num_rows - done)});
+      jobs.push_back(
+          {&sequence, sequence.first_row + done, std::min(rows_per_job, sequence.num_rows - done)});
     }
   }
   std::reverse(jobs.begin(), jobs.end());  // a prompt's last rows see the most: longest jobs first
@@ -37,8 +38,8 @@ void attention_cpu(const CpuContext& cpu, const AttentionOperands& operands) {
     thread_local Workspace scratch;
     const Job& job = jobs[static_cast<std::size_t>(index / shape.num_kv_heads)];
     const std::int64_t kv_head = index % shape.num_kv_heads;
-    simd::AttentionBlock block = attention_block_of(shape, operands.batch, *job.sequence, job.first_row,
-                                                    job.num_rows, kv_head);
+    simd::AttentionBlock block = attention_block_of(shape, operands.batch, *job.sequence,
+                                                    job.first_row, job.num_rows, kv_head);
     const std::size_t offset =
         static_cast<std::size_t>(job.first_row * shape.q_size() +
                                  kv_head * shape.group_size() * shape.head_dim) *

@@ -19,9 +19,11 @@ void attention_reference(const AttentionOperands& operands, double* out) {
   };
   for (std::int64_t r = 0; r < operands.batch.num_rows(); ++r) {
     const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
-    const BatchSequence& sequence = operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
+    const BatchSequence& sequence =
+        operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
     const std::int64_t window = shape.sliding_window_tokens;
-    const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, row.position - window + 1) : 0;
+    const std::int64_t first =
+        window > 0 ? std::max<std::int64_t>(0, row.position - window + 1) : 0;
     for (std::int64_t head = 0; head < shape.num_heads; ++head) {
       const std::int64_t kv_head = head / shape.group_size();
       std::vector<double> weights;
@@ -39,7 +41,8 @@ void attention_reference(const AttentionOperands& operands, double* out) {
       for (std::int64_t i = 0; i < dim; ++i) {
         double sum = 0;
         for (std::size_t t = 0; t < weights.size(); ++t) {
-          sum += weights[t] / total * cached(sequence, first + static_cast<std::int64_t>(t), kv_head, i, 1);
+          sum += weights[t] / total *
+                 cached(sequence, first + static_cast<std::int64_t>(t), kv_head, i, 1);
         }
         out[r * shape.q_size() + head * dim + i] = sum;
       }

@@ -19,18 +19,19 @@ struct EmbeddingArgs {
   bool project_in = false;
 };
 
-/// x[r] = E[token(r)] (W_in x where embed_size != hidden_size) + P[position(r) + offset], f32, and the
-/// rotary tables of the batch's rows: rope[r] = cos(position * f[i]), then sin, i < head_dim / 2.
+/// x[r] = E[token(r)] (W_in x where embed_size != hidden_size) + P[position(r) + offset], f32, and
+/// the rotary tables of the batch's rows: rope[r] = cos(position * f[i]), then sin, i < head_dim
+/// / 2.
 struct EmbeddingOperands {
   const EmbeddingArgs* args = nullptr;
   BatchView batch{nullptr};
   const std::int32_t* slot_tokens = nullptr;  ///< [slots], last token drawn for each
-  const std::byte* table = nullptr;           ///< [vocab_size, embed_size], row-major, may be unaligned
-  const std::byte* positions = nullptr;       ///< [positions, hidden_size] or null
-  const std::byte* project_in = nullptr;      ///< packed [hidden_size, embed_size] or null
-  const float* frequencies = nullptr;         ///< [head_dim / 2] or null
-  float* x = nullptr;                         ///< [rows, hidden_size]
-  float* rope = nullptr;                      ///< [rows, head_dim] or null
+  const std::byte* table = nullptr;       ///< [vocab_size, embed_size], row-major, may be unaligned
+  const std::byte* positions = nullptr;   ///< [positions, hidden_size] or null
+  const std::byte* project_in = nullptr;  ///< packed [hidden_size, embed_size] or null
+  const float* frequencies = nullptr;     ///< [head_dim / 2] or null
+  float* x = nullptr;                     ///< [rows, hidden_size]
+  float* rope = nullptr;                  ///< [rows, head_dim] or null
 };
 void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands);
 

@@ -15,7 +15,8 @@ std::int64_t token_of(const EmbeddingOperands& operands, const BatchRow& row) {
   return token;
 }
 
-const std::byte* table_row(const std::byte* table, std::int64_t row, std::int64_t width, DType dtype) {
+const std::byte* table_row(const std::byte* table, std::int64_t row, std::int64_t width,
+                           DType dtype) {
   return table + static_cast<std::size_t>(row * width) * size_bytes(dtype);
 }
 
@@ -36,14 +37,17 @@ void project(const CpuContext& cpu, const EmbeddingOperands& operands) {
   const std::int64_t rows = operands.batch.num_rows();
   const std::size_t row_bytes = static_cast<std::size_t>(args.embed_size) * size_bytes(dtype);
   const std::size_t float_bytes = static_cast<std::size_t>(args.embed_size) * sizeof(float);
-  std::byte* embedded = cpu.workspace.reserve(static_cast<std::size_t>(rows) * (row_bytes + float_bytes));
+  std::byte* embedded =
+      cpu.workspace.reserve(static_cast<std::size_t>(rows) * (row_bytes + float_bytes));
   std::byte* floats = embedded + static_cast<std::size_t>(rows) * row_bytes;
   cpu.pool.run(rows, [&](std::int64_t r) {
-    const std::int64_t token = token_of(operands, operands.batch.rows()[static_cast<std::size_t>(r)]);
+    const std::int64_t token =
+        token_of(operands, operands.batch.rows()[static_cast<std::size_t>(r)]);
     auto* row = reinterpret_cast<float*>(floats + static_cast<std::size_t>(r) * float_bytes);
-    simd::load_row(table_row(operands.table, token, args.embed_size, args.table_dtype), args.embed_size,
-                   args.table_dtype, row);
-    simd::store_row(row, args.embed_size, dtype, embedded + static_cast<std::size_t>(r) * row_bytes);
+    simd::load_row(table_row(operands.table, token, args.embed_size, args.table_dtype),
+                   args.embed_size, args.table_dtype, row);
+    simd::store_row(row, args.embed_size, dtype,
+                    embedded + static_cast<std::size_t>(r) * row_bytes);
   });
   const LinearShape shape{args.embed_size, args.shape.hidden_size, dtype};
   linear(cpu.pool, {.layout = &PackedLayout::get(shape),
@@ -63,8 +67,8 @@ void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands) {
     const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
     float* x = operands.x + r * hidden;
     if (!args.project_in) {
-      simd::load_row(table_row(operands.table, token_of(operands, row), hidden, args.table_dtype), hidden,
-                     args.table_dtype, x);
+      simd::load_row(table_row(operands.table, token_of(operands, row), hidden, args.table_dtype),
+                     hidden, args.table_dtype, x);
     }
     if (args.learned_positions) {
       thread_local std::vector<float> position;

@@ -15,8 +15,8 @@ struct Fc1Args {
 /// h = act(norm(x) W_1^T + b), or with a gated FFN h = act(norm(x) W_gate^T) * (norm(x) W_1^T).
 struct Fc1Operands {
   const Fc1Args* args = nullptr;
-  const float* x = nullptr;         ///< [num_tokens, hidden_size]
-  const float* vectors = nullptr;   ///< see VectorLayout
+  const float* x = nullptr;           ///< [num_tokens, hidden_size]
+  const float* vectors = nullptr;     ///< see VectorLayout
   const std::byte* weight = nullptr;  ///< packed [ffn_size, hidden_size]
   const std::byte* gate = nullptr;    ///< the same shape; null unless gated
   std::byte* h = nullptr;             ///< [num_tokens, ffn_size], dtype

@@ -15,10 +15,10 @@ struct Fc2Args {
 /// x = x + h W_2^T + b; then norm(x) in a post-norm model.
 struct Fc2Operands {
   const Fc2Args* args = nullptr;
-  const std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype
-  const float* vectors = nullptr;        ///< see VectorLayout
-  const std::byte* weight = nullptr;     ///< packed [hidden_size, ffn_size]
-  float* x = nullptr;                    ///< [num_tokens, hidden_size], updated
+  const std::byte* h = nullptr;       ///< [num_tokens, ffn_size], dtype
+  const float* vectors = nullptr;     ///< see VectorLayout
+  const std::byte* weight = nullptr;  ///< packed [hidden_size, ffn_size]
+  float* x = nullptr;                 ///< [num_tokens, hidden_size], updated
 };
 void fc2_cpu(const CpuContext& cpu, const Fc2Operands& operands);
 /// Double precision with plain `weight` [hidden_size, ffn_size]; reads operands.x, writes `x`.

@@ -1,9 +1,9 @@
 #include <vector>
 
+#include "codelets/fc2/fc2.h"
 #include "codelets/kernels/element.h"
 #include "codelets/kernels/linear_ref.h"
 #include "codelets/kernels/norm.h"
-#include "codelets/fc2/fc2.h"
 
 namespace sluice {
 
@@ -18,8 +18,8 @@ void fc2_reference(const Fc2Operands& operands, const float* weight, double* x) 
           element_at(operands.h, r * shape.ffn_size + i, shape.dtype);
     }
     double* row = x + r * hidden;
-    linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.fc2_bias), shape.ffn_size,
-                     hidden, row);
+    linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.fc2_bias),
+                     shape.ffn_size, hidden, row);
     for (std::int64_t i = 0; i < hidden; ++i) row[i] += operands.x[r * hidden + i];
     if (shape.norm_place == NormPlace::post) {
       norm_reference(shape,

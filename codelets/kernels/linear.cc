@@ -1,12 +1,12 @@
 #include "codelets/kernels/linear.h"
 
 #include <dnnl.h>
-#include <dnnl.hpp>
 #include <oneapi/dnnl/dnnl_debug.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <dnnl.hpp>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -21,8 +21,8 @@ namespace {
 
 using dnnl::memory;
 
-/// Rows that one oneDNN call computes: enough to reuse a panel in cache, few enough that many calls can be
-/// dealt out to threads.
+/// Rows that one oneDNN call computes: enough to reuse a panel in cache, few enough that many calls
+/// can be dealt out to threads.
 constexpr std::int64_t block_rows = 64;
 
 dnnl::engine& cpu_engine() {
@@ -34,8 +34,8 @@ memory::data_type dnnl_type(DType dtype) {
   return dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
-/// Columns of a panel: about 32 panels a weight, so that as many cores can share it, within bounds that
-/// keep a panel worth a call and small enough for the second-level cache.
+/// Columns of a panel: about 32 panels a weight, so that as many cores can share it, within bounds
+/// that keep a panel worth a call and small enough for the second-level cache.
 std::int64_t choose_panel_columns(std::int64_t out) {
   constexpr std::int64_t quantum = 64;
   const std::int64_t wanted = (out / 32 + quantum - 1) / quantum * quantum;
@@ -71,7 +71,8 @@ class Gemm {
     rows_ = key.rows;
   }
 
-  void run(const void* x, const std::byte* weights, const float* bias, const void* operand, void* dst) {
+  void run(const void* x, const std::byte* weights, const float* bias, const void* operand,
+           void* dst) {
     Thread& thread = for_this_thread();
     const auto point = [](memory& object, const void* data) {
       dnnl_memory_set_data_handle(object.get(), const_cast<void*>(data));
@@ -85,7 +86,8 @@ class Gemm {
     pass(DNNL_ARG_SRC, thread.source, x);
     pass(DNNL_ARG_WEIGHTS, thread.weights, weights);
     pass(DNNL_ARG_DST, thread.destination, dst);
-    if (scratch_.get_size() != 0) pass(DNNL_ARG_SCRATCHPAD, thread.scratch, thread.scratch_memory.data());
+    if (scratch_.get_size() != 0)
+      pass(DNNL_ARG_SCRATCHPAD, thread.scratch, thread.scratch_memory.data());
     if (bias_) pass(DNNL_ARG_BIAS, thread.bias, bias);
     if (operand_) pass(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, thread.operand, operand);
     const dnnl_status_t status =
@@ -164,14 +166,17 @@ class Gemm {
     made->weights = memory(weights_, engine, nullptr);
     made->destination = memory(destination_, engine, nullptr);
     if (bias_) {
-      made->bias = memory({{1, columns_}, memory::data_type::f32, memory::format_tag::ab}, engine, nullptr);
+      made->bias =
+          memory({{1, columns_}, memory::data_type::f32, memory::format_tag::ab}, engine, nullptr);
     }
     if (operand_) {
-      made->operand = memory(
-          {{rows_, columns_}, memory::data_type::f32, memory::dims{operand_stride_, 1}}, engine, nullptr);
+      made->operand =
+          memory({{rows_, columns_}, memory::data_type::f32, memory::dims{operand_stride_, 1}},
+                 engine, nullptr);
     }
     made->scratch = memory(scratch_, engine, nullptr);
-    made->scratch_memory = {made->scratch_memory_owner.reserve(scratch_.get_size()), scratch_.get_size()};
+    made->scratch_memory = {made->scratch_memory_owner.reserve(scratch_.get_size()),
+                            scratch_.get_size()};
     Thread& result = *made;
     const std::lock_guard lock(owned_mutex_);
     owned_.push_back(std::move(made));
@@ -218,7 +223,8 @@ namespace {
 /// The layout oneDNN likes best for a weight panel. One layout serves every number of rows.
 memory::desc packed_desc(const LinearShape& shape, std::int64_t columns) {
   constexpr std::int64_t typical_rows = 16;
-  const memory::desc source({typical_rows, shape.in}, dnnl_type(shape.dtype), memory::format_tag::ab);
+  const memory::desc source({typical_rows, shape.in}, dnnl_type(shape.dtype),
+                            memory::format_tag::ab);
   const memory::desc weights({shape.in, columns}, dnnl_type(shape.dtype), memory::format_tag::any);
   const memory::desc destination({typical_rows, columns}, memory::data_type::f32,
                                  memory::format_tag::ab);
@@ -231,14 +237,15 @@ auto with_onednn(const LinearShape& shape, Work&& work) {
   try {
     return work();
   } catch (const dnnl::error& error) {
-    throw Error("oneDNN cannot multiply by a weight [{}, {}] in {}: {}; try --dtype f32", shape.out, shape.in,
-                to_string(shape.dtype), error.what());
+    throw Error("oneDNN cannot multiply by a weight [{}, {}] in {}: {}; try --dtype f32", shape.out,
+                shape.in, to_string(shape.dtype), error.what());
   }
 }
 
 }  // namespace
 
-PackedLayout::PackedLayout(const LinearShape& shape) : shape_(shape), impl_(std::make_unique<Impl>()) {
+PackedLayout::PackedLayout(const LinearShape& shape)
+    : shape_(shape), impl_(std::make_unique<Impl>()) {
   columns_ = choose_panel_columns(shape.out);
   num_panels_ = (shape.out + columns_ - 1) / columns_;
   with_onednn(shape, [&] {
@@ -254,7 +261,8 @@ PackedLayout::~PackedLayout() = default;
 
 const PackedLayout& PackedLayout::get(const LinearShape& shape) {
   static std::mutex mutex;
-  static std::map<std::tuple<std::int64_t, std::int64_t, DType>, std::unique_ptr<PackedLayout>> layouts;
+  static std::map<std::tuple<std::int64_t, std::int64_t, DType>, std::unique_ptr<PackedLayout>>
+      layouts;
   const std::lock_guard lock(mutex);
   std::unique_ptr<PackedLayout>& entry = layouts[{shape.in, shape.out, shape.dtype}];
   if (!entry) entry = std::make_unique<PackedLayout>(shape);
@@ -313,7 +321,8 @@ class GemmSet {
         if (key.epilogue == Epilogue::multiply) key.operand_stride = cell.num_columns;
         const bool is_last = panel == grid.layout.num_panels() - 1;
         gemms_[last_panel ? 1 : 0][last_block ? 1 : 0] =
-            &const_cast<PackedLayout::Impl&>(grid.layout.impl()).gemm(grid.layout.shape(), key, is_last);
+            &const_cast<PackedLayout::Impl&>(grid.layout.impl())
+                 .gemm(grid.layout.shape(), key, is_last);
       }
     }
   }
@@ -330,7 +339,8 @@ class GemmSet {
 };
 
 const std::byte* advance(const void* base, std::int64_t elements, DType dtype) {
-  return static_cast<const std::byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
+  return static_cast<const std::byte*>(base) +
+         static_cast<std::size_t>(elements) * size_bytes(dtype);
 }
 
 }  // namespace
@@ -383,8 +393,8 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
       const Grid::Cell cell = grid.cell(job);
       const std::size_t offset = layout.panel_offset_bytes(cell.panel);
       const std::byte* x = advance(call.x, cell.first_row * shape.in, shape.dtype);
-      std::byte* gate =
-          gate_tile.reserve(static_cast<std::size_t>(cell.num_rows * cell.num_columns) * sizeof(float));
+      std::byte* gate = gate_tile.reserve(
+          static_cast<std::size_t>(cell.num_rows * cell.num_columns) * sizeof(float));
       gates[cell].run(x, call.packed_gate + offset, nullptr, nullptr, gate);
       ups[cell].run(x, call.packed_up + offset, nullptr, gate,
                     const_cast<std::byte*>(advance(

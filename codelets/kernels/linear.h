@@ -18,8 +18,9 @@ struct LinearShape {
   bool operator==(const LinearShape&) const = default;
 };
 
-/// The CPU's layout of a weight: panels of output columns, each packed by oneDNN (`format_tag::any`), one
-/// behind the other. It depends on the shape and the CPU only, never on the number of threads or rows.
+/// The CPU's layout of a weight: panels of output columns, each packed by oneDNN
+/// (`format_tag::any`), one behind the other. It depends on the shape and the CPU only, never on
+/// the number of threads or rows.
 class PackedLayout {
  public:
   /// Made once a shape; the reference stays valid.
@@ -36,8 +37,8 @@ class PackedLayout {
   /// Size of the whole packed weight.
   std::size_t size_bytes() const { return size_bytes_; }
 
-  /// Packs rows [first_column(panel), +panel_columns(panel)) of W. `rows` [panel_columns, in] row-major in
-  /// `shape().dtype`; `packed` is the start of the whole packed weight.
+  /// Packs rows [first_column(panel), +panel_columns(panel)) of W. `rows` [panel_columns, in]
+  /// row-major in `shape().dtype`; `packed` is the start of the whole packed weight.
   void pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
 
   struct Impl;
@@ -62,10 +63,10 @@ enum class Epilogue : std::uint8_t {
   store,       ///< y
   accumulate,  ///< destination + y (the residual)
   relu,
-  gelu,        ///< with erf
-  gelu_tanh,   ///< with tanh
+  gelu,       ///< with erf
+  gelu_tanh,  ///< with tanh
   silu,
-  multiply,    ///< y * operand, operand f32 [rows, out]
+  multiply,  ///< y * operand, operand f32 [rows, out]
 };
 
 /// One call of linear(): dst = epilogue(x W^T + bias).

@@ -13,15 +13,15 @@ struct NormVectors {
 
 /// GEMM input of a block: norm(x) for pre-norm models, x itself otherwise, in the shape's dtype.
 /// x [rows, hidden_size] f32; out [rows, hidden_size].
-void block_input(ThreadPool& pool, const DecoderShape& shape, const NormVectors& norm, const float* x,
-                 std::int64_t rows, std::byte* out);
+void block_input(ThreadPool& pool, const DecoderShape& shape, const NormVectors& norm,
+                 const float* x, std::int64_t rows, std::byte* out);
 
 /// What follows a block's residual: x = norm(x) for post-norm models, nothing otherwise.
 void block_output(ThreadPool& pool, const DecoderShape& shape, const NormVectors& norm, float* x,
                   std::int64_t rows);
 
 /// Double-precision norm of one row of n elements, for the references; `out` may be `x`.
-void norm_reference(const DecoderShape& shape, const NormVectors& norm, const double* x, std::int64_t n,
-                    double* out);
+void norm_reference(const DecoderShape& shape, const NormVectors& norm, const double* x,
+                    std::int64_t n, double* out);
 
 }  // namespace sluice

@@ -90,8 +90,9 @@ HWY_INLINE void map_row(const float* x, std::int64_t n, DType dtype, void* out, 
   HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)] = {};
   for (std::int64_t i = 0; i < n; i += lanes()) {
     const std::int64_t count = std::min(lanes(), n - i);
-    const Vector value = count == lanes() ? body(hn::LoadU(d, x + i), i, count)
-                                          : body(hn::MaskedLoad(hn::FirstN(d, count), d, x + i), i, count);
+    const Vector value = count == lanes()
+                             ? body(hn::LoadU(d, x + i), i, count)
+                             : body(hn::MaskedLoad(hn::FirstN(d, count), d, x + i), i, count);
     if (dtype == DType::f32) {
       auto* to = static_cast<float*>(out) + i;
       if (count == lanes()) {
@@ -138,7 +139,8 @@ void NormRow(NormKind kind, const float* x, std::int64_t n, const float* weight,
   const float variance = sum_over([&](Vector v) {
                            const Vector centred = hn::Sub(v, mean_vector);
                            return hn::Mul(centred, centred);
-                         }) / count;
+                         }) /
+                         count;
   const Vector factor = hn::Set(d, 1.0F / std::sqrt(variance + eps));
   map_row(x, n, dtype, out, [&](Vector v, std::int64_t i, std::int64_t some) {
     Vector y = hn::Mul(hn::Sub(v, mean_vector), factor);
@@ -174,8 +176,9 @@ std::int64_t FindNotFinite(const void* x, std::int64_t n, DType dtype) {
   HWY_ALIGN float values[chunk];
   for (std::int64_t begin = 0; begin < n; begin += chunk) {
     const std::int64_t count = std::min(chunk, n - begin);
-    LoadRow(static_cast<const unsigned char*>(x) + begin * static_cast<std::int64_t>(size_bytes(dtype)),
-            count, dtype, values);
+    LoadRow(
+        static_cast<const unsigned char*>(x) + begin * static_cast<std::int64_t>(size_bytes(dtype)),
+        count, dtype, values);
     std::fill(values + count, values + padded(count), 0.0F);
     Vector sum = hn::Zero(d);  // stays zero but for a NaN or an infinity
     const Vector zero = hn::Zero(d);
@@ -193,7 +196,8 @@ std::int64_t FindNotFinite(const void* x, std::int64_t n, DType dtype) {
 HWY_INLINE float dot(const float* a, const float* b, std::int64_t n) {
   const FloatTag d;
   Vector sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < n; i += lanes()) sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
+  for (std::int64_t i = 0; i < n; i += lanes())
+    sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
@@ -201,7 +205,8 @@ HWY_INLINE float dot(const float* a, const float* b, std::int64_t n) {
 HWY_INLINE void scale_in_place(float* y, float scale, std::int64_t n) {
   const FloatTag d;
   const Vector factor = hn::Set(d, scale);
-  for (std::int64_t i = 0; i < n; i += lanes()) hn::Store(hn::Mul(hn::Load(d, y + i), factor), d, y + i);
+  for (std::int64_t i = 0; i < n; i += lanes())
+    hn::Store(hn::Mul(hn::Load(d, y + i), factor), d, y + i);
 }
 HWY_INLINE void add_scaled(float* y, float weight, const float* x, std::int64_t n) {
   const FloatTag d;
@@ -232,9 +237,11 @@ struct Scratch {
 };
 
 /// One vector of head_dim elements as f32, its padding zero.
-HWY_INLINE void load_padded(const void* base, std::int64_t offset, std::int64_t n, DType dtype, float* to) {
-  LoadRow(static_cast<const unsigned char*>(base) + offset * static_cast<std::int64_t>(size_bytes(dtype)), n,
-          dtype, to);
+HWY_INLINE void load_padded(const void* base, std::int64_t offset, std::int64_t n, DType dtype,
+                            float* to) {
+  LoadRow(static_cast<const unsigned char*>(base) +
+              offset * static_cast<std::int64_t>(size_bytes(dtype)),
+          n, dtype, to);
   std::fill(to + n, to + padded(n), 0.0F);
 }
 
@@ -242,7 +249,8 @@ void load_queries(const AttentionBlock& block, const Scratch& scratch) {
   const std::int64_t queries = block.num_rows * block.group;
   for (std::int64_t query = 0; query < queries; ++query) {
     float* q = scratch.q + query * scratch.stride;
-    load_padded(block.q, query / block.group * block.row_stride + query % block.group * block.head_dim,
+    load_padded(block.q,
+                query / block.group * block.row_stride + query % block.group * block.head_dim,
                 block.head_dim, block.dtype, q);
     scale_in_place(q, block.scale, scratch.stride);
   }
@@ -259,7 +267,8 @@ void AttentionBlockRun(const AttentionBlock& block, void* memory) {
   std::fill(scratch.denominator, scratch.denominator + queries, 0.0F);
 
   const std::int64_t last_position = block.first_position + block.num_rows - 1;
-  const std::int64_t first_token = first_visible_token(block.first_position, block.sliding_window_tokens);
+  const std::int64_t first_token =
+      first_visible_token(block.first_position, block.sliding_window_tokens);
   constexpr float unseen = -1e30F;
   HWY_ALIGN float weights[page_tokens + HWY_MAX_BYTES / sizeof(float)];
   for (std::int64_t page = first_token / page_tokens; page <= last_position / page_tokens; ++page) {
@@ -267,15 +276,15 @@ void AttentionBlockRun(const AttentionBlock& block, void* memory) {
     const std::int64_t tokens = std::min(page_tokens, last_position + 1 - begin);
     const std::int64_t base = block.pages[static_cast<std::size_t>(page)] * block.page_elements;
     for (std::int64_t t = 0; t < tokens; ++t) {
-      load_padded(block.slab, base + block.k_offset + t * block.head_dim, block.head_dim, block.dtype,
-                  scratch.k + t * stride);
-      load_padded(block.slab, base + block.v_offset + t * block.head_dim, block.head_dim, block.dtype,
-                  scratch.v + t * stride);
+      load_padded(block.slab, base + block.k_offset + t * block.head_dim, block.head_dim,
+                  block.dtype, scratch.k + t * stride);
+      load_padded(block.slab, base + block.v_offset + t * block.head_dim, block.head_dim,
+                  block.dtype, scratch.v + t * stride);
     }
     for (std::int64_t query = 0; query < queries; ++query) {
       const std::int64_t position = block.first_position + query / block.group;
-      const std::int64_t low =
-          std::max(first_visible_token(position, block.sliding_window_tokens) - begin, std::int64_t{0});
+      const std::int64_t low = std::max(
+          first_visible_token(position, block.sliding_window_tokens) - begin, std::int64_t{0});
       const std::int64_t high = std::min(position + 1 - begin, tokens);
       if (low >= high) continue;
       std::fill(weights, weights + page_tokens, unseen);
@@ -398,14 +407,15 @@ void rope_head(float* x, const float* cos, const float* sin, std::int64_t head_d
 std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype) {
   return HWY_DYNAMIC_DISPATCH(FindNotFinite)(x, n, dtype);
 }
-std::size_t attention_scratch_bytes(std::int64_t num_rows, std::int64_t group, std::int64_t head_dim) {
+std::size_t attention_scratch_bytes(std::int64_t num_rows, std::int64_t group,
+                                    std::int64_t head_dim) {
   return HWY_DYNAMIC_DISPATCH(ScratchBytes)(num_rows * group, head_dim);
 }
 void attention_block(const AttentionBlock& block, void* scratch) {
   HWY_DYNAMIC_DISPATCH(AttentionBlockRun)(block, scratch);
 }
-void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group, float* scores,
-               void* scratch) {
+void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
+               float* scores, void* scratch) {
   HWY_DYNAMIC_DISPATCH(ScoreRow)(block, row, head_in_group, scores, scratch);
 }
 void value_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,

@@ -22,8 +22,9 @@ struct LmHeadArgs {
 struct LmHeadOperands {
   const LmHeadArgs* args = nullptr;
   BatchView batch{nullptr};
-  const float* x = nullptr;                ///< [rows, hidden_size]
-  const float* final_norm = nullptr;       ///< weight [hidden_size], then bias [hidden_size]; may be null
+  const float* x = nullptr;  ///< [rows, hidden_size]
+  const float* final_norm =
+      nullptr;  ///< weight [hidden_size], then bias [hidden_size]; may be null
   const std::byte* project_out = nullptr;  ///< packed [embed_size, hidden_size] or null
   const std::byte* head = nullptr;         ///< packed [vocab_size, embed_size]
   float* logits = nullptr;                 ///< [logit rows, vocab_size]

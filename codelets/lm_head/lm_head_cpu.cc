@@ -36,11 +36,12 @@ void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands) {
                       .dst_dtype = dtype});
     head_input = projected;
   }
-  linear(cpu.pool, {.layout = &PackedLayout::get(LinearShape{args.embed_size, args.vocab_size, dtype}),
-                    .packed = operands.head,
-                    .x = head_input,
-                    .rows = rows,
-                    .dst = operands.logits});
+  linear(cpu.pool,
+         {.layout = &PackedLayout::get(LinearShape{args.embed_size, args.vocab_size, dtype}),
+          .packed = operands.head,
+          .x = head_input,
+          .rows = rows,
+          .dst = operands.logits});
 }
 
 }  // namespace sluice

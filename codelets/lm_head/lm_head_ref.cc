@@ -18,7 +18,8 @@ void lm_head_reference(const LmHeadOperands& operands, const float* project_out,
     if (args.final_norm) norm_reference(args.shape, norm, input.data(), hidden, input.data());
     if (project_out != nullptr) {
       std::vector<double> projected(static_cast<std::size_t>(args.embed_size));
-      linear_reference(input.data(), project_out, nullptr, hidden, args.embed_size, projected.data());
+      linear_reference(input.data(), project_out, nullptr, hidden, args.embed_size,
+                       projected.data());
       input = projected;
     }
     linear_reference(input.data(), head, nullptr, args.embed_size, args.vocab_size,

@@ -16,9 +16,9 @@ void run(const CpuContext& cpu, const OutProjArgs& args, Buffers buffers) {
 
 void submit_out_proj(const OutProjArgs& args, const OutProjHandles& handles) {
   static const auto codelet = Codelet<OutProjArgs>::with_cpu<run>("out_proj");
-  codelet.submit(
-      args.shape.dtype, args,
-      {reads(handles.attention), reads(handles.vectors), reads(handles.weight), updates(handles.x)});
+  codelet.submit(args.shape.dtype, args,
+                 {reads(handles.attention), reads(handles.vectors), reads(handles.weight),
+                  updates(handles.x)});
 }
 
 }  // namespace sluice

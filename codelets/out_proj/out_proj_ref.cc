@@ -18,8 +18,8 @@ void out_proj_reference(const OutProjOperands& operands, const float* weight, do
           element_at(operands.attention, r * shape.q_size() + i, shape.dtype);
     }
     double* row = x + r * hidden;
-    linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.out_bias), shape.q_size(),
-                     hidden, row);
+    linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.out_bias),
+                     shape.q_size(), hidden, row);
     for (std::int64_t i = 0; i < hidden; ++i) row[i] += operands.x[r * hidden + i];
     if (shape.norm_place == NormPlace::post) {
       norm_reference(shape,

@@ -29,8 +29,9 @@ std::int64_t ScoreLayout::columns(std::int64_t position) const {
 
 void submit_qk(const AttentionArgs& args, const QkHandles& handles) {
   static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("qk");
-  codelet.submit(args.shape.dtype, args,
-                 {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.scores)});
+  codelet.submit(
+      args.shape.dtype, args,
+      {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.scores)});
 }
 
 }  // namespace sluice

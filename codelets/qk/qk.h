@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-/// Where each row's scores lie: row r, head h, column c at (offset of r + h * columns of r + c), columns in
-/// the order of tokens from the first that the row sees.
+/// Where each row's scores lie: row r, head h, column c at (offset of r + h * columns of r + c),
+/// columns in the order of tokens from the first that the row sees.
 class ScoreLayout {
  public:
   ScoreLayout(const DecoderShape& shape, const BatchView& batch);
@@ -18,8 +18,8 @@ class ScoreLayout {
   std::vector<std::int64_t> offsets_;
 };
 
-/// S = q K^T / sqrt(head_dim), causal, within the window (LIA Table 1, sublayer 2), for placements that put
-/// sublayers 2 and 3 on different devices.
+/// S = q K^T / sqrt(head_dim), causal, within the window (LIA Table 1, sublayer 2), for placements
+/// that put sublayers 2 and 3 on different devices.
 struct QkOperands {
   const AttentionArgs* args = nullptr;
   BatchView batch{nullptr};

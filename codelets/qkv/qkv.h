@@ -17,8 +17,8 @@ struct QkvArgs {
 struct QkvOperands {
   const QkvArgs* args = nullptr;
   BatchView batch{nullptr};
-  const float* x = nullptr;           ///< [rows, hidden_size]
-  const float* rope = nullptr;        ///< [rows, head_dim]: cos then sin; null without rotary embedding
+  const float* x = nullptr;     ///< [rows, hidden_size]
+  const float* rope = nullptr;  ///< [rows, head_dim]: cos then sin; null without rotary embedding
   const float* vectors = nullptr;     ///< see VectorLayout
   const std::byte* weight = nullptr;  ///< packed [qkv_size, hidden_size]: q, k, v rows
   std::byte* q = nullptr;             ///< [rows, q_size], dtype
@@ -26,8 +26,8 @@ struct QkvOperands {
 };
 void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands);
 
-/// The same in double precision with plain `weight` [qkv_size, hidden_size]; qkv [rows, qkv_size] gets the
-/// rotated q and k, and v.
+/// The same in double precision with plain `weight` [qkv_size, hidden_size]; qkv [rows, qkv_size]
+/// gets the rotated q and k, and v.
 void qkv_reference(const QkvOperands& operands, const float* weight, double* qkv);
 
 struct QkvHandles {

@@ -11,8 +11,8 @@ void BatchBuilder::add(const Sequence& sequence, LogitRows logits) {
   const auto num_tokens = static_cast<std::int32_t>(sequence.tokens.size());
   const auto num_pages = static_cast<std::int32_t>(sequence.pages.size());
   if (std::int64_t{num_pages} * page_tokens < std::int64_t{sequence.context} + num_tokens) {
-    throw Error("{} pages of {} tokens cannot hold {} cached and {} new tokens", num_pages, page_tokens,
-                sequence.context, num_tokens);
+    throw Error("{} pages of {} tokens cannot hold {} cached and {} new tokens", num_pages,
+                page_tokens, sequence.context, num_tokens);
   }
   BatchSequence entry{.first_row = static_cast<std::int32_t>(rows_.size()),
                       .num_rows = num_tokens,
@@ -55,7 +55,8 @@ bool BatchBuilder::has_repetition_penalty() const {
 std::int64_t BatchBuilder::num_score_columns() const {
   std::int64_t columns = 0;
   for (const BatchSequence& sequence : sequences_) {
-    columns += std::int64_t{sequence.num_rows} * (std::int64_t{sequence.context} + sequence.num_rows);
+    columns +=
+        std::int64_t{sequence.num_rows} * (std::int64_t{sequence.context} + sequence.num_rows);
   }
   return columns;
 }

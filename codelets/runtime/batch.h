@@ -24,12 +24,12 @@ struct SamplingRow {
 /// One sequence's part of a batch.
 struct BatchSequence {
   std::int32_t first_row = 0;
-  std::int32_t num_rows = 0;       ///< new tokens
-  std::int32_t context = 0;        ///< tokens whose KV is already cached
-  std::int32_t slot = 0;           ///< place in the running batch
-  std::int32_t fresh = 0;          ///< 1: the slot's sampling state starts anew
-  std::int32_t logit_row = -1;     ///< row of the logits, -1: draws no token in this iteration
-  std::int32_t first_page = 0;     ///< index into pages()
+  std::int32_t num_rows = 0;    ///< new tokens
+  std::int32_t context = 0;     ///< tokens whose KV is already cached
+  std::int32_t slot = 0;        ///< place in the running batch
+  std::int32_t fresh = 0;       ///< 1: the slot's sampling state starts anew
+  std::int32_t logit_row = -1;  ///< row of the logits, -1: draws no token in this iteration
+  std::int32_t first_page = 0;  ///< index into pages()
   std::int32_t num_pages = 0;
   SamplingRow sampling;
 };
@@ -41,9 +41,9 @@ struct BatchRow {
   std::int32_t sequence = 0;  ///< index into sequences()
 };
 
-/// The ragged batch of one sub-batch and iteration, as flat memory, so that it can be a StarPU handle and
-/// travel to any device: header, sequences, rows, logit rows (row indices), pages (indices into the slab).
-/// Layout is little-endian 32-bit words.
+/// The ragged batch of one sub-batch and iteration, as flat memory, so that it can be a StarPU
+/// handle and travel to any device: header, sequences, rows, logit rows (row indices), pages
+/// (indices into the slab). Layout is little-endian 32-bit words.
 class BatchView {
  public:
   explicit BatchView(const void* data) : words_(static_cast<const std::int32_t*>(data)) {}
@@ -58,8 +58,9 @@ class BatchView {
             static_cast<std::size_t>(num_sequences())};
   }
   std::span<const BatchRow> rows() const {
-    return {reinterpret_cast<const BatchRow*>(words_ + header_words + num_sequences() * sequence_words),
-            static_cast<std::size_t>(num_rows())};
+    return {
+        reinterpret_cast<const BatchRow*>(words_ + header_words + num_sequences() * sequence_words),
+        static_cast<std::size_t>(num_rows())};
   }
   /// Row of the batch behind each row of the logits.
   std::span<const std::int32_t> logit_rows() const {

@@ -65,9 +65,9 @@ class AccessList {
   int count_ = 0;
 };
 
-/// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance model.
-/// `Args` is plain data whose first member is `TaskTag tag`. A device that has no implementation leaves
-/// its entry out.
+/// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
+/// model. `Args` is plain data whose first member is `TaskTag tag`. A device that has no
+/// implementation leaves its entry out.
 template <typename Args>
 class Codelet {
   static_assert(std::is_trivially_copyable_v<Args> && std::is_standard_layout_v<Args>);

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// The run's poison flag. A kernel that fails records why, later kernels do nothing, the graph drains,
-/// and whoever waits for the results throws the recorded reason.
+/// The run's poison flag. A kernel that fails records why, later kernels do nothing, the graph
+/// drains, and whoever waits for the results throws the recorded reason.
 class Failure {
  public:
   bool happened() const { return happened_.load(std::memory_order_acquire); }

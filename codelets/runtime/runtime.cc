@@ -28,7 +28,8 @@ struct Runtime::Domain {
 
 namespace {
 
-/// Which domain's memory and threads a StarPU worker owns; written while StarPU starts, then read only.
+/// Which domain's memory and threads a StarPU worker owns; written while StarPU starts, then read
+/// only.
 std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
 /// StarPU takes these from the environment only.
@@ -61,7 +62,8 @@ Runtime::Runtime(const RuntimeOptions& options) {
     domains_.push_back(std::make_unique<Domain>(cores));
     all_cores.insert(all_cores.end(), cores.begin(), cores.end());
   }
-  if (domains_.size() > 1) setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
+  if (domains_.size() > 1)
+    setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
 
   starpu_conf conf;
   check_starpu(starpu_conf_init(&conf), "reading its settings");
@@ -72,10 +74,12 @@ Runtime::Runtime(const RuntimeOptions& options) {
   conf.catch_signals = 0;
   const int status = starpu_init(&conf);
   if (status != 0) {
-    throw Error("StarPU cannot start ({}); see `sluice info` and SLUICE_LOG=debug", std::strerror(-status));
+    throw Error("StarPU cannot start ({}); see `sluice info` and SLUICE_LOG=debug",
+                std::strerror(-status));
   }
   std::array<int, STARPU_NMAXWORKERS> workers{};
-  const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, workers.data(), workers.size());
+  const unsigned found =
+      starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, workers.data(), workers.size());
   if (found < domains_.size()) {
     starpu_shutdown();
     throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());

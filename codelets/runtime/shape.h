@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-/// What a decoder layer's kernels need to know of the model. Plain data: it travels in codelet arguments.
+/// What a decoder layer's kernels need to know of the model. Plain data: it travels in codelet
+/// arguments.
 struct DecoderShape {
   std::int64_t hidden_size = 0;
   std::int64_t num_heads = 0;

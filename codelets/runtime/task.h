@@ -20,8 +20,8 @@ enum class Sublayer : std::uint8_t {
 
 enum class Phase : std::uint8_t { prefill, decode };
 
-/// What a task is for; the first member of every codelet's argument struct, so that a scheduling policy
-/// finds it at `task->cl_arg`.
+/// What a task is for; the first member of every codelet's argument struct, so that a scheduling
+/// policy finds it at `task->cl_arg`.
 struct TaskTag {
   static constexpr std::uint32_t expected_magic = 0x51a1ce01;
   std::uint32_t magic = expected_magic;
@@ -30,8 +30,9 @@ struct TaskTag {
   Phase phase = Phase::prefill;
   std::int16_t sub_batch = 0;
   std::int64_t iteration = 0;
-  std::int64_t num_tokens = 0;      ///< rows that this task computes
-  std::int64_t context_tokens = 0;  ///< KV tokens that the sub-batch's attention reads, summed over sequences
+  std::int64_t num_tokens = 0;  ///< rows that this task computes
+  std::int64_t context_tokens =
+      0;  ///< KV tokens that the sub-batch's attention reads, summed over sequences
 };
 
 }  // namespace sluice

@@ -11,7 +11,7 @@ namespace sluice {
 struct SamplingArgs {
   TaskTag tag;
   std::int64_t vocab_size = 0;
-  bool has_logits = true;    ///< false: only prompts' parts, which draw no token yet
+  bool has_logits = true;   ///< false: only prompts' parts, which draw no token yet
   bool track_seen = false;  ///< some sequence has a repetition penalty
 };
 
@@ -29,15 +29,16 @@ struct SamplingOperands {
 };
 void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands);
 
-/// The probabilities that a token is drawn with, in the order that Hugging Face's generate() applies its
-/// processors: repetition penalty, temperature, top-k, top-p, min-p, softmax. `seen` as in
-/// SamplingOperands for one slot, or null. temperature 0 gives all to the largest logit (the lowest id
-/// among equals). Throws Error when a logit is NaN.
-void token_probabilities(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen,
-                         std::span<float> probabilities);
+/// The probabilities that a token is drawn with, in the order that Hugging Face's generate()
+/// applies its processors: repetition penalty, temperature, top-k, top-p, min-p, softmax. `seen` as
+/// in SamplingOperands for one slot, or null. temperature 0 gives all to the largest logit (the
+/// lowest id among equals). Throws Error when a logit is NaN.
+void token_probabilities(std::span<const float> logits, const SamplingRow& row,
+                         const std::uint32_t* seen, std::span<float> probabilities);
 
 /// The same in double precision by the definition of each step, for the tests.
-std::vector<double> token_probabilities_reference(std::span<const float> logits, const SamplingRow& row,
+std::vector<double> token_probabilities_reference(std::span<const float> logits,
+                                                  const SamplingRow& row,
                                                   std::span<const std::int32_t> history);
 
 /// A uniform number in [0, 1) that depends on (seed, step) only.

@@ -14,16 +14,21 @@ bool is_seen(const std::uint32_t* seen, std::size_t token) {
   return seen != nullptr && ((seen[token / 32] >> (token % 32)) & 1U) != 0;
 }
 
-float penalised(float logit, float penalty) { return logit > 0 ? logit / penalty : logit * penalty; }
+float penalised(float logit, float penalty) {
+  return logit > 0 ? logit / penalty : logit * penalty;
+}
 
 /// Greedy: the largest logit after the penalty, the lowest id among equals.
-std::int32_t best_token(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen) {
+std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
+                        const std::uint32_t* seen) {
   std::int32_t best = -1;
   float best_logit = minus_infinity;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     float logit = logits[i];
-    if (std::isnan(logit)) throw Error("the model computed NaN for token {}; its weights or dtype are bad", i);
-    if (row.repetition_penalty != 1.0F && is_seen(seen, i)) logit = penalised(logit, row.repetition_penalty);
+    if (std::isnan(logit))
+      throw Error("the model computed NaN for token {}; its weights or dtype are bad", i);
+    if (row.repetition_penalty != 1.0F && is_seen(seen, i))
+      logit = penalised(logit, row.repetition_penalty);
     if (best < 0 || logit > best_logit) {
       best = static_cast<std::int32_t>(i);
       best_logit = logit;
@@ -77,7 +82,8 @@ void keep_likely(std::span<float> probabilities, const std::vector<std::int32_t>
   }
   if (row.min_p > 0.0F) {
     const float threshold = row.min_p * probabilities[static_cast<std::size_t>(sorted.front())];
-    while (kept > 1 && probabilities[static_cast<std::size_t>(sorted[kept - 1])] < threshold) --kept;
+    while (kept > 1 && probabilities[static_cast<std::size_t>(sorted[kept - 1])] < threshold)
+      --kept;
   }
   double total = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -88,7 +94,8 @@ void keep_likely(std::span<float> probabilities, const std::vector<std::int32_t>
   for (float& probability : probabilities) probability = static_cast<float>(probability / total);
 }
 
-std::int32_t draw(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen) {
+std::int32_t draw(std::span<const float> logits, const SamplingRow& row,
+                  const std::uint32_t* seen) {
   if (row.temperature <= 0.0F) return best_token(logits, row, seen);
   thread_local std::vector<float> probabilities;
   probabilities.resize(logits.size());
@@ -105,7 +112,8 @@ std::int32_t draw(std::span<const float> logits, const SamplingRow& row, const s
 }
 
 /// Brings a slot's set of seen tokens up to date with what this batch feeds.
-void track_seen(const SamplingOperands& operands, const BatchSequence& sequence, std::uint32_t* seen) {
+void track_seen(const SamplingOperands& operands, const BatchSequence& sequence,
+                std::uint32_t* seen) {
   if (sequence.fresh != 0) std::fill(seen, seen + seen_words(operands.args->vocab_size), 0U);
   for (std::int32_t r = 0; r < sequence.num_rows; ++r) {
     const std::int32_t given =
@@ -117,8 +125,8 @@ void track_seen(const SamplingOperands& operands, const BatchSequence& sequence,
 
 }  // namespace
 
-void token_probabilities(std::span<const float> logits, const SamplingRow& row, const std::uint32_t* seen,
-                         std::span<float> probabilities) {
+void token_probabilities(std::span<const float> logits, const SamplingRow& row,
+                         const std::uint32_t* seen, std::span<float> probabilities) {
   const std::int32_t best = best_token(logits, row, seen);
   if (row.temperature <= 0.0F) {
     std::fill(probabilities.begin(), probabilities.end(), 0.0F);
@@ -127,7 +135,8 @@ void token_probabilities(std::span<const float> logits, const SamplingRow& row, 
   }
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const bool penalise = row.repetition_penalty != 1.0F && is_seen(seen, i);
-    probabilities[i] = (penalise ? penalised(logits[i], row.repetition_penalty) : logits[i]) / row.temperature;
+    probabilities[i] =
+        (penalise ? penalised(logits[i], row.repetition_penalty) : logits[i]) / row.temperature;
   }
   apply_top_k(probabilities, row.top_k);
   const std::vector<std::int32_t> sorted = softmax_sorted(probabilities);
@@ -154,7 +163,8 @@ void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands) {
     if (seen != nullptr) track_seen(operands, sequence, seen);
     operands.tokens[s] = -1;
     if (sequence.logit_row < 0) return;
-    const std::span logits(operands.logits + sequence.logit_row * vocab, static_cast<std::size_t>(vocab));
+    const std::span logits(operands.logits + sequence.logit_row * vocab,
+                           static_cast<std::size_t>(vocab));
     operands.tokens[s] = draw(logits, sequence.sampling, seen);
     operands.slot_tokens[sequence.slot] = operands.tokens[s];
   });

@@ -15,7 +15,8 @@ void normalise(std::vector<double>& weights) {
 
 }  // namespace
 
-std::vector<double> token_probabilities_reference(std::span<const float> logits, const SamplingRow& row,
+std::vector<double> token_probabilities_reference(std::span<const float> logits,
+                                                  const SamplingRow& row,
                                                   std::span<const std::int32_t> history) {
   std::vector<double> values(logits.begin(), logits.end());
   const double penalty = row.repetition_penalty;
@@ -32,10 +33,13 @@ std::vector<double> token_probabilities_reference(std::span<const float> logits,
   }
   std::vector<double> sorted = values;
   std::sort(sorted.begin(), sorted.end(), std::greater<>());
-  const std::size_t k = row.top_k > 0 ? std::min<std::size_t>(static_cast<std::size_t>(row.top_k), values.size())
-                                      : values.size();
+  const std::size_t k =
+      row.top_k > 0 ? std::min<std::size_t>(static_cast<std::size_t>(row.top_k), values.size())
+                    : values.size();
   for (double& value : values) {
-    value = value < sorted[k - 1] ? 0.0 : std::exp((value - maximum) / static_cast<double>(row.temperature));
+    value = value < sorted[k - 1]
+                ? 0.0
+                : std::exp((value - maximum) / static_cast<double>(row.temperature));
   }
   normalise(values);
   if (row.top_p < 1.0F) {
@@ -50,7 +54,8 @@ std::vector<double> token_probabilities_reference(std::span<const float> logits,
     values = kept;
     normalise(values);
   }
-  const double threshold = static_cast<double>(row.min_p) * *std::max_element(values.begin(), values.end());
+  const double threshold =
+      static_cast<double>(row.min_p) * *std::max_element(values.begin(), values.end());
   for (double& value : values) value = value < threshold ? 0.0 : value;
   normalise(values);
   return values;

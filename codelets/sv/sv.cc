@@ -16,8 +16,9 @@ void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
 
 void submit_sv(const AttentionArgs& args, const SvHandles& handles) {
   static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("sv");
-  codelet.submit(args.shape.dtype, args,
-                 {reads(handles.batch), reads(handles.scores), reads(handles.slab), writes(handles.out)});
+  codelet.submit(
+      args.shape.dtype, args,
+      {reads(handles.batch), reads(handles.scores), reads(handles.slab), writes(handles.out)});
 }
 
 }  // namespace sluice

@@ -9,15 +9,18 @@ void sv_cpu(const CpuContext& cpu, const SvOperands& operands) {
     thread_local Workspace scratch;
     void* memory = scratch.reserve(simd::attention_scratch_bytes(1, 1, shape.head_dim));
     const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
-    const BatchSequence& sequence = operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
+    const BatchSequence& sequence =
+        operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
     for (std::int64_t head = 0; head < shape.num_heads; ++head) {
       simd::AttentionBlock block =
           attention_block_of(shape, operands.batch, sequence, r, 1, head / shape.group_size());
-      block.out = operands.out + static_cast<std::size_t>(r * shape.q_size() + head * shape.head_dim) *
-                                     size_bytes(shape.dtype);
+      block.out =
+          operands.out + static_cast<std::size_t>(r * shape.q_size() + head * shape.head_dim) *
+                             size_bytes(shape.dtype);
       block.slab = operands.slab;
       simd::value_row(block, 0, 0,
-                      operands.scores + layout.offset(r) + head * layout.columns(row.position), memory);
+                      operands.scores + layout.offset(r) + head * layout.columns(row.position),
+                      memory);
     }
   });
 }

@@ -15,7 +15,7 @@
 namespace sluice::tokenizers {
 
 struct StringHash {
-  using is_transparent = void;
+  using is_transparent = void;  // NOLINT(readability-identifier-naming): the library's name
   std::size_t operator()(std::string_view text) const {
     return std::hash<std::string_view>{}(text);
   }

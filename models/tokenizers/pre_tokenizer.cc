@@ -96,13 +96,14 @@ std::vector<Span> merge_with_previous(const std::vector<Part>& parts) {
 std::vector<Span> merge_with_next(const std::vector<Part>& parts) {
   std::vector<Span> out;  // from the right
   bool previous = false;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (part->is_match && !previous && !out.empty()) {
-      out.back().begin = part->span.begin;
+  for (std::size_t i = parts.size(); i-- > 0;) {
+    const Part& part = parts[i];
+    if (part.is_match && !previous && !out.empty()) {
+      out.back().begin = part.span.begin;
     } else {
-      out.push_back(part->span);
+      out.push_back(part.span);
     }
-    previous = part->is_match;
+    previous = part.is_match;
   }
   std::reverse(out.begin(), out.end());
   return out;

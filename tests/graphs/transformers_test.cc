@@ -1,5 +1,5 @@
-// Logits and greedy continuations against Hugging Face Transformers, for tiny random models of every family
-// (tests/golden/README.md says how they were made).
+// Logits and greedy continuations against Hugging Face Transformers, for tiny random models of
+// every family (tests/golden/README.md says how they were made).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,8 @@ double relative_difference(const std::vector<float>& actual, const std::vector<f
 }
 
 /// Smallest cosine of any row.
-double worst_row_cosine(const std::vector<float>& actual, const std::vector<float>& expected, std::size_t width) {
+double worst_row_cosine(const std::vector<float>& actual, const std::vector<float>& expected,
+                        std::size_t width) {
   double worst = 1;
   for (std::size_t begin = 0; begin < expected.size(); begin += width) {
     double dot = 0;
@@ -54,8 +55,11 @@ TEST_P(TransformersTest, F32LogitsAreWithinOneInTenThousand) {
   EXPECT_LT(at_once, 1e-4);
   // In pieces, through the KV cache, and through the split attention pair.
   const auto tokens = static_cast<std::int64_t>(prompt.size());
-  EXPECT_LT(relative_difference(model.logits(prompt, {1, 1, 30, 17, tokens - 50, 1}), logits), 1e-4);
-  EXPECT_LT(relative_difference(model.logits(prompt, {40, tokens - 40}, AttentionForm::split), logits), 1e-4);
+  EXPECT_LT(relative_difference(model.logits(prompt, {1, 1, 30, 17, tokens - 50, 1}), logits),
+            1e-4);
+  EXPECT_LT(
+      relative_difference(model.logits(prompt, {40, tokens - 40}, AttentionForm::split), logits),
+      1e-4);
   RecordProperty("relative_difference", std::to_string(at_once));
 }
 
@@ -65,7 +69,8 @@ TEST_P(TransformersTest, Bf16LogitsPointTheSameWay) {
   const std::vector<float> logits =
       golden.floats(golden.contains("logits_bf16w") ? "logits_bf16w" : "logits_f32");
   test::TestModel model(folder(), DType::bf16);
-  const double cosine = worst_row_cosine(model.logits(prompt), logits, logits.size() / prompt.size());
+  const double cosine =
+      worst_row_cosine(model.logits(prompt), logits, logits.size() / prompt.size());
   EXPECT_GE(cosine, 0.9999);
   RecordProperty("worst_row_cosine", std::to_string(cosine));
 }
@@ -87,7 +92,8 @@ TEST_P(TransformersTest, RaggedBatchGivesEachPromptsOwnContinuation) {
   for (const int threads : {1, 2, 3}) {
     test::TestModel model(folder(), DType::f32, threads);
     for (const std::int64_t batch : {7, 1, 3}) {
-      EXPECT_EQ(model.generate(prompts, 24, batch), continuations) << threads << " threads, batch " << batch;
+      EXPECT_EQ(model.generate(prompts, 24, batch), continuations)
+          << threads << " threads, batch " << batch;
     }
     std::reverse(prompts.begin(), prompts.end());
     std::reverse(continuations.begin(), continuations.end());

@@ -27,8 +27,8 @@ TestModel::TestModel(const std::string& folder, DType dtype, int threads)
   loaded_ = std::make_unique<LoadedModel>(model_, dtype, runtime(threads).setup_pool());
 }
 
-std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens, std::vector<std::int64_t> chunks,
-                                     AttentionForm attention) {
+std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens,
+                                     std::vector<std::int64_t> chunks, AttentionForm attention) {
   if (chunks.empty()) chunks = {static_cast<std::int64_t>(tokens.size())};
   const std::int64_t pages = KvCache::pages_for(static_cast<std::int64_t>(tokens.size()));
   KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages + 3);
@@ -40,13 +40,14 @@ std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens, std::
   for (const std::int64_t chunk : chunks) {
     SubBatch sub_batch;
     sub_batch.phase = chunk > 1 ? Phase::prefill : Phase::decode;
-    sub_batch.batch.add({.slot = 0,
-                         .context = static_cast<std::int32_t>(done),
-                         .fresh = done == 0,
-                         .tokens = tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(chunk)),
-                         .pages = table,
-                         .sampling = {}},
-                        BatchBuilder::LogitRows::all);
+    sub_batch.batch.add(
+        {.slot = 0,
+         .context = static_cast<std::int32_t>(done),
+         .fresh = done == 0,
+         .tokens = tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(chunk)),
+         .pages = table,
+         .sampling = {}},
+        BatchBuilder::LogitRows::all);
     pending.push_back(graph.submit(sub_batch, DecoderGraph::Logits::keep));
     done += chunk;
   }
@@ -59,8 +60,9 @@ std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens, std::
 }
 
 std::vector<std::vector<std::int32_t>> TestModel::generate(
-    const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t num_tokens, std::int64_t max_batch,
-    const SamplingParams& sampling, AttentionForm attention, std::int64_t prefill_chunk_tokens) {
+    const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t num_tokens,
+    std::int64_t max_batch, const SamplingParams& sampling, AttentionForm attention,
+    std::int64_t prefill_chunk_tokens) {
   std::vector<Request> requests;
   std::int64_t longest = 1;
   for (const auto& prompt : prompts) {
@@ -73,7 +75,8 @@ std::vector<std::vector<std::int32_t>> TestModel::generate(
     longest = std::max(longest, kv_tokens(request, loaded_->config()));
     requests.push_back(std::move(request));
   }
-  KvCache kv(loaded_->shape(), loaded_->config().num_layers, KvCache::pages_for(longest) * max_batch);
+  KvCache kv(loaded_->shape(), loaded_->config().num_layers,
+             KvCache::pages_for(longest) * max_batch);
   Generator generator(*loaded_, kv, nullptr,
                       {.max_batch = max_batch,
                        .attention = attention,

@@ -12,8 +12,8 @@
 
 namespace sluice::test {
 
-/// The process's StarPU, started at first use with `threads` threads (0: one a core) and restarted when
-/// another number is asked for.
+/// The process's StarPU, started at first use with `threads` threads (0: one a core) and restarted
+/// when another number is asked for.
 Runtime& runtime(int threads = 0);
 
 /// A model ready to run in a test.
@@ -23,17 +23,17 @@ class TestModel {
 
   const LoadedModel& loaded() const { return *loaded_; }
 
-  /// Logits of every token of `tokens` [tokens, vocab], fed in chunks of the given sizes (all at once when
-  /// empty).
-  std::vector<float> logits(std::span<const std::int32_t> tokens, std::vector<std::int64_t> chunks = {},
+  /// Logits of every token of `tokens` [tokens, vocab], fed in chunks of the given sizes (all at
+  /// once when empty).
+  std::vector<float> logits(std::span<const std::int32_t> tokens,
+                            std::vector<std::int64_t> chunks = {},
                             AttentionForm attention = AttentionForm::fused);
 
   /// Tokens that each prompt is continued with, `max_batch` prompts at a time.
-  std::vector<std::vector<std::int32_t>> generate(const std::vector<std::vector<std::int32_t>>& prompts,
-                                                  std::int64_t num_tokens, std::int64_t max_batch,
-                                                  const SamplingParams& sampling = {},
-                                                  AttentionForm attention = AttentionForm::fused,
-                                                  std::int64_t prefill_chunk_tokens = 2048);
+  std::vector<std::vector<std::int32_t>> generate(
+      const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t num_tokens,
+      std::int64_t max_batch, const SamplingParams& sampling = {},
+      AttentionForm attention = AttentionForm::fused, std::int64_t prefill_chunk_tokens = 2048);
 
  private:
   Model model_;

@@ -22,8 +22,12 @@ class GoldenFile {
   explicit GoldenFile(const std::string& folder, const std::string& file);
   bool contains(const std::string& tensor) const { return tensors_.tensors().contains(tensor); }
   std::vector<float> floats(const std::string& tensor) const { return read<float>(tensor, "F32"); }
-  std::vector<double> doubles(const std::string& tensor) const { return read<double>(tensor, "F64"); }
-  std::vector<std::int32_t> ints(const std::string& tensor) const { return read<std::int32_t>(tensor, "I32"); }
+  std::vector<double> doubles(const std::string& tensor) const {
+    return read<double>(tensor, "F64");
+  }
+  std::vector<std::int32_t> ints(const std::string& tensor) const {
+    return read<std::int32_t>(tensor, "I32");
+  }
 
  private:
   template <typename T>
@@ -33,7 +37,8 @@ class GoldenFile {
     std::vector<T> values((entry.end - entry.begin) / sizeof(T));
     std::uint64_t header_bytes = 0;
     std::memcpy(&header_bytes, file_.bytes().data(), sizeof(header_bytes));
-    std::memcpy(values.data(), file_.bytes().data() + 8 + header_bytes + entry.begin, entry.end - entry.begin);
+    std::memcpy(values.data(), file_.bytes().data() + 8 + header_bytes + entry.begin,
+                entry.end - entry.begin);
     return values;
   }
 

@@ -130,10 +130,10 @@ TEST(TokenizerErrorTest, HoleInTheVocabularyIsNoToken) {
 }
 
 TEST(TokenizerErrorTest, BadMerges) {
-  expect_refusal(refusal("/model/merges", {"a c"}), {"merge 0", "\"c\""});
-  expect_refusal(refusal("/model/merges", {"b a"}), {"merge 0", "\"ba\""});
-  expect_refusal(refusal("/model/merges", {"ab"}), {"model.merges[0]", "ab"});
-  expect_refusal(refusal("/model/merges", {"a b c"}), {"model.merges[0]"});
+  expect_refusal(refusal("/model/merges", json::array({"a c"})), {"merge 0", "\"c\""});
+  expect_refusal(refusal("/model/merges", json::array({"b a"})), {"merge 0", "\"ba\""});
+  expect_refusal(refusal("/model/merges", json::array({"ab"})), {"model.merges[0]", "ab"});
+  expect_refusal(refusal("/model/merges", json::array({"a b c"})), {"model.merges[0]"});
   expect_refusal(refusal("/model/merges", json::array({{"a", "b", "c"}})), {"model.merges[0]"});
   expect_refusal(refusal("/model/merges", json::array({json::array({"a", 1})})),
                  {"model.merges[0]"});

@@ -130,17 +130,17 @@ Ids encode(const json& document, std::string_view text) {
 
 TEST(BpeTest, LowestRankFirstThenLeftmost) {
   json document = words_tokenizer();
-  document["model"]["merges"] = {"a b", "a a", "aa b"};
+  document["model"]["merges"] = json::array({"a b", "a a", "aa b"});
   EXPECT_EQ(encode(document, "aab"), (Ids{1, 4}));
   EXPECT_EQ(encode(document, "aaa"), (Ids{5, 1}));
-  document["model"]["merges"] = {"a a", "a b", "aa b"};
+  document["model"]["merges"] = json::array({"a a", "a b", "aa b"});
   EXPECT_EQ(encode(document, "aab"), (Ids{6}));
   EXPECT_EQ(encode(document, "aaab"), (Ids{5, 4}));
 }
 
 TEST(BpeTest, LongPiecesMergeLikeShortOnes) {
   json document = words_tokenizer();
-  document["model"]["merges"] = {"a a", "a b", "aa b"};
+  document["model"]["merges"] = json::array({"a a", "a b", "aa b"});
   // The same word again and again, kept apart by a character that never merges.
   for (const std::string word : {"aab", "aaab", "abab", "aaaa", "baab"}) {
     const Ids once = encode(document, word + "!");
@@ -188,15 +188,15 @@ json added(const char* content, std::int32_t id, const json& flags = json::objec
 
 TEST(AddedTokenTest, LongestAtTheLeftmostPlace) {
   json document = words_tokenizer();
-  document["added_tokens"] = {added("<x", 20), added("<x>", 21), added("x>y", 22)};
+  document["added_tokens"] = json::array({added("<x", 20), added("<x>", 21), added("x>y", 22)});
   EXPECT_EQ(encode(document, "a<x>yb"), (Ids{1, 21, 0, 2}));
   EXPECT_EQ(encode(document, "<x<x>"), (Ids{20, 21}));
 }
 
 TEST(AddedTokenTest, StripTakesWhiteSpaceAlong) {
   json document = words_tokenizer();
-  document["added_tokens"] = {added("<l>", 20, {{"lstrip", true}}),
-                              added("<r>", 21, {{"rstrip", true}})};
+  document["added_tokens"] =
+      json::array({added("<l>", 20, {{"lstrip", true}}), added("<r>", 21, {{"rstrip", true}})});
   EXPECT_EQ(encode(document, "a  <l> b"), (Ids{1, 20, 3, 2}));
   EXPECT_EQ(encode(document, "a <r> \t\u3000b"), (Ids{1, 3, 21, 2}));
   EXPECT_EQ(encode(document, "<r> <l>"), (Ids{21, 20}));
@@ -204,7 +204,7 @@ TEST(AddedTokenTest, StripTakesWhiteSpaceAlong) {
 
 TEST(AddedTokenTest, SingleWord) {
   json document = words_tokenizer();
-  document["added_tokens"] = {added("ab", 20, {{"single_word", true}})};
+  document["added_tokens"] = json::array({added("ab", 20, {{"single_word", true}})});
   EXPECT_EQ(encode(document, "ab"), (Ids{4}));  // the model's id, as Hugging Face's
   document["model"]["vocab"].erase("ab");
   EXPECT_EQ(encode(document, "ab ab!"), (Ids{20, 3, 20, 7}));
@@ -214,7 +214,8 @@ TEST(AddedTokenTest, SingleWord) {
 TEST(AddedTokenTest, NormalizedOnesAreFoundInNormalizedText) {
   json document = words_tokenizer();
   document["normalizer"] = {{"type", "NFC"}};
-  document["added_tokens"] = {added("e\u0301", 20, {{"normalized", true}}), added("o\u0301", 21)};
+  document["added_tokens"] =
+      json::array({added("e\u0301", 20, {{"normalized", true}}), added("o\u0301", 21)});
   EXPECT_EQ(encode(document, "\u00E9"), (Ids{20}));
   EXPECT_EQ(encode(document, "e\u0301"), (Ids{20}));
   EXPECT_EQ(encode(document, "\u00F3"), (Ids{0}));
@@ -223,7 +224,7 @@ TEST(AddedTokenTest, NormalizedOnesAreFoundInNormalizedText) {
 
 TEST(AddedTokenTest, SpecialOnesAreLeftOutOfText) {
   json document = words_tokenizer();
-  document["added_tokens"] = {added("<s>", 20, {{"special", true}}), added("<t>", 21)};
+  document["added_tokens"] = json::array({added("<s>", 20, {{"special", true}}), added("<t>", 21)});
   const auto tokenizer = make_tokenizer_from_json(document.dump(), "test");
   EXPECT_TRUE(tokenizer->is_special(20));
   EXPECT_FALSE(tokenizer->is_special(21));
@@ -232,8 +233,8 @@ TEST(AddedTokenTest, SpecialOnesAreLeftOutOfText) {
 
 TEST(TokenizerConfigTest, DecidesAboutBosAndEos) {
   json document = words_tokenizer();
-  document["added_tokens"] = {added("<s>", 20, {{"special", true}}),
-                              added("</s>", 21, {{"special", true}})};
+  document["added_tokens"] =
+      json::array({added("<s>", 20, {{"special", true}}), added("</s>", 21, {{"special", true}})});
   document["post_processor"] = {
       {"type", "BertProcessing"}, {"cls", {"<s>", 20}}, {"sep", {"</s>", 21}}};
   const auto ids = [&](const TokenizerConfig& config) {
@@ -268,6 +269,7 @@ TEST(TokenizerTest, ManyThreadsMayEncodeAtOnce) {
   const std::string text = "All 123 people's rights, e\u0301galite\u0301 人人 😀";
   const Ids expected = tokenizer->encode(text, Tokenizer::SpecialTokens::add);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::vector<int> num_wrong(4, 0);
   for (int& wrong : num_wrong) {
     threads.emplace_back([&] {

@@ -1,0 +1,117 @@
+#include "engine/command_line.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace po = boost::program_options;
+
+namespace {
+
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+CommandLine::CommandLine(std::string usage, std::string description)
+    : usage_(std::move(usage)),
+      description_(std::move(description)),
+      options_("Options", 100, 60) {}
+
+bool CommandLine::parse(const Arguments& arguments) {
+  options_.add_options()("help,h", "print this help");
+  try {
+    po::store(
+        po::command_line_parser(arguments)
+            .options(options_)
+            .positional(po::positional_options_description())
+            .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
+            .run(),
+        values_);
+    if (values_.count("help") != 0) {
+      std::cout << "Usage: " << usage_ << "\n\n" << description_ << "\n\n" << options_;
+      return false;
+    }
+    po::notify(values_);
+  } catch (const po::unknown_option& error) {
+    std::string word = error.get_option_name();
+    word.erase(0, word.find_first_not_of('-'));
+    std::vector<std::string> known;
+    for (const auto& option : options_.options()) known.push_back(option->long_name());
+    const std::string nearest = nearest_word(word, known);
+    const std::string hint =
+        nearest.empty() ? "--help lists the options" : "did you mean --" + nearest + "?";
+    throw UsageError("unknown option {}; {}", error.get_option_name(), hint);
+  } catch (const po::too_many_positional_options_error&) {
+    throw UsageError("stray argument; every value belongs to an option, --help lists them");
+  } catch (const po::error& error) {
+    throw UsageError("{}; --help lists the options", error.what());
+  }
+  return true;
+}
+
+std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  std::string nearest;
+  std::size_t distance = std::max<std::size_t>(2, word.size() / 2) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t its = edit_distance(word, candidate);
+    if (its < distance) {
+      distance = its;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+std::uint64_t parse_size_bytes(const std::string& text, const std::string& option) {
+  std::size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+    number = -1;
+  }
+  const std::string unit = text.substr(used);
+  constexpr double kibi = 1024;
+  constexpr double kilo = 1000;
+  double factor = 0;
+  if (unit.empty() || unit == "B") factor = 1;
+  if (unit == "KiB") factor = kibi;
+  if (unit == "MiB") factor = kibi * kibi;
+  if (unit == "GiB") factor = kibi * kibi * kibi;
+  if (unit == "TiB") factor = kibi * kibi * kibi * kibi;
+  if (unit == "KB" || unit == "kB") factor = kilo;
+  if (unit == "MB") factor = kilo * kilo;
+  if (unit == "GB") factor = kilo * kilo * kilo;
+  if (unit == "TB") factor = kilo * kilo * kilo * kilo;
+  if (!std::isfinite(number) || number < 0 || factor == 0 || number * factor > 1e18) {
+    throw UsageError("--{} {}: expected a size like 20GiB or 512MiB", option, text);
+  }
+  return static_cast<std::uint64_t>(number * factor);
+}
+
+std::string format_bytes(std::uint64_t bytes) {
+  constexpr double kibi = 1024;
+  const auto value = static_cast<double>(bytes);
+  if (value >= kibi * kibi * kibi) return fmt::format("{:.2f} GiB", value / (kibi * kibi * kibi));
+  if (value >= kibi * kibi) return fmt::format("{:.1f} MiB", value / (kibi * kibi));
+  return fmt::format("{:.1f} KiB", value / kibi);
+}
+
+}  // namespace sluice

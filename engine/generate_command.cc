@@ -1,0 +1,557 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "codelets/kernels/linear.h"
+#include "engine/command_line.h"
+#include "engine/generator.h"
+#include "engine/interrupt.h"
+#include "engine/output_file.h"
+#include "engine/progress.h"
+#include "engine/prompts.h"
+#include "models/model.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void declare_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("model", po::value<std::string>()->default_value("tiny"),
+       "Hugging Face folder, or tiny: the embedded model")      //
+      ("prompt", po::value<std::string>(), "text to continue")  //
+      ("prompts", po::value<std::string>(),
+       "JSON lines to continue, each {\"id\": ..., \"prompt\": ...}; - reads standard input")  //
+      ("output", po::value<std::string>(),
+       "write JSON lines here (with --prompts), in input order")  //
+      ("resume", po::bool_switch(),
+       "keep what an interrupted run left in --output and do the rest")                   //
+      ("overwrite", po::bool_switch(), "replace --output if it exists")                   //
+      ("batch", po::value<std::int64_t>()->default_value(1), "prompts that run at once")  //
+      ("max-tokens", po::value<std::int64_t>()->default_value(128),
+       "tokens to add to each prompt")                                                            //
+      ("temperature", po::value<float>(), "0: greedy; without it, what the model's folder says")  //
+      ("top-k", po::value<int>(), "draw among the k likeliest tokens; 0: off")                    //
+      ("top-p", po::value<float>(),
+       "draw among the likeliest tokens that make up this probability")  //
+      ("min-p", po::value<float>(),
+       "drop tokens below this share of the likeliest one's probability")  //
+      ("repetition-penalty", po::value<float>(),
+       "above 1: tokens that occurred are less likely")  //
+      ("seed", po::value<std::uint64_t>(),
+       "of the random draws; without it, another one each run")  //
+      ("stop", po::value<std::vector<std::string>>(),
+       "text that ends the output; may be given again")                          //
+      ("ignore-eos", po::bool_switch(), "go on after an end-of-sequence token")  //
+      ("no-special-tokens", po::bool_switch(),
+       "do not add the tokenizer's special tokens to prompts")                      //
+      ("no-echo", po::bool_switch(), "with --prompt: print the continuation only")  //
+      ("dtype", po::value<std::string>(),
+       "f32, bf16 or f16; without it, what suits the processor")                           //
+      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+      ("attention", po::value<std::string>()->default_value("fused"),
+       "fused: one stage; split: QK^T and SV as two tasks with stored scores")  //
+      ("ddr", po::value<std::string>(),
+       "memory that the run may take, e.g. 20GiB; default: what is free")               //
+      ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
+      ("quiet,q", po::bool_switch(), "no summary on stderr");
+}
+
+/// What the command line asks for, checked as far as it can be without a model.
+struct Settings {
+  std::string model;
+  std::int64_t batch = 1;
+  std::int64_t max_tokens = 128;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  Tokenizer::SpecialTokens special = Tokenizer::SpecialTokens::add;
+  std::optional<DType> dtype;
+  std::optional<int> threads;
+  AttentionForm attention = AttentionForm::fused;
+  std::optional<std::uint64_t> ddr_bytes;
+};
+
+template <typename T>
+T in_range(const CommandLine& line, const std::string& name, T low, T high) {
+  const T value = line.get<T>(name);
+  if (!(value >= low && value <= high)) {
+    throw UsageError("--{} {}: expected a value from {} to {}", name, value, low, high);
+  }
+  return value;
+}
+
+Settings read_settings(const CommandLine& line) {
+  Settings settings;
+  settings.model = line.get<std::string>("model");
+  settings.batch = in_range<std::int64_t>(line, "batch", 1, 65536);
+  settings.max_tokens = in_range<std::int64_t>(line, "max-tokens", 1, 1 << 24);
+  if (line.given("stop")) settings.stop = line.get<std::vector<std::string>>("stop");
+  settings.ignore_eos = line.get<bool>("ignore-eos");
+  if (line.get<bool>("no-special-tokens")) settings.special = Tokenizer::SpecialTokens::leave_out;
+  if (line.given("dtype")) {
+    settings.dtype = parse_dtype(line.get<std::string>("dtype"));
+    if (!settings.dtype) {
+      throw UsageError("--dtype {}: expected f32, bf16 or f16", line.get<std::string>("dtype"));
+    }
+  }
+  if (line.given("threads")) settings.threads = in_range(line, "threads", 1, 512);
+  const std::string& attention = line.get<std::string>("attention");
+  if (attention != "fused" && attention != "split") {
+    throw UsageError("--attention {}: expected fused or split", attention);
+  }
+  if (attention == "split") settings.attention = AttentionForm::split;
+  if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");
+  if (line.given("prompt") && line.given("prompts")) {
+    throw UsageError("--prompt and --prompts exclude each other");
+  }
+  if (!line.given("prompt") && !line.given("prompts")) {
+    throw UsageError("nothing to continue: give --prompt TEXT or --prompts FILE.jsonl");
+  }
+  if (line.given("output") && !line.given("prompts")) throw UsageError("--output needs --prompts");
+  if (line.get<bool>("resume") && !line.given("output"))
+    throw UsageError("--resume needs --output");
+  if (line.get<bool>("resume") && line.get<bool>("overwrite")) {
+    throw UsageError("--resume and --overwrite exclude each other");
+  }
+  return settings;
+}
+
+/// The model's own defaults, overridden by what was given.
+SamplingParams read_sampling(const CommandLine& line, const GenerationDefaults& defaults) {
+  SamplingParams params;
+  if (defaults.do_sample.value_or(false)) {
+    params.temperature = defaults.temperature.value_or(1.0F);
+    params.top_k = defaults.top_k.value_or(0);
+    params.top_p = defaults.top_p.value_or(1.0F);
+    params.min_p = defaults.min_p.value_or(0.0F);
+  }
+  params.repetition_penalty = defaults.repetition_penalty.value_or(1.0F);
+  if (line.given("temperature")) params.temperature = in_range(line, "temperature", 0.0F, 100.0F);
+  if (line.given("top-k")) params.top_k = in_range(line, "top-k", 0, 1 << 30);
+  if (line.given("top-p")) params.top_p = in_range(line, "top-p", 1e-6F, 1.0F);
+  if (line.given("min-p")) params.min_p = in_range(line, "min-p", 0.0F, 1.0F);
+  if (line.given("repetition-penalty")) {
+    params.repetition_penalty = in_range(line, "repetition-penalty", 0.01F, 100.0F);
+  }
+  params.seed = line.given("seed") ? line.get<std::uint64_t>("seed") : std::random_device()();
+  return params;
+}
+
+/// The GEMM type that suits this processor, with a word when that is not what was asked for.
+DType choose_dtype(const Settings& settings) {
+  const DType wanted = settings.dtype.value_or(onednn_has_fast_bf16() ? DType::bf16 : DType::f32);
+  if (wanted == DType::f32) return wanted;
+  if (!onednn_has_fast_bf16()) {
+    fmt::print(
+        stderr,
+        "sluice: this processor has neither AVX-512 nor AMX; computing in f32 instead of {}\n",
+        to_string(wanted));
+    return DType::f32;
+  }
+  if (wanted == DType::f16) fmt::print(stderr, "sluice: on the CPU f16 is computed as bf16\n");
+  return DType::bf16;
+}
+
+std::vector<std::vector<int>> choose_domains(const Settings& settings) {
+  const CpuTopology topology = read_cpu_topology();
+  const int threads = settings.threads.value_or(default_num_threads(topology));
+  const auto cores = static_cast<int>(topology.cores.size());
+  if (threads > cores) {
+    fmt::print(stderr,
+               "sluice: --threads {} on {} cores: threads will share cores and run slower\n",
+               threads, cores);
+  }
+  std::vector<int> domain;
+  for (int i = 0; i < threads; ++i)
+    domain.push_back(topology.cores[static_cast<std::size_t>(i % cores)]);
+  return {domain};
+}
+
+/// Tokenises and checks one prompt. `place` says where it came from.
+void fill_prompt(Request& request, const PromptLine& line, const std::string& place,
+                 const Model& model, const Tokenizer* tokenizer, const Settings& settings) {
+  request.id = line.id;
+  request.prompt = line.prompt;
+  request.prompt_tokens = line.prompt_token_ids;
+  if (line.prompt_token_ids.empty()) {
+    if (tokenizer == nullptr) {
+      throw Error(
+          "{} has no tokenizer files; give prompts as \"prompt_token_ids\" in a --prompts file",
+          settings.model);
+    }
+    request.prompt_tokens = tokenizer->encode(line.prompt, settings.special);
+  } else if (tokenizer != nullptr) {
+    request.prompt = tokenizer->decode(line.prompt_token_ids);
+  }
+  if (request.prompt_tokens.empty())
+    throw Error("{}: the prompt gives no tokens; give it some text", place);
+  for (const std::int32_t token : request.prompt_tokens) {
+    if (token < 0 || token >= model.config.vocab_size) {
+      throw Error("{}: token id {} is outside of the model's vocabulary of {}", place, token,
+                  model.config.vocab_size);
+    }
+  }
+  const auto length = static_cast<std::int64_t>(request.prompt_tokens.size());
+  if (length > model.config.max_positions) {
+    throw Error("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
+                length, model.config.max_positions);
+  }
+}
+
+std::vector<Request> read_requests(const CommandLine& line, const Settings& settings,
+                                   const Model& model, const Tokenizer* tokenizer) {
+  std::vector<PromptLine> lines;
+  std::string place_prefix = "--prompt";
+  if (line.given("prompt")) {
+    const std::string& prompt = line.get<std::string>("prompt");
+    if (prompt.empty()) throw Error("--prompt: the prompt is empty; give it some text");
+    if (const auto bad = find_invalid_utf8(prompt)) {
+      throw Error("--prompt: invalid UTF-8 at byte {}; pass the text as UTF-8", *bad + 1);
+    }
+    lines.push_back({.line = 1, .id = "0", .prompt = prompt, .prompt_token_ids = {}});
+  } else {
+    place_prefix = line.get<std::string>("prompts");
+    lines = read_prompts(place_prefix);
+  }
+  const SamplingParams sampling = read_sampling(line, model.generation);
+  std::vector<Request> requests;
+  for (const PromptLine& prompt : lines) {
+    Request request;
+    request.index = static_cast<std::int64_t>(requests.size());
+    request.max_new_tokens = settings.max_tokens;
+    request.ignore_eos = settings.ignore_eos;
+    request.stop = settings.stop;
+    request.sampling = sampling;
+    const std::string place =
+        line.given("prompt") ? place_prefix : fmt::format("{}, line {}", place_prefix, prompt.line);
+    fill_prompt(request, prompt, place, model, tokenizer, settings);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+/// What a run takes of DDR, and whether it is there; called before anything is loaded.
+struct MemoryPlan {
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t kv_bytes = 0;
+  std::uint64_t activation_bytes = 0;
+  std::int64_t kv_pages = 0;
+  std::uint64_t total() const { return weight_bytes + kv_bytes + activation_bytes; }
+};
+
+MemoryPlan plan_memory(const std::vector<Request>& requests, const ModelConfig& config, DType dtype,
+                       std::int64_t batch, std::int64_t chunk_tokens) {
+  const DecoderShape shape = decoder_shape(config, dtype);
+  std::int64_t longest = 1;
+  std::int64_t longest_prompt = 1;
+  for (const Request& request : requests) {
+    longest = std::max(longest, kv_tokens(request, config));
+    longest_prompt =
+        std::max(longest_prompt, static_cast<std::int64_t>(request.prompt_tokens.size()));
+  }
+  MemoryPlan plan;
+  plan.weight_bytes = packed_weight_bytes(config, dtype);
+  plan.kv_pages = KvCache::pages_for(longest) * batch;
+  plan.kv_bytes = KvCache::size_bytes(shape, config.num_layers, plan.kv_pages);
+  // Two iterations may be alive at once: residual, input, q, k, v, attention, FFN, and the logits.
+  const std::int64_t rows = std::min(longest_prompt, chunk_tokens) * batch;
+  const auto row_bytes =
+      static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
+  plan.activation_bytes = 2 * (static_cast<std::uint64_t>(rows) * row_bytes +
+                               static_cast<std::uint64_t>(batch * config.vocab_size) * 4);
+  return plan;
+}
+
+MemoryPlan check_memory(const std::vector<Request>& requests, const ModelConfig& config,
+                        DType dtype, const Settings& settings, std::int64_t chunk_tokens) {
+  const MemoryPlan plan = plan_memory(requests, config, dtype, settings.batch, chunk_tokens);
+  const std::uint64_t available = settings.ddr_bytes.value_or(available_memory_bytes());
+  if (plan.total() <= available) return plan;
+  std::string hint = "use a smaller model or a machine with more memory";
+  if (plan.weight_bytes >= available && dtype == DType::f32 && onednn_has_fast_bf16())
+    hint = "try --dtype bf16";
+  for (std::int64_t batch = settings.batch - 1; batch >= 1; --batch) {
+    if (plan_memory(requests, config, dtype, batch, chunk_tokens).total() <= available) {
+      hint = fmt::format("--batch {} would fit", batch);
+      break;
+    }
+  }
+  throw Error(
+      "not enough memory: {} needed (weights {}, KV cache {}, activations {}), {} available; {}",
+      format_bytes(plan.total()), format_bytes(plan.weight_bytes), format_bytes(plan.kv_bytes),
+      format_bytes(plan.activation_bytes), format_bytes(available), hint);
+}
+
+/// Everything that the end of a run tells.
+struct Report {
+  GenerationStats totals;
+  double load_s = 0;
+  double first_token_s = 0;  ///< sums, over sequences that drew a token
+  double per_token_s = 0;
+  std::int64_t sequences_with_token = 0;
+  std::int64_t sequences_with_two = 0;
+  std::vector<std::string> finish_reasons;  ///< by place in the input; empty where nothing ran
+
+  void add(const Completion& completion) {
+    finish_reasons.at(static_cast<std::size_t>(completion.request.index)) =
+        to_string(completion.finish_reason);
+    if (completion.time_to_first_token_s > 0) {
+      first_token_s += completion.time_to_first_token_s;
+      ++sequences_with_token;
+    }
+    if (completion.time_per_output_token_s > 0) {
+      per_token_s += completion.time_per_output_token_s;
+      ++sequences_with_two;
+    }
+  }
+  double ttft_s() const {
+    return first_token_s / static_cast<double>(std::max<std::int64_t>(1, sequences_with_token));
+  }
+  double tpot_s() const {
+    return per_token_s / static_cast<double>(std::max<std::int64_t>(1, sequences_with_two));
+  }
+  double tokens_per_s() const {
+    return totals.wall_s > 0 ? static_cast<double>(totals.generated_tokens) / totals.wall_s : 0;
+  }
+};
+
+void write_stats(const std::string& path, const Report& report, const std::string& model,
+                 DType dtype, int threads) {
+  nlohmann::json stats;
+  stats["model"] = model;
+  stats["dtype"] = to_string(dtype);
+  stats["threads"] = threads;
+  stats["prompt_tokens"] = report.totals.prompt_tokens;
+  stats["generated_tokens"] = report.totals.generated_tokens;
+  stats["iterations"] = report.totals.iterations;
+  stats["load_s"] = report.load_s;
+  stats["wall_s"] = report.totals.wall_s;
+  stats["ttft_s"] = report.ttft_s();
+  stats["tpot_s"] = report.tpot_s();
+  stats["tokens_per_s"] = report.tokens_per_s();
+  stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
+  stats["finish_reason"] = report.finish_reasons;
+  write_file(path, stats.dump(2) + "\n");
+}
+
+void print_summary(const Report& report) {
+  fmt::print(stderr,
+             "prompt {} tokens, generated {} tokens in {:.2f} s ({:.1f} tokens/s); "
+             "time to first token {:.1f} ms, per output token {:.2f} ms; loaded in {:.2f} s; peak "
+             "memory: ddr {}\n",
+             report.totals.prompt_tokens, report.totals.generated_tokens, report.totals.wall_s,
+             report.tokens_per_s(), report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
+             format_bytes(peak_resident_bytes()));
+}
+
+void flush_stdout() {
+  std::cout.flush();
+  if (!std::cout) throw Error("cannot write to standard output: {}", std::strerror(errno));
+}
+
+/// Lines on stdout, in input order: a line waits for those before it.
+class OrderedLines {
+ public:
+  void add(std::int64_t index, std::string line) {
+    waiting_.emplace(index, std::move(line));
+    while (!waiting_.empty() && waiting_.begin()->first == next_) {
+      std::cout << waiting_.begin()->second << '\n';
+      waiting_.erase(waiting_.begin());
+      ++next_;
+    }
+    flush_stdout();
+  }
+  /// After an interruption: what is finished, without what is missing between.
+  void finish() {
+    for (const auto& [index, line] : waiting_) std::cout << line << '\n';
+    flush_stdout();
+  }
+
+ private:
+  std::int64_t next_ = 0;
+  std::map<std::int64_t, std::string> waiting_;
+};
+
+OutputFile::Mode output_mode(const CommandLine& line) {
+  if (line.get<bool>("resume")) return OutputFile::Mode::resume;
+  return line.get<bool>("overwrite") ? OutputFile::Mode::overwrite : OutputFile::Mode::create;
+}
+
+/// Leaves out what an earlier run has finished.
+std::vector<Request> without_finished(std::vector<Request> requests, OutputFile& output,
+                                      const std::string& path) {
+  std::vector<Request> left;
+  std::size_t found = 0;
+  for (Request& request : requests) {
+    const auto finished = output.finished().find(request.id);
+    if (finished == output.finished().end()) {
+      left.push_back(std::move(request));
+      continue;
+    }
+    ++found;
+    output.place_finished(request.id, request.index);
+    if (finished->second != request.prompt) {
+      throw Error(
+          "{}: the line with id \"{}\" has another prompt; --resume needs the prompts file that "
+          "the "
+          "first run had",
+          path, request.id);
+    }
+  }
+  if (found != output.finished().size()) {
+    throw Error(
+        "{} has lines whose ids are not among the prompts; --resume needs the prompts file that "
+        "the "
+        "first run had",
+        path);
+  }
+  return left;
+}
+
+void check_writable(const std::string& path) {
+  const std::string folder =
+      path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
+  if (access(folder.c_str(), W_OK) != 0)
+    throw Error("cannot write {}: {}", path, std::strerror(errno));
+}
+
+/// The run itself, once everything is checked.
+class GenerateRun {
+ public:
+  GenerateRun(const CommandLine& line, const Settings& settings, const Model& model,
+              const Tokenizer* tokenizer)
+      : line_(line),
+        settings_(settings),
+        model_(model),
+        tokenizer_(tokenizer),
+        dtype_(choose_dtype(settings)) {}
+
+  int execute(std::vector<Request> requests) {
+    report_.finish_reasons.resize(requests.size());
+    std::unique_ptr<OutputFile> output;
+    if (line_.given("output")) {
+      const std::string& path = line_.get<std::string>("output");
+      output = std::make_unique<OutputFile>(path, output_mode(line_));
+      if (line_.get<bool>("resume"))
+        requests = without_finished(std::move(requests), *output, path);
+    }
+    if (line_.given("stats")) check_writable(line_.get<std::string>("stats"));
+    const std::int64_t batch = std::max<std::int64_t>(
+        1, std::min(settings_.batch, static_cast<std::int64_t>(requests.size())));
+    Settings settings = settings_;
+    settings.batch = batch;
+    const Generator::Options options{.max_batch = batch,
+                                     .attention = settings_.attention,
+                                     .eos_token_ids = model_.generation.eos_token_ids.empty()
+                                                          ? model_.config.eos_token_ids
+                                                          : model_.generation.eos_token_ids};
+    const MemoryPlan plan =
+        check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
+
+    Runtime runtime({.domains = choose_domains(settings_)});
+    const Clock::time_point load_start = Clock::now();
+    ProgressBar loading("packing weights");
+    const LoadedModel loaded(
+        model_, dtype_, runtime.setup_pool(), [&](std::uint64_t done, std::uint64_t total) {
+          if (interrupt_flag()) throw Interrupted();
+          loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
+        });
+    loading.clear();
+    report_.load_s = seconds_since(load_start);
+    KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages);
+    Generator generator(loaded, kv, tokenizer_, options);
+    generate(generator, std::move(requests), output.get());
+    if (output) output->put_in_order();
+    if (line_.given("stats")) {
+      write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_,
+                  runtime.num_threads());
+    }
+    if (!line_.get<bool>("quiet")) print_summary(report_);
+    return interrupt_flag() ? interrupted_exit_code : 0;
+  }
+
+ private:
+  void generate(Generator& generator, std::vector<Request> requests, OutputFile* output) {
+    const auto total = static_cast<double>(requests.size());
+    std::size_t next = 0;
+    std::size_t finished = 0;
+    OrderedLines lines;
+    ProgressBar bar("generating");
+    GenerationEvents events;
+    const bool single = line_.given("prompt");
+    if (single) {
+      if (!line_.get<bool>("no-echo")) std::cout << requests.front().prompt;
+      flush_stdout();
+      events.on_text = [](const Request&, const std::string& text) {
+        std::cout << text;
+        flush_stdout();
+      };
+    }
+    events.on_finished = [&](const Completion& completion) {
+      report_.add(completion);
+      if (completion.finish_reason == FinishReason::interrupted || single) return;
+      ++finished;
+      if (output != nullptr) {
+        output->add(completion);
+      } else {
+        lines.add(completion.request.index, completion_line(completion));
+      }
+      bar.update(static_cast<double>(finished), total,
+                 fmt::format("{} of {} prompts", finished, total));
+    };
+    const auto take = [&]() -> std::optional<Request> {
+      return next < requests.size() ? std::optional(std::move(requests[next++])) : std::nullopt;
+    };
+    report_.totals = generator.run(take, events, interrupt_flag());
+    bar.clear();
+    if (single) std::cout << '\n';
+    lines.finish();
+  }
+
+  const CommandLine& line_;
+  const Settings& settings_;
+  const Model& model_;
+  const Tokenizer* tokenizer_;
+  DType dtype_;
+  Report report_;
+};
+
+bool has_tokenizer(const ModelFiles& files) {
+  return files.contains("tokenizer.json") || files.contains("tokenizer.model") ||
+         files.contains("vocab.json");
+}
+
+}  // namespace
+
+int run_generate(const CommandLine::Arguments& arguments) {
+  CommandLine line(
+      "sluice generate [options]",
+      "Continues a prompt, or many. Text goes to stdout as it comes; --prompts gives JSON lines.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  const Model model = open_model(settings.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;
+  if (tokenizer == nullptr && !settings.stop.empty()) {
+    throw Error("--stop needs text, and {} has no tokenizer files", settings.model);
+  }
+  std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
+  return GenerateRun(line, settings, model, tokenizer.get()).execute(std::move(requests));
+}
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#include "engine/interrupt.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <string_view>
+
+namespace sluice {
+namespace {
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void say(std::string_view text) {
+  const ssize_t ignored = write(STDERR_FILENO, text.data(), text.size());
+  static_cast<void>(ignored);
+}
+
+void on_interrupt(int /*signal*/) {
+  if (interrupted.exchange(true)) _exit(interrupted_exit_code);
+}
+
+void on_abort(int /*signal*/) {
+  say("sluice: internal failure: the run was aborted; finished outputs are on disk, please report "
+      "the "
+      "lines above\n");
+  _exit(1);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = on_abort;
+  sigaction(SIGABRT, &action, nullptr);
+}
+
+const std::atomic<bool>& interrupt_flag() { return interrupted; }
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+#include <fmt/core.h>
+
+#include <exception>
+#include <map>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/command_line.h"
+#include "engine/interrupt.h"
+
+namespace {
+
+constexpr const char* help =
+    "Sluice runs large language models on one machine whose parts differ.\n\n"
+    "Usage: sluice COMMAND [options]\n\n"
+    "  generate    continue a prompt, or a file of prompts\n"
+    "  info        what Sluice sees of this machine\n"
+    "  make-model  write a folder with random weights of a known shape\n\n"
+    "sluice COMMAND --help shows a command's options; sluice --version the version.\n";
+
+int dispatch(const std::vector<std::string>& words) {
+  using Command = int (*)(const sluice::CommandLine::Arguments&);
+  static const std::map<std::string, Command> commands = {{"generate", sluice::run_generate},
+                                                          {"info", sluice::run_info},
+                                                          {"make-model", sluice::run_make_model}};
+  if (words.empty()) throw sluice::UsageError("no command given; sluice --help lists them");
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    fmt::print("{}", help);
+    return 0;
+  }
+  if (words[0] == "--version") {
+    fmt::print("sluice {}\n", SLUICE_VERSION);
+    return 0;
+  }
+  const auto command = commands.find(words[0]);
+  if (command == commands.end()) {
+    const std::string nearest = sluice::nearest_word(words[0], {"generate", "info", "make-model"});
+    throw sluice::UsageError(
+        "unknown command {}; {}", words[0],
+        nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");
+  }
+  return command->second({words.begin() + 1, words.end()});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  sluice::install_signal_handlers();
+  try {
+    return dispatch({argv + 1, argv + argc});
+  } catch (const sluice::Interrupted& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+    return sluice::interrupted_exit_code;
+  } catch (const sluice::UsageError& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "sluice: out of memory; use a smaller model, batch or context\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+  }
+  return 1;
+}

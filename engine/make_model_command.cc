@@ -1,0 +1,32 @@
+#include "base/error.h"
+#include "engine/command_line.h"
+#include "models/model.h"
+
+namespace sluice {
+
+int run_make_model(const CommandLine::Arguments& arguments) {
+  namespace po = boost::program_options;
+  std::string shapes;
+  for (const NamedShape& shape : named_shapes())
+    shapes += (shapes.empty() ? "" : ", ") + shape.name;
+  CommandLine line(
+      "sluice make-model --shape NAME --out DIR [options]",
+      "Writes a Hugging Face folder with deterministic random weights. It has no tokenizer: give\n"
+      "prompts as \"prompt_token_ids\" in a --prompts file.\n\nShapes: " +
+          shapes);
+  line.options().add_options()("shape", po::value<std::string>(), "one of the shapes above")  //
+      ("out", po::value<std::string>(), "folder to make; must not exist, or be empty")        //
+      ("dtype", po::value<std::string>()->default_value("bf16"), "f32, bf16 or f16")          //
+      ("seed", po::value<std::uint64_t>()->default_value(0), "another seed, other weights");
+  if (!line.parse(arguments)) return 0;
+  if (!line.given("shape")) throw UsageError("--shape is missing; --help lists the shapes");
+  if (!line.given("out")) throw UsageError("--out is missing: the folder to make");
+  const auto dtype = parse_dtype(line.get<std::string>("dtype"));
+  if (!dtype)
+    throw UsageError("--dtype {}: expected f32, bf16 or f16", line.get<std::string>("dtype"));
+  make_model(line.get<std::string>("shape"), line.get<std::string>("out"), *dtype,
+             line.get<std::uint64_t>("seed"));
+  return 0;
+}
+
+}  // namespace sluice

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/generator.h"
+
+namespace sluice {
+
+/// One output line: {"id", "prompt", "text", "token_ids", "finish_reason"}, without a newline.
+std::string completion_line(const Completion& completion);
+
+/// The --output file. A line is on disk as soon as its sequence is finished; when the run ends, by
+/// itself or interrupted, the lines are put into the order of the input.
+class OutputFile {
+ public:
+  enum class Mode : std::uint8_t {
+    create,     ///< the file must not exist
+    overwrite,  ///< what was there is lost when the first line is written
+    resume,     ///< finished lines stay; an unfinished last line (a killed run) is dropped
+  };
+
+  /// Checks that the file can be written, and that no other run writes it. Throws Error.
+  OutputFile(std::string path, Mode mode);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  /// What an earlier run has finished (resume only): id -> prompt.
+  const std::map<std::string, std::string>& finished() const { return finished_; }
+  /// Tells which place in the input a finished line of an earlier run has.
+  void place_finished(const std::string& id, std::int64_t index) { index_of_[id] = index; }
+
+  /// Appends a line; the file holds whole lines only, even when the disk is full. Throws Error.
+  void add(const Completion& completion);
+
+  /// Puts the lines into input order, atomically. Throws Error; the lines stay as they were then.
+  void put_in_order();
+
+ private:
+  void read_existing();
+  void append(const std::string& line);
+
+  std::string path_;
+  Mode mode_;
+  int fd_ = -1;
+  bool created_ = false;
+  bool any_line_ = false;
+  std::int64_t size_bytes_ = 0;
+  std::map<std::string, std::string> finished_;
+  std::map<std::string, std::int64_t> index_of_;
+  std::vector<std::pair<std::string, std::string>> lines_;  ///< id and line, in file order
+};
+
+/// Writes a small file as a whole: to a temporary beside it, then renamed. Throws Error.
+void write_file(const std::string& path, const std::string& text);
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+/// One line of a prompts file.
+struct PromptLine {
+  std::int64_t line = 0;  ///< from 1
+  std::string id;         ///< the line's "id" (text or number), or its number
+  std::string prompt;
+  std::vector<std::int32_t> prompt_token_ids;  ///< given instead of "prompt"; else empty
+};
+
+/// Reads JSON lines: {"id": ..., "prompt": "..."} or {"id": ..., "prompt_token_ids": [...]}. Empty
+/// lines are skipped, other fields ignored. `path` is for messages. Throws Error with path and
+/// line: broken JSON, no prompt, an empty one, invalid UTF-8, an id that came before; or when there
+/// is no prompt at all.
+std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& path);
+
+/// The same from a file ("-": standard input).
+std::vector<PromptLine> read_prompts(const std::string& path);
+
+/// Reads a whole file ("-": standard input). Throws Error.
+std::string read_file(const std::string& path);
+
+}  // namespace sluice
