@@ -10,11 +10,11 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
-#include <span>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "codelets/kernels/simd.h"
 
 namespace sluice {
 namespace {
@@ -42,54 +42,38 @@ std::int64_t choose_panel_columns(std::int64_t out) {
   return std::min(out, std::clamp<std::int64_t>(wanted, quantum, 512));
 }
 
-struct CallKey {
-  std::int64_t rows;
-  std::int64_t columns;
-  std::int64_t row_stride;  ///< of dst, and of the operand where there is one
-  std::int64_t operand_stride;
-  DType dst_dtype;
-  Epilogue epilogue;
-  bool bias;
-  auto operator<=>(const CallKey&) const = default;
-};
-
-/// A compiled GEMM, and for each thread the memory objects that it is called with.
+/// A compiled GEMM of [rows, in] by one panel into a dense f32 tile [rows, columns], and for each
+/// thread the memory objects that it is called with. (oneDNN's fast kernels take no strided
+/// destination, so what follows the product is done by finish_tile().)
 class Gemm {
  public:
-  Gemm(const LinearShape& shape, const memory::desc& weights, const CallKey& key)
-      : primitive_(describe(shape, weights, key)) {
-    const auto& description = primitive_.get_primitive_desc();
-    dnnl::matmul::primitive_desc typed(const_cast<dnnl_primitive_desc_t>(description));
-    scratch_ = typed.scratchpad_desc();
-    weights_ = typed.weights_desc();
-    source_ = typed.src_desc();
-    destination_ = typed.dst_desc();
-    bias_ = key.bias;
-    columns_ = key.columns;
-    operand_ = key.epilogue == Epilogue::multiply;
-    operand_stride_ = key.operand_stride;
-    rows_ = key.rows;
+  Gemm(const LinearShape& shape, const memory::desc& weights, std::int64_t rows,
+       std::int64_t columns)
+      : rows_(rows), columns_(columns), weights_(weights) {
+    source_ = {{rows, shape.in}, dnnl_type(shape.dtype), memory::format_tag::ab};
+    tile_ = {{rows, columns}, memory::data_type::f32, memory::format_tag::ab};
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const dnnl::matmul::primitive_desc description({source_, weights_, tile_}, attributes,
+                                                   cpu_engine());
+    scratch_ = description.scratchpad_desc();
+    primitive_ = dnnl::matmul(description);
   }
 
-  void run(const void* x, const std::byte* weights, const float* bias, const void* operand,
-           void* dst) {
+  void run(const void* x, const std::byte* weights, float* tile) {
     Thread& thread = for_this_thread();
-    const auto point = [](memory& object, const void* data) {
-      dnnl_memory_set_data_handle(object.get(), const_cast<void*>(data));
-    };
-    std::array<dnnl_exec_arg_t, 6> arguments{};
+    std::array<dnnl_exec_arg_t, 4> arguments{};
     int count = 0;
     const auto pass = [&](int which, memory& object, const void* data) {
-      point(object, data);
+      dnnl_memory_set_data_handle(object.get(), const_cast<void*>(data));
       arguments.at(static_cast<std::size_t>(count++)) = {which, object.get()};
     };
     pass(DNNL_ARG_SRC, thread.source, x);
     pass(DNNL_ARG_WEIGHTS, thread.weights, weights);
-    pass(DNNL_ARG_DST, thread.destination, dst);
-    if (scratch_.get_size() != 0)
-      pass(DNNL_ARG_SCRATCHPAD, thread.scratch, thread.scratch_memory.data());
-    if (bias_) pass(DNNL_ARG_BIAS, thread.bias, bias);
-    if (operand_) pass(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, thread.operand, operand);
+    pass(DNNL_ARG_DST, thread.tile, tile);
+    if (scratch_.get_size() != 0) {
+      pass(DNNL_ARG_SCRATCHPAD, thread.scratch, thread.scratch_memory.reserve(scratch_.get_size()));
+    }
     const dnnl_status_t status =
         dnnl_primitive_execute(primitive_.get(), thread.stream.get(), count, arguments.data());
     if (status != dnnl_success) {
@@ -101,58 +85,9 @@ class Gemm {
  private:
   struct Thread {
     dnnl::stream stream;
-    memory source, weights, destination, bias, operand, scratch;
-    Workspace scratch_memory_owner;
-    std::span<std::byte> scratch_memory;
+    memory source, weights, tile, scratch;
+    Workspace scratch_memory;
   };
-
-  static dnnl::matmul describe(const LinearShape& shape, const memory::desc& weights,
-                               const CallKey& key) {
-    const memory::desc source({key.rows, shape.in}, dnnl_type(shape.dtype), memory::format_tag::ab);
-    const memory::desc destination({key.rows, key.columns}, dnnl_type(key.dst_dtype),
-                                   memory::dims{key.row_stride, 1});
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    attributes.set_post_ops(post_ops(key));
-    if (!key.bias) {
-      return dnnl::matmul(
-          {dnnl::matmul::desc(source, weights, destination), attributes, cpu_engine()});
-    }
-    const memory::desc bias({1, key.columns}, memory::data_type::f32, memory::format_tag::ab);
-    return dnnl::matmul(
-        {dnnl::matmul::desc(source, weights, bias, destination), attributes, cpu_engine()});
-  }
-
-  static dnnl::post_ops post_ops(const CallKey& key) {
-    dnnl::post_ops ops;
-    switch (key.epilogue) {
-      case Epilogue::store:
-        break;
-      case Epilogue::accumulate:
-        ops.append_sum(1.0F);
-        break;
-      case Epilogue::relu:
-        ops.append_eltwise(1.0F, dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
-        break;
-      case Epilogue::gelu:
-        ops.append_eltwise(1.0F, dnnl::algorithm::eltwise_gelu_erf, 0.0F, 0.0F);
-        break;
-      case Epilogue::gelu_tanh:
-        ops.append_eltwise(1.0F, dnnl::algorithm::eltwise_gelu_tanh, 0.0F, 0.0F);
-        break;
-      case Epilogue::silu:
-        ops.append_eltwise(1.0F, dnnl::algorithm::eltwise_swish, 1.0F, 0.0F);
-        break;
-      case Epilogue::multiply:
-        ops.append_binary(dnnl::algorithm::binary_mul, operand_desc(key));
-        break;
-    }
-    return ops;
-  }
-
-  static memory::desc operand_desc(const CallKey& key) {
-    return {{key.rows, key.columns}, memory::data_type::f32, memory::dims{key.operand_stride, 1}};
-  }
 
   Thread& for_this_thread() {
     const auto index = static_cast<std::size_t>(ThreadPool::thread_index());
@@ -164,19 +99,8 @@ class Gemm {
     made->stream = dnnl::stream(engine);
     made->source = memory(source_, engine, nullptr);
     made->weights = memory(weights_, engine, nullptr);
-    made->destination = memory(destination_, engine, nullptr);
-    if (bias_) {
-      made->bias =
-          memory({{1, columns_}, memory::data_type::f32, memory::format_tag::ab}, engine, nullptr);
-    }
-    if (operand_) {
-      made->operand =
-          memory({{rows_, columns_}, memory::data_type::f32, memory::dims{operand_stride_, 1}},
-                 engine, nullptr);
-    }
+    made->tile = memory(tile_, engine, nullptr);
     made->scratch = memory(scratch_, engine, nullptr);
-    made->scratch_memory = {made->scratch_memory_owner.reserve(scratch_.get_size()),
-                            scratch_.get_size()};
     Thread& result = *made;
     const std::lock_guard lock(owned_mutex_);
     owned_.push_back(std::move(made));
@@ -184,13 +108,10 @@ class Gemm {
     return result;
   }
 
+  std::int64_t rows_;
+  std::int64_t columns_;
+  memory::desc source_, weights_, tile_, scratch_;
   dnnl::matmul primitive_;
-  memory::desc source_, weights_, destination_, scratch_;
-  std::int64_t rows_ = 0;
-  std::int64_t columns_ = 0;
-  std::int64_t operand_stride_ = 0;
-  bool bias_ = false;
-  bool operand_ = false;
   std::array<std::atomic<Thread*>, ThreadPool::max_threads> threads_{};
   std::mutex owned_mutex_;
   std::vector<std::unique_ptr<Thread>> owned_;
@@ -202,20 +123,24 @@ struct PackedLayout::Impl {
   memory::desc full_panel;  ///< [in, columns]
   memory::desc last_panel;  ///< [in, columns of the last panel]
 
-  Gemm& gemm(const LinearShape& shape, const CallKey& key, bool is_last_panel) {
+  Gemm& gemm(const LinearShape& shape, std::int64_t rows, std::int64_t columns,
+             bool is_last_panel) {
+    const std::pair key(rows, columns);
     {
       const std::shared_lock lock(mutex);
       if (const auto found = gemms.find(key); found != gemms.end()) return *found->second;
     }
     const std::lock_guard lock(mutex);
     std::unique_ptr<Gemm>& entry = gemms[key];
-    if (!entry) entry = std::make_unique<Gemm>(shape, is_last_panel ? last_panel : full_panel, key);
+    if (!entry) {
+      entry = std::make_unique<Gemm>(shape, is_last_panel ? last_panel : full_panel, rows, columns);
+    }
     return *entry;
   }
 
  private:
   std::shared_mutex mutex;
-  std::map<CallKey, std::unique_ptr<Gemm>> gemms;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Gemm>> gemms;
 };
 
 namespace {
@@ -309,38 +234,41 @@ struct Grid {
 /// The compiled GEMMs of a call: for full and last panels, for full and last blocks of rows.
 class GemmSet {
  public:
-  GemmSet(const Grid& grid, CallKey key) : grid_(grid), compact_(key.row_stride == 0) {
-    for (const bool last_panel : {false, true}) {
-      for (const bool last_block : {false, true}) {
-        const std::int64_t panel = last_panel ? grid.layout.num_panels() - 1 : 0;
-        const std::int64_t block = last_block ? grid.num_blocks() - 1 : 0;
+  explicit GemmSet(const Grid& grid) : grid_(grid) {
+    const std::int64_t last_panel = grid.layout.num_panels() - 1;
+    for (const std::int64_t panel : {std::int64_t{0}, last_panel}) {
+      for (const std::int64_t block : {std::int64_t{0}, grid.num_blocks() - 1}) {
         const Grid::Cell cell = grid.cell(panel * grid.num_blocks() + block);
-        key.rows = cell.num_rows;
-        key.columns = cell.num_columns;
-        if (compact_) key.row_stride = cell.num_columns;
-        if (key.epilogue == Epilogue::multiply) key.operand_stride = cell.num_columns;
-        const bool is_last = panel == grid.layout.num_panels() - 1;
-        gemms_[last_panel ? 1 : 0][last_block ? 1 : 0] =
-            &const_cast<PackedLayout::Impl&>(grid.layout.impl())
-                 .gemm(grid.layout.shape(), key, is_last);
+        at(cell) = &grid.layout.impl().gemm(grid.layout.shape(), cell.num_rows, cell.num_columns,
+                                            panel == last_panel);
       }
     }
   }
-  Gemm& operator[](const Grid::Cell& cell) const {
-    const bool last_panel = cell.panel == grid_.layout.num_panels() - 1;
-    const bool last_block = cell.first_row + cell.num_rows == grid_.rows;
-    return *gemms_[last_panel ? 1 : 0][last_block ? 1 : 0];
-  }
+  Gemm& operator[](const Grid::Cell& cell) const { return *const_cast<GemmSet*>(this)->at(cell); }
 
  private:
+  Gemm*& at(const Grid::Cell& cell) {
+    const bool last_panel = cell.panel == grid_.layout.num_panels() - 1;
+    const bool last_block = cell.first_row + cell.num_rows == grid_.rows;
+    return gemms_[last_panel ? 1 : 0][last_block ? 1 : 0];
+  }
+
   const Grid& grid_;
-  bool compact_;  ///< dst is a scratch tile, not a matrix of the full width
   std::array<std::array<Gemm*, 2>, 2> gemms_{};
 };
 
-const std::byte* advance(const void* base, std::int64_t elements, DType dtype) {
-  return static_cast<const std::byte*>(base) +
-         static_cast<std::size_t>(elements) * size_bytes(dtype);
+template <typename Pointer>
+Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte,
+                                  std::byte>;
+  return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
+}
+
+/// This thread's tiles, `count` of them of the cell's size.
+float* thread_tiles(const Grid::Cell& cell, std::int64_t count) {
+  thread_local Workspace tiles;
+  return reinterpret_cast<float*>(tiles.reserve(
+      static_cast<std::size_t>(count * cell.num_rows * cell.num_columns) * sizeof(float)));
 }
 
 }  // namespace
@@ -351,21 +279,21 @@ void linear(ThreadPool& pool, const LinearCall& call) {
   const LinearShape& shape = layout.shape();
   with_onednn(shape, [&] {
     const Grid grid{layout, call.rows};
-    const GemmSet gemms(grid, {.rows = 0,
-                               .columns = 0,
-                               .row_stride = shape.out,
-                               .operand_stride = 0,
-                               .dst_dtype = call.dst_dtype,
-                               .epilogue = call.epilogue,
-                               .bias = call.bias != nullptr});
+    const GemmSet gemms(grid);
     pool.run(grid.num_jobs(), [&](std::int64_t job) {
       const Grid::Cell cell = grid.cell(job);
-      gemms[cell].run(
-          advance(call.x, cell.first_row * shape.in, shape.dtype),
-          call.packed + layout.panel_offset_bytes(cell.panel),
-          call.bias == nullptr ? nullptr : call.bias + cell.first_column, nullptr,
-          const_cast<std::byte*>(
-              advance(call.dst, cell.first_row * shape.out + cell.first_column, call.dst_dtype)));
+      float* tile = thread_tiles(cell, 1);
+      gemms[cell].run(advance(call.x, cell.first_row * shape.in, shape.dtype),
+                      call.packed + layout.panel_offset_bytes(cell.panel), tile);
+      simd::finish_tile(
+          {.epilogue = call.epilogue,
+           .rows = cell.num_rows,
+           .columns = cell.num_columns,
+           .tile = tile,
+           .bias = call.bias == nullptr ? nullptr : call.bias + cell.first_column,
+           .dst = advance(call.dst, cell.first_row * shape.out + cell.first_column, call.dst_dtype),
+           .dst_stride = shape.out,
+           .dst_dtype = call.dst_dtype});
     });
   });
 }
@@ -376,29 +304,30 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
   const LinearShape& shape = layout.shape();
   with_onednn(shape, [&] {
     const Grid grid{layout, call.rows};
-    CallKey key{.rows = 0,
-                .columns = 0,
-                .row_stride = 0,
-                .operand_stride = 0,
-                .dst_dtype = DType::f32,
-                .epilogue = call.activation,
-                .bias = false};
-    const GemmSet gates(grid, key);
-    key.row_stride = shape.out;
-    key.dst_dtype = shape.dtype;
-    key.epilogue = Epilogue::multiply;
-    const GemmSet ups(grid, key);
+    const GemmSet gemms(grid);
     pool.run(grid.num_jobs(), [&](std::int64_t job) {
-      thread_local Workspace gate_tile;
       const Grid::Cell cell = grid.cell(job);
       const std::size_t offset = layout.panel_offset_bytes(cell.panel);
-      const std::byte* x = advance(call.x, cell.first_row * shape.in, shape.dtype);
-      std::byte* gate = gate_tile.reserve(
-          static_cast<std::size_t>(cell.num_rows * cell.num_columns) * sizeof(float));
-      gates[cell].run(x, call.packed_gate + offset, nullptr, nullptr, gate);
-      ups[cell].run(x, call.packed_up + offset, nullptr, gate,
-                    const_cast<std::byte*>(advance(
-                        call.dst, cell.first_row * shape.out + cell.first_column, shape.dtype)));
+      const void* x = advance(call.x, cell.first_row * shape.in, shape.dtype);
+      float* gate = thread_tiles(cell, 2);
+      float* up = gate + cell.num_rows * cell.num_columns;
+      gemms[cell].run(x, call.packed_gate + offset, gate);
+      simd::finish_tile({.epilogue = call.activation,
+                         .rows = cell.num_rows,
+                         .columns = cell.num_columns,
+                         .tile = gate,
+                         .dst = gate,
+                         .dst_stride = cell.num_columns});
+      gemms[cell].run(x, call.packed_up + offset, up);
+      simd::finish_tile(
+          {.epilogue = Epilogue::multiply,
+           .rows = cell.num_rows,
+           .columns = cell.num_columns,
+           .tile = up,
+           .operand = gate,
+           .dst = advance(call.dst, cell.first_row * shape.out + cell.first_column, shape.dtype),
+           .dst_stride = shape.out,
+           .dst_dtype = shape.dtype});
     });
   });
 }

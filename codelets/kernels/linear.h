@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/thread_pool.h"
+#include "codelets/kernels/simd.h"
 
 namespace sluice {
 
@@ -42,7 +43,7 @@ class PackedLayout {
   void pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
 
   struct Impl;
-  const Impl& impl() const { return *impl_; }
+  Impl& impl() const { return *impl_; }
 
   explicit PackedLayout(const LinearShape& shape);
   ~PackedLayout();
@@ -56,17 +57,6 @@ class PackedLayout {
   std::size_t panel_bytes_ = 0;
   std::size_t size_bytes_ = 0;
   std::unique_ptr<Impl> impl_;
-};
-
-/// What happens to y before it is stored.
-enum class Epilogue : std::uint8_t {
-  store,       ///< y
-  accumulate,  ///< destination + y (the residual)
-  relu,
-  gelu,       ///< with erf
-  gelu_tanh,  ///< with tanh
-  silu,
-  multiply,  ///< y * operand, operand f32 [rows, out]
 };
 
 /// One call of linear(): dst = epilogue(x W^T + bias).

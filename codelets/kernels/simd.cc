@@ -117,6 +117,65 @@ HWY_INLINE Vector load_some(FloatTag d, const float* x, std::int64_t i, std::int
   return count == lanes() ? hn::LoadU(d, x + i) : hn::MaskedLoad(hn::FirstN(d, count), d, x + i);
 }
 
+template <Epilogue Kind>
+HWY_INLINE Vector apply(FloatTag d, Vector y, [[maybe_unused]] Vector other) {
+  const Vector one = hn::Set(d, 1.0F);
+  if constexpr (Kind == Epilogue::accumulate) return hn::Add(y, other);
+  if constexpr (Kind == Epilogue::multiply) return hn::Mul(y, other);
+  if constexpr (Kind == Epilogue::relu) return hn::Max(y, hn::Zero(d));
+  if constexpr (Kind == Epilogue::silu) return hn::Div(y, hn::Add(one, hn::Exp(d, hn::Neg(y))));
+  if constexpr (Kind == Epilogue::gelu_tanh) {
+    const Vector cube = hn::Mul(hn::Mul(y, y), y);
+    const Vector inner =
+        hn::Mul(hn::Set(d, 0.7978845608028654F), hn::MulAdd(hn::Set(d, 0.044715F), cube, y));
+    return hn::Mul(hn::Mul(hn::Set(d, 0.5F), y), hn::Add(one, hn::Tanh(d, inner)));
+  }
+  if constexpr (Kind == Epilogue::gelu) {
+    HWY_ALIGN float lane[HWY_MAX_BYTES / sizeof(float)];
+    hn::Store(y, d, lane);
+    for (std::int64_t i = 0; i < lanes(); ++i)
+      lane[i] *= 0.5F * (1.0F + std::erf(lane[i] * 0.70710678F));
+    return hn::Load(d, lane);
+  }
+  return y;
+}
+
+template <Epilogue Kind>
+void finish(const Tile& tile) {
+  const FloatTag d;
+  const auto element = static_cast<std::int64_t>(size_bytes(tile.dst_dtype));
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    auto* dst = static_cast<unsigned char*>(tile.dst) + r * tile.dst_stride * element;
+    const float* other = Kind == Epilogue::accumulate ? reinterpret_cast<const float*>(dst)
+                         : Kind == Epilogue::multiply ? tile.operand + r * tile.columns
+                                                      : nullptr;
+    map_row(tile.tile + r * tile.columns, tile.columns, tile.dst_dtype, dst,
+            [&](Vector y, std::int64_t i, std::int64_t some) {
+              if (tile.bias != nullptr) y = hn::Add(y, load_some(d, tile.bias, i, some));
+              return apply<Kind>(d, y, other == nullptr ? y : load_some(d, other, i, some));
+            });
+  }
+}
+
+void FinishTile(const Tile& tile) {
+  switch (tile.epilogue) {
+    case Epilogue::store:
+      return finish<Epilogue::store>(tile);
+    case Epilogue::accumulate:
+      return finish<Epilogue::accumulate>(tile);
+    case Epilogue::relu:
+      return finish<Epilogue::relu>(tile);
+    case Epilogue::gelu:
+      return finish<Epilogue::gelu>(tile);
+    case Epilogue::gelu_tanh:
+      return finish<Epilogue::gelu_tanh>(tile);
+    case Epilogue::silu:
+      return finish<Epilogue::silu>(tile);
+    case Epilogue::multiply:
+      return finish<Epilogue::multiply>(tile);
+  }
+}
+
 void NormRow(NormKind kind, const float* x, std::int64_t n, const float* weight, const float* bias,
              float eps, DType dtype, void* out) {
   const FloatTag d;
@@ -378,6 +437,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sluice::simd {
 
+HWY_EXPORT(FinishTile);
 HWY_EXPORT(NormRow);
 HWY_EXPORT(StoreRow);
 HWY_EXPORT(LoadRow);
@@ -391,6 +451,7 @@ HWY_EXPORT(TargetName);
 
 const char* target_name() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
+void finish_tile(const Tile& tile) { HWY_DYNAMIC_DISPATCH(FinishTile)(tile); }
 void norm_row(NormKind kind, const float* x, std::int64_t n, const float* weight, const float* bias,
               float eps, DType dtype, void* out) {
   HWY_DYNAMIC_DISPATCH(NormRow)(kind, x, n, weight, bias, eps, dtype, out);

@@ -7,6 +7,21 @@
 #include "base/architecture.h"
 #include "base/dtype.h"
 
+namespace sluice {
+
+/// What happens to a product y before it is stored.
+enum class Epilogue : std::uint8_t {
+  store,       ///< y
+  accumulate,  ///< destination + y (the residual), f32 destinations only
+  relu,
+  gelu,       ///< with erf
+  gelu_tanh,  ///< with tanh
+  silu,
+  multiply,  ///< y * operand
+};
+
+}  // namespace sluice
+
 /// Vector loops (Google Highway), compiled for every instruction set and chosen at run time. A
 /// row's result does not depend on the other rows.
 namespace sluice::simd {
@@ -32,6 +47,21 @@ void rope_head(float* x, const float* cos, const float* sin, std::int64_t head_d
 
 /// First index whose value is NaN or infinite, or -1.
 std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype);
+
+/// A finished product [rows, columns] on its way into a wider matrix.
+struct Tile {
+  Epilogue epilogue = Epilogue::store;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  const float* tile = nullptr;     ///< [rows, columns], dense
+  const float* bias = nullptr;     ///< [columns], or null
+  const float* operand = nullptr;  ///< [rows, columns], dense; for Epilogue::multiply
+  void* dst = nullptr;             ///< may be `tile`
+  std::int64_t dst_stride = 0;     ///< elements between rows of dst
+  DType dst_dtype = DType::f32;    ///< f32 or bf16
+};
+/// dst = epilogue(tile + bias)
+void finish_tile(const Tile& tile);
 
 /// Rows of one sequence that attend, for one KV head and the `group` query heads that share it.
 struct AttentionBlock {

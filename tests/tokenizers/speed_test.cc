@@ -32,11 +32,9 @@ class SpeedTest : public testing::TestWithParam<const char*> {
 
   const std::unique_ptr<Tokenizer> tokenizer_ = open_tokenizer(
       ModelFiles::open(std::string(SLUICE_TEST_DATA_DIR "/tokenizers/data/") + GetParam()));
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const double limit_s_ = 60;
-#else
-  const double limit_s_ = 5;  // measured below one second on two shared cores
-#endif
+  // Measured on two shared cores: below 0.7 s, libsentencepiece below 3 s. Sanitizers take ten
+  // times that.
+  const double limit_s_ = 30;
 };
 
 TEST_P(SpeedTest, Prose) {
