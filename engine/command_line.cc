@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "models/json.h"
 
 namespace sluice {
 namespace po = boost::program_options;
@@ -37,29 +38,32 @@ CommandLine::CommandLine(std::string usage, std::string description)
 bool CommandLine::parse(const Arguments& arguments) {
   options_.add_options()("help,h", "print this help");
   try {
-    po::store(
+    const po::parsed_options parsed =
         po::command_line_parser(arguments)
             .options(options_)
-            .positional(po::positional_options_description())
             .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
-            .run(),
-        values_);
+            .run();
+    for (const po::option& option : parsed.options) {
+      if (option.position_key < 0) continue;
+      throw UsageError("stray argument {}; every value belongs to an option, --help lists them",
+                       quote(option.value.front()));
+    }
+    po::store(parsed, values_);
     if (values_.count("help") != 0) {
       std::cout << "Usage: " << usage_ << "\n\n" << description_ << "\n\n" << options_;
       return false;
     }
     po::notify(values_);
   } catch (const po::unknown_option& error) {
-    std::string word = error.get_option_name();
+    const std::string given = error.get_option_name().substr(0, error.get_option_name().find('='));
+    std::string word = given;
     word.erase(0, word.find_first_not_of('-'));
     std::vector<std::string> known;
     for (const auto& option : options_.options()) known.push_back(option->long_name());
     const std::string nearest = nearest_word(word, known);
     const std::string hint =
         nearest.empty() ? "--help lists the options" : "did you mean --" + nearest + "?";
-    throw UsageError("unknown option {}; {}", error.get_option_name(), hint);
-  } catch (const po::too_many_positional_options_error&) {
-    throw UsageError("stray argument; every value belongs to an option, --help lists them");
+    throw UsageError("unknown option {}; {}", given, hint);
   } catch (const po::error& error) {
     throw UsageError("{}; --help lists the options", error.what());
   }

@@ -1,7 +1,11 @@
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -195,7 +199,9 @@ void fill_prompt(Request& request, const PromptLine& line, const std::string& pl
     }
     request.prompt_tokens = tokenizer->encode(line.prompt, settings.special);
   } else if (tokenizer != nullptr) {
-    request.prompt = tokenizer->decode(line.prompt_token_ids);
+    Utf8Stream utf8;  // the tokens may begin or end inside of a character
+    request.prompt = utf8.feed(tokenizer->decode(line.prompt_token_ids));
+    request.prompt += utf8.finish();
   }
   if (request.prompt_tokens.empty())
     throw Error("{}: the prompt gives no tokens; give it some text", place);
@@ -422,11 +428,17 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
   return left;
 }
 
+/// Tries what write_file will do, while nothing is lost yet.
 void check_writable(const std::string& path) {
-  const std::string folder =
-      path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
-  if (access(folder.c_str(), W_OK) != 0)
-    throw Error("cannot write {}: {}", path, std::strerror(errno));
+  struct stat status {};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path);
+  const bool in_place = exists && !S_ISREG(status.st_mode);
+  const std::string probe = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const int fd = open(probe.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT), 0666);
+  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+  close(fd);
+  if (!in_place) unlink(probe.c_str());
 }
 
 /// The run itself, once everything is checked.
@@ -544,6 +556,9 @@ int run_generate(const CommandLine::Arguments& arguments) {
   declare_options(line);
   if (!line.parse(arguments)) return 0;
   const Settings settings = read_settings(line);
+  if (!line.given("output") && fcntl(STDOUT_FILENO, F_GETFD) < 0) {
+    throw Error("cannot write to standard output: {}", std::strerror(errno));
+  }
   const Model model = open_model(settings.model);
   const std::unique_ptr<Tokenizer> tokenizer =
       has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;

@@ -28,6 +28,33 @@ void write_all(int fd, const std::string& text, const std::string& path) {
   }
 }
 
+/// Writes the text, to the disk too, and closes.
+void write_whole(int fd, const std::string& text, const std::string& path) {
+  try {
+    write_all(fd, text, path);
+    if (fsync(fd) != 0 && errno != EINVAL)
+      throw Error("cannot write {}: {}", path, std::strerror(errno));
+  } catch (...) {
+    close(fd);
+    throw;
+  }
+  if (close(fd) != 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+}
+
+/// Whether a line that was cut off can be one of ours; see completion_line.
+bool may_be_ours(std::string_view cut_line) {
+  constexpr std::string_view begin = R"({"finish_reason":")";
+  return cut_line.substr(0, begin.size()) == begin.substr(0, cut_line.size());
+}
+
+/// Whether the path still names the file that is open, which another run may have replaced.
+bool names_open_file(const std::string& path, int fd) {
+  struct stat named {};
+  struct stat open_file {};
+  return stat(path.c_str(), &named) == 0 && fstat(fd, &open_file) == 0 &&
+         named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino;
+}
+
 }  // namespace
 
 std::string completion_line(const Completion& completion) {
@@ -44,13 +71,18 @@ OutputFile::OutputFile(std::string path, Mode mode) : path_(std::move(path)), mo
   struct stat status {};
   const bool exists = stat(path_.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path_);
-  if (exists && mode == Mode::create) {
+  const int exclusive = mode == Mode::create ? O_EXCL : 0;
+  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | exclusive, 0666);
+  if (fd_ < 0 && errno == EEXIST) {
     throw Error("{} exists; continue it with --resume, or replace it with --overwrite", path_);
   }
-  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) throw Error("cannot write {}: {}", path_, std::strerror(errno));
+  if (exists && !S_ISREG(status.st_mode)) {
+    close(fd_);
+    throw Error("cannot write {}: it is not a regular file; choose another --output", path_);
+  }
   created_ = !exists;
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 || !names_open_file(path_, fd_)) {
     close(fd_);
     throw Error("{} is being written by another run; wait for it or choose another --output",
                 path_);
@@ -71,22 +103,28 @@ OutputFile::~OutputFile() {
 void OutputFile::read_existing() {
   std::string text = read_file(path_);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  const bool tail_is_ours = may_be_ours(std::string_view(text).substr(whole));
   text.resize(whole);  // what follows the last newline was cut off
+  const auto not_ours = [this](std::int64_t number) {
+    return Error(
+        "{}, line {}: not a line of ours; --resume continues only a file that --output wrote",
+        path_, number);
+  };
   std::size_t begin = 0;
-  for (std::int64_t number = 1; begin < text.size(); ++number) {
+  std::int64_t number = 1;
+  for (; begin < text.size(); ++number) {
     const std::size_t end = text.find('\n', begin);
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     const json object = json::parse(line, nullptr, false);
     if (!object.is_object() || !object.contains("id") || !object["id"].is_string() ||
         !object.contains("prompt") || !object["prompt"].is_string()) {
-      throw Error(
-          "{}, line {}: not a line of ours; --resume continues only a file that --output wrote",
-          path_, number);
+      throw not_ours(number);
     }
     finished_.emplace(object["id"].get<std::string>(), object["prompt"].get<std::string>());
     lines_.emplace_back(object["id"].get<std::string>(), line);
   }
+  if (!tail_is_ours) throw not_ours(number);
   size_bytes_ = static_cast<std::int64_t>(whole);
   any_line_ = !lines_.empty();
 }
@@ -114,6 +152,9 @@ void OutputFile::append(const std::string& line) {
 }
 
 void OutputFile::put_in_order() {
+  if (mode_ == Mode::resume && ftruncate(fd_, size_bytes_) != 0) {  // a cut-off line goes
+    throw Error("cannot write {}: {}", path_, std::strerror(errno));
+  }
   const auto earlier = [this](const auto& a, const auto& b) {
     return index_of_[a.first] < index_of_[b.first];
   };
@@ -125,20 +166,19 @@ void OutputFile::put_in_order() {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  struct stat status {};
+  const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);  // a device
+  const std::string target = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
+  const int fd = open(target.c_str(), flags, 0666);
   if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
   try {
-    write_all(fd, text, path);
-    if (fsync(fd) != 0 && errno != EINVAL)
-      throw Error("cannot write {}: {}", path, std::strerror(errno));
-    close(fd);
-    if (rename(temporary.c_str(), path.c_str()) != 0) {
+    write_whole(fd, text, path);
+    if (!in_place && rename(target.c_str(), path.c_str()) != 0) {
       throw Error("cannot write {}: {}", path, std::strerror(errno));
     }
   } catch (...) {
-    close(fd);
-    unlink(temporary.c_str());
+    if (!in_place) unlink(target.c_str());
     throw;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "models/json.h"
 #include "models/tokenizer.h"
 
 namespace sluice {
@@ -36,10 +38,23 @@ std::vector<std::int32_t> token_ids_of(const json& value, const std::string& pla
                        item.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max()) &&
                       item.get<std::int64_t>() >= 0;
     if (!fits)
-      throw Error("{}: \"prompt_token_ids\" has {}, which is no token id", place, item.dump());
+      throw Error("{}: \"prompt_token_ids\" has {}, which is no token id", place, describe(item));
     ids.push_back(item.get<std::int32_t>());
   }
   return ids;
+}
+
+json parse_object(std::string_view text, const std::string& place) {
+  try {
+    return parse_json(text, place, DuplicateKeys::last_wins);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    const std::string_view redundant = " at line 1, column";  // `place` names the line
+    if (const auto found = message.find(redundant); found != std::string::npos) {
+      message.replace(found, redundant.size(), " at column");
+    }
+    throw Error("{}", message);
+  }
 }
 
 PromptLine parse_line(std::string_view text, std::int64_t number, const std::string& path) {
@@ -47,12 +62,7 @@ PromptLine parse_line(std::string_view text, std::int64_t number, const std::str
   if (const auto bad = find_invalid_utf8(text)) {
     throw Error("{}: invalid UTF-8 at byte {}; save the file as UTF-8", place, *bad + 1);
   }
-  json object;
-  try {
-    object = json::parse(text);
-  } catch (const json::exception& error) {
-    throw Error("{}: not valid JSON ({})", place, error.what());
-  }
+  const json object = parse_object(text, place);
   if (!object.is_object())
     throw Error("{}: expected an object like {{\"prompt\": \"...\"}}", place);
   PromptLine line{
@@ -85,8 +95,8 @@ std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& 
     prompts.push_back(parse_line(line, number, path));
     const auto [first, is_new] = seen.emplace(prompts.back().id, number);
     if (!is_new) {
-      throw Error("{}, line {}: the id \"{}\" was used in line {}; ids must differ", path, number,
-                  prompts.back().id, first->second);
+      throw Error("{}, line {}: the id {} was used in line {}; ids must differ", path, number,
+                  quote(prompts.back().id), first->second);
     }
   }
   if (prompts.empty())
@@ -97,10 +107,14 @@ std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& 
 std::string read_file(const std::string& path) {
   if (path == "-")
     return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw Error("cannot read {}: it is a folder", path);
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file || errno == EISDIR) throw Error("cannot read {}: {}", path, std::strerror(errno));
+  if (!file) throw Error("cannot read {}: {}", path, std::strerror(errno));
   return text;
 }
 

@@ -79,6 +79,7 @@ VectorLayout vector_layout(const ModelConfig& config) {
   layout.ffn_norm_bias = take(norm_bias, config.hidden_size);
   layout.fc1_bias = take(config.ffn_bias, config.ffn_size);
   layout.fc2_bias = take(config.ffn_bias, config.hidden_size);
+  layout.gate_bias = take(config.ffn_bias && config.gated_ffn, config.ffn_size);
   return layout;
 }
 
@@ -282,6 +283,7 @@ void LoadedModel::load_vectors(std::int64_t layer, DataHandle* handle) {
   put(vectors_.ffn_norm_bias, {Role::ffn_norm_bias});
   put(vectors_.fc1_bias, {Role::fc1_bias});
   put(vectors_.fc2_bias, {Role::fc2_bias});
+  put(vectors_.gate_bias, {Role::gate_bias});
   if (values.empty()) values.push_back(0.0F);  // StarPU registers no empty data
   *handle = register_floats(values);
 }

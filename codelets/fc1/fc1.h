@@ -12,7 +12,8 @@ struct Fc1Args {
   VectorLayout vectors;
 };
 
-/// h = act(norm(x) W_1^T + b), or with a gated FFN h = act(norm(x) W_gate^T) * (norm(x) W_1^T).
+/// h = act(norm(x) W_1^T + b), or with a gated FFN h = act(norm(x) W_gate^T + b_gate) *
+/// (norm(x) W_1^T + b).
 struct Fc1Operands {
   const Fc1Args* args = nullptr;
   const float* x = nullptr;           ///< [num_tokens, hidden_size]

@@ -39,6 +39,8 @@ void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
                             .packed_up = operands.weight,
                             .x = input,
                             .rows = rows,
+                            .gate_bias = VectorLayout::at(operands.vectors, at.gate_bias),
+                            .up_bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                             .activation = epilogue_of(shape.activation),
                             .dst = operands.h});
   } else {

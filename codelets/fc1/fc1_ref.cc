@@ -41,8 +41,8 @@ void fc1_reference(const Fc1Operands& operands, const float* weight, const float
     linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.fc1_bias),
                      shape.hidden_size, shape.ffn_size, row);
     if (shape.gated_ffn) {
-      linear_reference(input.data(), gate, nullptr, shape.hidden_size, shape.ffn_size,
-                       gates.data());
+      linear_reference(input.data(), gate, VectorLayout::at(operands.vectors, at.gate_bias),
+                       shape.hidden_size, shape.ffn_size, gates.data());
     }
     for (std::int64_t i = 0; i < shape.ffn_size; ++i) {
       row[i] = shape.gated_ffn

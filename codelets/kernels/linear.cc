@@ -312,18 +312,21 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
       float* gate = thread_tiles(cell, 2);
       float* up = gate + cell.num_rows * cell.num_columns;
       gemms[cell].run(x, call.packed_gate + offset, gate);
-      simd::finish_tile({.epilogue = call.activation,
-                         .rows = cell.num_rows,
-                         .columns = cell.num_columns,
-                         .tile = gate,
-                         .dst = gate,
-                         .dst_stride = cell.num_columns});
+      simd::finish_tile(
+          {.epilogue = call.activation,
+           .rows = cell.num_rows,
+           .columns = cell.num_columns,
+           .tile = gate,
+           .bias = call.gate_bias == nullptr ? nullptr : call.gate_bias + cell.first_column,
+           .dst = gate,
+           .dst_stride = cell.num_columns});
       gemms[cell].run(x, call.packed_up + offset, up);
       simd::finish_tile(
           {.epilogue = Epilogue::multiply,
            .rows = cell.num_rows,
            .columns = cell.num_columns,
            .tile = up,
+           .bias = call.up_bias == nullptr ? nullptr : call.up_bias + cell.first_column,
            .operand = gate,
            .dst = advance(call.dst, cell.first_row * shape.out + cell.first_column, shape.dtype),
            .dst_stride = shape.out,

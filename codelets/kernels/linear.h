@@ -75,7 +75,7 @@ struct LinearCall {
 /// Throws Error when oneDNN refuses.
 void linear(ThreadPool& pool, const LinearCall& call);
 
-/// The gated FFN's first half: dst = activation(x Wg^T) * (x Wu^T), both of one shape.
+/// The gated FFN's first half: dst = activation(x Wg^T + bg) * (x Wu^T + bu), both of one shape.
 /// `activation` is one of relu, gelu, gelu_tanh, silu.
 struct GatedLinearCall {
   const PackedLayout* layout = nullptr;
@@ -83,6 +83,8 @@ struct GatedLinearCall {
   const std::byte* packed_up = nullptr;
   const void* x = nullptr;  ///< [rows, in]
   std::int64_t rows = 0;
+  const float* gate_bias = nullptr;  ///< [out], or null
+  const float* up_bias = nullptr;    ///< [out], or null
   Epilogue activation = Epilogue::silu;
   void* dst = nullptr;  ///< [rows, out], the layout's dtype
 };

@@ -41,7 +41,8 @@ struct DecoderShape {
 };
 
 /// Where a layer's small vectors (norm weights, biases) lie in its f32 vector block; -1: absent.
-/// In order: attention norm w, b; QKV bias; output bias; FFN norm w, b; FC1 bias; FC2 bias.
+/// In order: attention norm w, b; QKV bias; output bias; FFN norm w, b; FC1 bias; FC2 bias; gate
+/// bias.
 struct VectorLayout {
   std::int64_t attention_norm_weight = -1;  ///< [hidden_size]
   std::int64_t attention_norm_bias = -1;    ///< [hidden_size]
@@ -51,6 +52,7 @@ struct VectorLayout {
   std::int64_t ffn_norm_bias = -1;          ///< [hidden_size]
   std::int64_t fc1_bias = -1;               ///< [ffn_size]
   std::int64_t fc2_bias = -1;               ///< [hidden_size]
+  std::int64_t gate_bias = -1;              ///< [ffn_size], gated FFN only
   std::int64_t num_elements = 0;
 
   static const float* at(const float* block, std::int64_t offset) {
