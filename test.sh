@@ -41,7 +41,9 @@ fi
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 jobs=$(nproc)
-readonly jobs tidy_dir=build/tidy
+# What clang-tidy has passed, by content: kept beside StarPU's builds, so that a new checkout need not repeat it.
+tidy_dir=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/tidy
+readonly jobs tidy_dir
 
 # run_tests <step> <preset> [ctest's options]
 run_tests() {
@@ -92,7 +94,7 @@ run_lint() {
   run_clang_tidy
 }
 
-# Prints "<source> <key>" for each source of ours that the release build compiles. The key covers the file, the
+# Prints "<source> <key>" for each source of the product that the release build compiles. The key covers the file, the
 # headers of ours that it includes (as ninja knows them), how it is compiled, and clang-tidy's configuration.
 sources_and_keys() {
   local source headers common
@@ -103,11 +105,11 @@ sources_and_keys() {
       /^ / && index($1, root) == 1 { if (source == "") source = $1; else headers = headers " " $1; next }
       /^$/ && source ~ /\.cc$/ && !seen[source]++ { print source headers }' |
     while read -r source headers; do
-      [[ -f $source && $source != "$PWD"/build/* ]] || continue
+      [[ -f $source && $source != "$PWD"/build/* && $source != "$PWD"/tests/* ]] || continue
       # shellcheck disable=SC2086  # a list of files
       echo "$source $({
         echo "$common"
-        grep -F -- "-c $source\"" build/release/compile_commands.json || true
+        grep -F -- "-c $source\"" build/release/compile_commands.json | sed "s#$PWD#.#g" || true
         cat "$source" $headers
       } | sha256sum | cut -c1-32)"
     done

@@ -17,13 +17,15 @@ class FunctionRef;
 template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
+  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload): a view of any
+  // callable
   template <typename F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(
-      F&& callable)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(F&& callable)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
         }) {}
+  // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
   R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 
  private:

@@ -28,6 +28,21 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
+/// Refuses what Boost lets pass: values of no option, and options taken for the value of the one
+/// before them.
+void check_values(const po::option& option, const po::options_description& known) {
+  if (option.position_key >= 0) {
+    throw UsageError("stray argument {}; every value belongs to an option, --help lists them",
+                     quote(option.value.front()));
+  }
+  if (option.original_tokens.size() < 2) return;
+  const std::string& value = option.original_tokens[1];
+  if (!value.starts_with("--")) return;
+  if (known.find_nothrow(value.substr(2, value.find('=') - 2), false) == nullptr) return;
+  throw UsageError("the value of {0} is missing before {1}; if {1} is the value, write {0}={1}",
+                   option.original_tokens[0], value);
+}
+
 }  // namespace
 
 CommandLine::CommandLine(std::string usage, std::string description)
@@ -43,11 +58,7 @@ bool CommandLine::parse(const Arguments& arguments) {
             .options(options_)
             .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
             .run();
-    for (const po::option& option : parsed.options) {
-      if (option.position_key < 0) continue;
-      throw UsageError("stray argument {}; every value belongs to an option, --help lists them",
-                       quote(option.value.front()));
-    }
+    for (const po::option& option : parsed.options) check_values(option, options_);
     po::store(parsed, values_);
     if (values_.count("help") != 0) {
       std::cout << "Usage: " << usage_ << "\n\n" << description_ << "\n\n" << options_;

@@ -288,10 +288,14 @@ MemoryPlan check_memory(const std::vector<Request>& requests, const ModelConfig&
   const std::uint64_t available = settings.ddr_bytes.value_or(available_memory_bytes());
   if (plan.total() <= available) return plan;
   std::string hint = "use a smaller model or a machine with more memory";
-  if (plan.weight_bytes >= available && dtype == DType::f32 && onednn_has_fast_bf16())
-    hint = "try --dtype bf16";
+  const auto fits = [&](DType other_dtype, std::int64_t batch) {
+    return plan_memory(requests, config, other_dtype, batch, chunk_tokens).total() <= available;
+  };
+  if (dtype == DType::f32 && onednn_has_fast_bf16() && fits(DType::bf16, settings.batch)) {
+    hint = "--dtype bf16 would fit";
+  }
   for (std::int64_t batch = settings.batch - 1; batch >= 1; --batch) {
-    if (plan_memory(requests, config, dtype, batch, chunk_tokens).total() <= available) {
+    if (fits(dtype, batch)) {
       hint = fmt::format("--batch {} would fit", batch);
       break;
     }

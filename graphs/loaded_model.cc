@@ -197,6 +197,7 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
       shape_(decoder_shape(model.config, dtype)),
       vectors_(vector_layout(model.config)) {
   using Role = TensorRole;
+  const PausedWorkers paused;
   Packing packing{*this, pool, progress, packed_weight_bytes(config_, dtype), {}, {}};
 
   token_table = register_table({Role::token_embedding}, &table_dtype);

@@ -127,11 +127,11 @@ struct PackedLayout::Impl {
              bool is_last_panel) {
     const std::pair key(rows, columns);
     {
-      const std::shared_lock lock(mutex);
-      if (const auto found = gemms.find(key); found != gemms.end()) return *found->second;
+      const std::shared_lock lock(mutex_);
+      if (const auto found = gemms_.find(key); found != gemms_.end()) return *found->second;
     }
-    const std::lock_guard lock(mutex);
-    std::unique_ptr<Gemm>& entry = gemms[key];
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<Gemm>& entry = gemms_[key];
     if (!entry) {
       entry = std::make_unique<Gemm>(shape, is_last_panel ? last_panel : full_panel, rows, columns);
     }
@@ -139,8 +139,8 @@ struct PackedLayout::Impl {
   }
 
  private:
-  std::shared_mutex mutex;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Gemm>> gemms;
+  std::shared_mutex mutex_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Gemm>> gemms_;
 };
 
 namespace {

@@ -47,7 +47,7 @@ HWY_INLINE void store_bf16([[maybe_unused]] D d, Vector value, std::uint16_t* to
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(i32, result)), d16, to);
 }
 
-void LoadRow(const void* x, std::int64_t n, DType dtype, float* out) {
+void load_row(const void* x, std::int64_t n, DType dtype, float* out) {
   const FloatTag d;
   std::int64_t i = 0;
   if (dtype == DType::bf16) {
@@ -71,7 +71,7 @@ void LoadRow(const void* x, std::int64_t n, DType dtype, float* out) {
   }
 }
 
-void StoreRow(const float* x, std::int64_t n, DType dtype, void* out) {
+void store_row(const float* x, std::int64_t n, DType dtype, void* out) {
   if (dtype == DType::f32) {
     if (out != x) std::memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
     return;
@@ -157,7 +157,7 @@ void finish(const Tile& tile) {
   }
 }
 
-void FinishTile(const Tile& tile) {
+void finish_tile(const Tile& tile) {
   switch (tile.epilogue) {
     case Epilogue::store:
       return finish<Epilogue::store>(tile);
@@ -176,8 +176,8 @@ void FinishTile(const Tile& tile) {
   }
 }
 
-void NormRow(NormKind kind, const float* x, std::int64_t n, const float* weight, const float* bias,
-             float eps, DType dtype, void* out) {
+void norm_row(NormKind kind, const float* x, std::int64_t n, const float* weight, const float* bias,
+              float eps, DType dtype, void* out) {
   const FloatTag d;
   const auto sum_over = [&](auto&& term) {
     Vector sum = hn::Zero(d);
@@ -209,7 +209,7 @@ void NormRow(NormKind kind, const float* x, std::int64_t n, const float* weight,
   });
 }
 
-void RopeHead(float* x, const float* cos, const float* sin, std::int64_t head_dim) {
+void rope_head(float* x, const float* cos, const float* sin, std::int64_t head_dim) {
   const FloatTag d;
   const std::int64_t half = head_dim / 2;
   std::int64_t i = 0;
@@ -229,13 +229,13 @@ void RopeHead(float* x, const float* cos, const float* sin, std::int64_t head_di
   }
 }
 
-std::int64_t FindNotFinite(const void* x, std::int64_t n, DType dtype) {
+std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype) {
   const FloatTag d;
   constexpr std::int64_t chunk = 512;
   HWY_ALIGN float values[chunk];
   for (std::int64_t begin = 0; begin < n; begin += chunk) {
     const std::int64_t count = std::min(chunk, n - begin);
-    LoadRow(
+    load_row(
         static_cast<const unsigned char*>(x) + begin * static_cast<std::int64_t>(size_bytes(dtype)),
         count, dtype, values);
     std::fill(values + count, values + padded(count), 0.0F);
@@ -298,9 +298,9 @@ struct Scratch {
 /// One vector of head_dim elements as f32, its padding zero.
 HWY_INLINE void load_padded(const void* base, std::int64_t offset, std::int64_t n, DType dtype,
                             float* to) {
-  LoadRow(static_cast<const unsigned char*>(base) +
-              offset * static_cast<std::int64_t>(size_bytes(dtype)),
-          n, dtype, to);
+  load_row(static_cast<const unsigned char*>(base) +
+               offset * static_cast<std::int64_t>(size_bytes(dtype)),
+           n, dtype, to);
   std::fill(to + n, to + padded(n), 0.0F);
 }
 
@@ -315,7 +315,7 @@ void load_queries(const AttentionBlock& block, const Scratch& scratch) {
   }
 }
 
-void AttentionBlockRun(const AttentionBlock& block, void* memory) {
+void attention_block(const AttentionBlock& block, void* memory) {
   const FloatTag d;
   const std::int64_t queries = block.num_rows * block.group;
   const Scratch scratch(memory, queries, block.head_dim);
@@ -373,14 +373,14 @@ void AttentionBlockRun(const AttentionBlock& block, void* memory) {
     scale_in_place(sum, 1.0F / scratch.denominator[query], stride);
     const std::int64_t offset =
         query / block.group * block.row_stride + query % block.group * block.head_dim;
-    StoreRow(sum, block.head_dim, block.dtype,
-             static_cast<unsigned char*>(block.out) +
-                 offset * static_cast<std::int64_t>(size_bytes(block.dtype)));
+    store_row(sum, block.head_dim, block.dtype,
+              static_cast<unsigned char*>(block.out) +
+                  offset * static_cast<std::int64_t>(size_bytes(block.dtype)));
   }
 }
 
-void ScoreRow(const AttentionBlock& block, std::int64_t row, std::int64_t head, float* scores,
-              void* memory) {
+void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head, float* scores,
+               void* memory) {
   const Scratch scratch(memory, 1, block.head_dim);
   load_padded(block.q, row * block.row_stride + head * block.head_dim, block.head_dim, block.dtype,
               scratch.q);
@@ -396,8 +396,8 @@ void ScoreRow(const AttentionBlock& block, std::int64_t row, std::int64_t head, 
   }
 }
 
-void ValueRow(const AttentionBlock& block, std::int64_t row, std::int64_t head, const float* scores,
-              void* memory) {
+void value_row(const AttentionBlock& block, std::int64_t row, std::int64_t head,
+               const float* scores, void* memory) {
   const Scratch scratch(memory, 1, block.head_dim);
   const std::int64_t position = block.first_position + row;
   const std::int64_t first = first_visible_token(position, block.sliding_window_tokens);
@@ -416,20 +416,20 @@ void ValueRow(const AttentionBlock& block, std::int64_t row, std::int64_t head, 
     add_scaled(scratch.sum, weight, scratch.v, scratch.stride);
   }
   scale_in_place(scratch.sum, 1.0F / total, scratch.stride);
-  StoreRow(scratch.sum, block.head_dim, block.dtype,
-           static_cast<unsigned char*>(block.out) +
-               (row * block.row_stride + head * block.head_dim) *
-                   static_cast<std::int64_t>(size_bytes(block.dtype)));
+  store_row(scratch.sum, block.head_dim, block.dtype,
+            static_cast<unsigned char*>(block.out) +
+                (row * block.row_stride + head * block.head_dim) *
+                    static_cast<std::int64_t>(size_bytes(block.dtype)));
 }
 
-std::size_t ScratchBytes(std::int64_t queries, std::int64_t head_dim) {
+std::size_t scratch_bytes(std::int64_t queries, std::int64_t head_dim) {
   const std::int64_t stride = padded(head_dim);
   const std::int64_t floats =
       2 * padded(queries * stride) + 2 * padded(page_tokens * stride) + 2 * padded(queries);
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace sluice::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -437,51 +437,51 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sluice::simd {
 
-HWY_EXPORT(FinishTile);
-HWY_EXPORT(NormRow);
-HWY_EXPORT(StoreRow);
-HWY_EXPORT(LoadRow);
-HWY_EXPORT(RopeHead);
-HWY_EXPORT(FindNotFinite);
-HWY_EXPORT(AttentionBlockRun);
-HWY_EXPORT(ScoreRow);
-HWY_EXPORT(ValueRow);
-HWY_EXPORT(ScratchBytes);
-HWY_EXPORT(TargetName);
+HWY_EXPORT(finish_tile);
+HWY_EXPORT(norm_row);
+HWY_EXPORT(store_row);
+HWY_EXPORT(load_row);
+HWY_EXPORT(rope_head);
+HWY_EXPORT(find_not_finite);
+HWY_EXPORT(attention_block);
+HWY_EXPORT(score_row);
+HWY_EXPORT(value_row);
+HWY_EXPORT(scratch_bytes);
+HWY_EXPORT(target_name);
 
-const char* target_name() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 
-void finish_tile(const Tile& tile) { HWY_DYNAMIC_DISPATCH(FinishTile)(tile); }
+void finish_tile(const Tile& tile) { HWY_DYNAMIC_DISPATCH(finish_tile)(tile); }
 void norm_row(NormKind kind, const float* x, std::int64_t n, const float* weight, const float* bias,
               float eps, DType dtype, void* out) {
-  HWY_DYNAMIC_DISPATCH(NormRow)(kind, x, n, weight, bias, eps, dtype, out);
+  HWY_DYNAMIC_DISPATCH(norm_row)(kind, x, n, weight, bias, eps, dtype, out);
 }
 void store_row(const float* x, std::int64_t n, DType dtype, void* out) {
-  HWY_DYNAMIC_DISPATCH(StoreRow)(x, n, dtype, out);
+  HWY_DYNAMIC_DISPATCH(store_row)(x, n, dtype, out);
 }
 void load_row(const void* x, std::int64_t n, DType dtype, float* out) {
-  HWY_DYNAMIC_DISPATCH(LoadRow)(x, n, dtype, out);
+  HWY_DYNAMIC_DISPATCH(load_row)(x, n, dtype, out);
 }
 void rope_head(float* x, const float* cos, const float* sin, std::int64_t head_dim) {
-  HWY_DYNAMIC_DISPATCH(RopeHead)(x, cos, sin, head_dim);
+  HWY_DYNAMIC_DISPATCH(rope_head)(x, cos, sin, head_dim);
 }
 std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype) {
-  return HWY_DYNAMIC_DISPATCH(FindNotFinite)(x, n, dtype);
+  return HWY_DYNAMIC_DISPATCH(find_not_finite)(x, n, dtype);
 }
 std::size_t attention_scratch_bytes(std::int64_t num_rows, std::int64_t group,
                                     std::int64_t head_dim) {
-  return HWY_DYNAMIC_DISPATCH(ScratchBytes)(num_rows * group, head_dim);
+  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(num_rows * group, head_dim);
 }
 void attention_block(const AttentionBlock& block, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(AttentionBlockRun)(block, scratch);
+  HWY_DYNAMIC_DISPATCH(attention_block)(block, scratch);
 }
 void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
                float* scores, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(ScoreRow)(block, row, head_in_group, scores, scratch);
+  HWY_DYNAMIC_DISPATCH(score_row)(block, row, head_in_group, scores, scratch);
 }
 void value_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
                const float* scores, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(ValueRow)(block, row, head_in_group, scores, scratch);
+  HWY_DYNAMIC_DISPATCH(value_row)(block, row, head_in_group, scores, scratch);
 }
 
 }  // namespace sluice::simd

@@ -55,6 +55,16 @@ class Runtime {
   std::unique_ptr<ThreadPool> setup_pool_;
 };
 
+/// Keeps StarPU's workers asleep while it lives: idle ones poll, and would take a core from what
+/// runs on setup_pool().
+class PausedWorkers {
+ public:
+  PausedWorkers() { starpu_pause(); }
+  ~PausedWorkers() { starpu_resume(); }
+  PausedWorkers(const PausedWorkers&) = delete;
+  PausedWorkers& operator=(const PausedWorkers&) = delete;
+};
+
 /// A StarPU data handle, unregistered at the end. Move-only.
 class DataHandle {
  public:

@@ -117,7 +117,9 @@ void track_seen(const SamplingOperands& operands, const BatchSequence& sequence,
   if (sequence.fresh != 0) std::fill(seen, seen + seen_words(operands.args->vocab_size), 0U);
   for (std::int32_t r = 0; r < sequence.num_rows; ++r) {
     const std::int32_t given =
-        operands.batch.rows()[static_cast<std::size_t>(sequence.first_row + r)].token;
+        operands.batch
+            .rows()[static_cast<std::size_t>(sequence.first_row) + static_cast<std::size_t>(r)]
+            .token;
     const std::int32_t token = given >= 0 ? given : operands.slot_tokens[-(given + 1)];
     seen[token / 32] |= 1U << (token % 32);
   }
