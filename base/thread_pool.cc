@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <bitset>
 #include <exception>
 
 #include "base/error.h"
@@ -19,7 +20,10 @@ constexpr int spins_before_sleep = 5000;
 constexpr int spins_before_yield = 500;
 
 thread_local int current_thread_index = 0;
-std::atomic<int> next_thread_index{1};
+
+/// Which indices live threads have; index 0 stands for the threads of no pool.
+std::mutex indices_mutex;
+std::bitset<ThreadPool::max_threads> indices_taken{1};
 
 void bind_to_core(int core) {
   cpu_set_t set;
@@ -43,10 +47,7 @@ void pause_cpu() {
 ThreadPool::ThreadPool(std::vector<int> cores, std::function<void()> on_start)
     : cores_(std::move(cores)), on_start_(std::move(on_start)) {
   if (cores_.empty()) throw Error("a thread pool needs at least one core");
-  first_index_ = next_thread_index.fetch_add(num_threads());
-  if (first_index_ + num_threads() > max_threads) {
-    throw Error("more than {} threads in one process; use fewer with --threads", max_threads);
-  }
+  first_index_ = take_indices(num_threads());
   for (int thread = 1; thread < num_threads(); ++thread) {
     threads_.emplace_back([this, thread] { thread_main(thread); });
   }
@@ -59,6 +60,25 @@ ThreadPool::~ThreadPool() {
   }
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  give_back_indices(first_index_, num_threads());
+}
+
+int ThreadPool::take_indices(int count) {
+  const std::lock_guard lock(indices_mutex);
+  int free = 0;  // indices in a row that are free, up to `index`
+  for (int index = 0; index < max_threads; ++index) {
+    free = indices_taken[static_cast<std::size_t>(index)] ? 0 : free + 1;
+    if (free < count) continue;
+    const int first = index - count + 1;
+    for (int i = first; i <= index; ++i) indices_taken.set(static_cast<std::size_t>(i));
+    return first;
+  }
+  throw Error("more than {} threads in one process; use fewer with --threads", max_threads);
+}
+
+void ThreadPool::give_back_indices(int first, int count) {
+  const std::lock_guard lock(indices_mutex);
+  for (int i = first; i < first + count; ++i) indices_taken.reset(static_cast<std::size_t>(i));
 }
 
 int ThreadPool::thread_index() { return current_thread_index; }

@@ -62,6 +62,10 @@ class ThreadPool {
   void thread_main(int thread);
   void work();
 
+  /// Takes `count` consecutive free thread indices. Throws Error when there are not as many.
+  static int take_indices(int count);
+  static void give_back_indices(int first, int count);
+
   std::vector<int> cores_;
   std::function<void()> on_start_;
   int first_index_ = 0;

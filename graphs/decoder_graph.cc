@@ -124,6 +124,7 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
                            .table_dtype = model_.table_dtype,
                            .position_dtype = model_.position_dtype,
                            .position_offset = config.position_offset,
+                           .position_rows = config.max_positions + config.position_offset,
                            .learned_positions = config.position == PositionKind::learned,
                            .project_in = config.has_projections()};
   submit_embedding(args, {.batch = chain.batch,

@@ -19,6 +19,9 @@ void run(const CpuContext& cpu, const EmbeddingArgs& args, Buffers buffers) {
 }  // namespace
 
 void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles) {
+  if (args.shape.rope && args.shape.head_dim % 2 != 0) {
+    throw Error("rotary embedding needs an even head_dim, found {}", args.shape.head_dim);
+  }
   static const auto codelet = Codelet<EmbeddingArgs>::with_cpu<run>("embedding");
   AccessList accesses{reads(handles.batch), reads(handles.slot_tokens), reads(handles.table)};
   accesses.add_if(args.learned_positions, reads(handles.positions));

@@ -15,6 +15,7 @@ struct EmbeddingArgs {
   DType table_dtype = DType::bf16;     ///< of the token table, as stored in the checkpoint
   DType position_dtype = DType::bf16;  ///< of the position table
   std::int64_t position_offset = 0;    ///< rows to skip in the position table (OPT: 2)
+  std::int64_t position_rows = 0;      ///< rows of the position table
   bool learned_positions = false;
   bool project_in = false;
 };

@@ -36,17 +36,15 @@ void project(const CpuContext& cpu, const EmbeddingOperands& operands) {
   const DType dtype = args.shape.dtype;
   const std::int64_t rows = operands.batch.num_rows();
   const std::size_t row_bytes = static_cast<std::size_t>(args.embed_size) * size_bytes(dtype);
-  const std::size_t float_bytes = static_cast<std::size_t>(args.embed_size) * sizeof(float);
-  std::byte* embedded =
-      cpu.workspace.reserve(static_cast<std::size_t>(rows) * (row_bytes + float_bytes));
-  std::byte* floats = embedded + static_cast<std::size_t>(rows) * row_bytes;
+  std::byte* embedded = cpu.workspace.reserve(static_cast<std::size_t>(rows) * row_bytes);
   cpu.pool.run(rows, [&](std::int64_t r) {
     const std::int64_t token =
         token_of(operands, operands.batch.rows()[static_cast<std::size_t>(r)]);
-    auto* row = reinterpret_cast<float*>(floats + static_cast<std::size_t>(r) * float_bytes);
+    thread_local std::vector<float> row;
+    row.resize(static_cast<std::size_t>(args.embed_size));
     simd::load_row(table_row(operands.table, token, args.embed_size, args.table_dtype),
-                   args.embed_size, args.table_dtype, row);
-    simd::store_row(row, args.embed_size, dtype,
+                   args.embed_size, args.table_dtype, row.data());
+    simd::store_row(row.data(), args.embed_size, dtype,
                     embedded + static_cast<std::size_t>(r) * row_bytes);
   });
   const LinearShape shape{args.embed_size, args.shape.hidden_size, dtype};
@@ -71,6 +69,10 @@ void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands) {
                      hidden, args.table_dtype, x);
     }
     if (args.learned_positions) {
+      if (row.position + args.position_offset >= args.position_rows) {
+        throw Error("position {} is beyond the model's {} positions", row.position,
+                    args.position_rows - args.position_offset);
+      }
       thread_local std::vector<float> position;
       position.resize(static_cast<std::size_t>(hidden));
       simd::load_row(table_row(operands.positions, row.position + args.position_offset, hidden,

@@ -122,8 +122,15 @@ HWY_INLINE Vector apply(FloatTag d, Vector y, [[maybe_unused]] Vector other) {
   const Vector one = hn::Set(d, 1.0F);
   if constexpr (Kind == Epilogue::accumulate) return hn::Add(y, other);
   if constexpr (Kind == Epilogue::multiply) return hn::Mul(y, other);
-  if constexpr (Kind == Epilogue::relu) return hn::Max(y, hn::Zero(d));
-  if constexpr (Kind == Epilogue::silu) return hn::Div(y, hn::Add(one, hn::Exp(d, hn::Neg(y))));
+  if constexpr (Kind == Epilogue::relu) {  // not Max, which would hide a NaN
+    return hn::IfThenElse(hn::Lt(y, hn::Zero(d)), hn::Zero(d), y);
+  }
+  if constexpr (Kind == Epilogue::silu) {
+    // Highway's Exp is defined up to 104 only; below -88 the result is zero to f32's last place.
+    const auto vanishes = hn::Lt(y, hn::Set(d, -88.0F));
+    const Vector exponent = hn::IfThenElse(vanishes, hn::Zero(d), hn::Neg(y));
+    return hn::IfThenElse(vanishes, hn::Zero(d), hn::Div(y, hn::Add(one, hn::Exp(d, exponent))));
+  }
   if constexpr (Kind == Epilogue::gelu_tanh) {
     const Vector cube = hn::Mul(hn::Mul(y, y), y);
     const Vector inner =

@@ -141,8 +141,10 @@ class Codelet {
       Kernel(Runtime::current_cpu(), args, Buffers(buffers));
     } catch (const std::exception& error) {
       starpu_task* task = starpu_task_get_current();
-      run_failure().record(fmt::format("{} of layer {} with {} tokens failed: {}",
-                                       task != nullptr ? task->name : "a task", args.tag.layer,
+      const std::string layer =
+          args.tag.layer < 0 ? "" : fmt::format(" of layer {}", args.tag.layer);
+      run_failure().record(fmt::format("{}{} with {} tokens failed: {}",
+                                       task != nullptr ? task->name : "a task", layer,
                                        args.tag.num_tokens, error.what()));
     }
   }

@@ -25,14 +25,18 @@ std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
   float best_logit = minus_infinity;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     float logit = logits[i];
-    if (std::isnan(logit))
-      throw Error("the model computed NaN for token {}; its weights or dtype are bad", i);
+    if (std::isnan(logit) || logit == -minus_infinity) {
+      throw Error("the model computed {} for token {}; its weights or dtype are bad", logit, i);
+    }
     if (row.repetition_penalty != 1.0F && is_seen(seen, i))
       logit = penalised(logit, row.repetition_penalty);
     if (best < 0 || logit > best_logit) {
       best = static_cast<std::int32_t>(i);
       best_logit = logit;
     }
+  }
+  if (best_logit == minus_infinity) {
+    throw Error("the model gives no token a chance: all logits are -inf");
   }
   return best;
 }
@@ -135,10 +139,14 @@ void token_probabilities(std::span<const float> logits, const SamplingRow& row,
     probabilities[static_cast<std::size_t>(best)] = 1.0F;
     return;
   }
-  for (std::size_t i = 0; i < logits.size(); ++i) {
+  const auto logit_of = [&](std::size_t i) {
     const bool penalise = row.repetition_penalty != 1.0F && is_seen(seen, i);
-    probabilities[i] =
-        (penalise ? penalised(logits[i], row.repetition_penalty) : logits[i]) / row.temperature;
+    return penalise ? penalised(logits[i], row.repetition_penalty) : logits[i];
+  };
+  // Relative to the best, so that no temperature is small enough to overflow.
+  const float highest = logit_of(static_cast<std::size_t>(best));
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    probabilities[i] = (logit_of(i) - highest) / row.temperature;
   }
   apply_top_k(probabilities, row.top_k);
   const std::vector<std::int32_t> sorted = softmax_sorted(probabilities);

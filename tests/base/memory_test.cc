@@ -1,0 +1,111 @@
+#include "base/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+std::uintptr_t address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+TEST(BufferTest, IsZeroedAndPageAligned) {
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{63}, std::size_t{4097}, 5 * mebibyte}) {
+    const Buffer buffer(size);
+    ASSERT_NE(buffer.data(), nullptr);
+    EXPECT_EQ(buffer.size(), size);
+    EXPECT_EQ(address(buffer.data()) % 4096, 0U);
+    EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + size,
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+    buffer.data()[size - 1] = std::byte{1};
+  }
+}
+
+TEST(BufferTest, OfNothingIsEmpty) {
+  EXPECT_EQ(Buffer().data(), nullptr);
+  EXPECT_EQ(Buffer(0).data(), nullptr);
+  EXPECT_EQ(Buffer(0).size(), 0U);
+}
+
+TEST(BufferTest, MovesItsMemory) {
+  Buffer first(100);
+  first.as<int>()[3] = 42;
+  const std::byte* memory = first.data();
+  Buffer second(std::move(first));
+  EXPECT_EQ(second.data(), memory);
+  EXPECT_EQ(second.size(), 100U);
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): moved from means empty
+  EXPECT_EQ(first.size(), 0U);
+
+  Buffer third(10);
+  third = std::move(second);
+  EXPECT_EQ(third.data(), memory);
+  EXPECT_EQ(third.as<int>()[3], 42);
+  EXPECT_EQ(second.data(), nullptr);  // NOLINT(bugprone-use-after-move)
+
+  Buffer& same = third;
+  third = std::move(same);  // onto itself
+  EXPECT_EQ(third.data(), memory);
+  EXPECT_EQ(third.size(), 100U);
+}
+
+TEST(BufferTest, SaysHowMuchCouldNotBeHad) {
+  const std::size_t impossible = std::numeric_limits<std::size_t>::max() / 2;
+  try {
+    const Buffer buffer(impossible);
+    FAIL() << "half of the address space was given";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(std::to_string(impossible)), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(BufferTest, TakesMemoryOnFirstTouchOnly) {
+  const std::uint64_t before = anonymous_resident_bytes();
+  const Buffer buffer(2048 * mebibyte);
+  EXPECT_LT(anonymous_resident_bytes(), before + 64 * mebibyte);
+  std::memset(buffer.data() + 512 * mebibyte, 1, 128 * mebibyte);
+  EXPECT_GE(anonymous_resident_bytes(), before + 120 * mebibyte);
+  EXPECT_LT(anonymous_resident_bytes(), before + 256 * mebibyte);
+  EXPECT_GE(peak_resident_bytes(), before + 120 * mebibyte);
+}
+
+TEST(BufferTest, GivesItsMemoryBack) {
+  const std::uint64_t before = anonymous_resident_bytes();
+  {
+    const Buffer buffer(128 * mebibyte);
+    std::memset(buffer.data(), 1, buffer.size());
+  }
+  EXPECT_LT(anonymous_resident_bytes(), before + 64 * mebibyte);
+}
+
+TEST(WorkspaceTest, KeepsTheLargestSizeAskedFor) {
+  Workspace workspace;
+  std::byte* small = workspace.reserve(1000);
+  ASSERT_NE(small, nullptr);
+  small[999] = std::byte{7};
+  EXPECT_EQ(workspace.reserve(10), small);
+  EXPECT_EQ(workspace.reserve(1000), small);
+  EXPECT_EQ(small[999], std::byte{7});
+
+  std::byte* large = workspace.reserve(mebibyte);
+  EXPECT_EQ(address(large) % 64, 0U);
+  large[mebibyte - 1] = std::byte{9};
+  EXPECT_EQ(workspace.reserve(1000), large);
+}
+
+TEST(MemoryFiguresTest, AreThere) {
+  EXPECT_GT(available_memory_bytes(), mebibyte);
+  EXPECT_GT(anonymous_resident_bytes(), 0U);
+  EXPECT_GE(peak_resident_bytes(), anonymous_resident_bytes());
+}
+
+}  // namespace
+}  // namespace sluice

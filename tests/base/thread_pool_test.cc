@@ -1,0 +1,170 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "base/cpu.h"
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+/// So many threads on the machine's cores in turn; more threads than cores share them.
+std::vector<int> cores_for(int threads) {
+  const std::vector<int> available = read_cpu_topology().cores;
+  std::vector<int> cores(static_cast<std::size_t>(threads));
+  for (std::size_t i = 0; i < cores.size(); ++i) cores[i] = available[i % available.size()];
+  return cores;
+}
+
+/// How often each job of a round ran.
+std::vector<int> run_and_count(ThreadPool& pool, std::int64_t num_jobs) {
+  std::vector<std::atomic<int>> ran(static_cast<std::size_t>(num_jobs));
+  pool.run(num_jobs, [&](std::int64_t job) { ++ran[static_cast<std::size_t>(job)]; });
+  return {ran.begin(), ran.end()};
+}
+
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolTest, RunsEveryJobExactlyOnce) {
+  ThreadPool pool(cores_for(GetParam()));
+  EXPECT_EQ(pool.num_threads(), GetParam());
+  for (const std::int64_t jobs : {0, 1, 2, 3, 16, 17, 1000, 20'000}) {
+    EXPECT_EQ(run_and_count(pool, jobs), std::vector<int>(static_cast<std::size_t>(jobs), 1));
+  }
+}
+
+TEST_P(ThreadPoolTest, ManyShortRoundsOfAnySizeLoseNothing) {
+  ThreadPool pool(cores_for(GetParam()));
+  std::uint32_t state = 1;
+  std::int64_t expected = 0;
+  std::atomic<std::int64_t> sum = 0;
+  for (int round = 0; round < 3000; ++round) {
+    state = state * 1664525U + 1013904223U;
+    const std::int64_t jobs = (state >> 16) % 41;
+    std::atomic<std::int64_t> done = 0;  // gone after the round: a late thread must not touch it
+    pool.run(jobs, [&](std::int64_t job) {
+      sum += job;
+      ++done;
+    });
+    ASSERT_EQ(done, jobs) << "round " << round;
+    expected += jobs * (jobs - 1) / 2;
+  }
+  EXPECT_EQ(sum, expected);
+}
+
+TEST_P(ThreadPoolTest, WakesAfterItHasSlept) {
+  ThreadPool pool(cores_for(GetParam()));
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than the threads watch
+    ASSERT_EQ(run_and_count(pool, 100), std::vector<int>(100, 1)) << "round " << round;
+  }
+}
+
+TEST_P(ThreadPoolTest, ThrowsAJobsExceptionAfterTheOthersAndGoesOn) {
+  ThreadPool pool(cores_for(GetParam()));
+  for (const std::int64_t bad : {0, 37, 99}) {
+    std::vector<std::atomic<int>> ran(100);
+    try {
+      pool.run(100, [&](std::int64_t job) {
+        ++ran[static_cast<std::size_t>(job)];
+        if (job == bad) throw Error("job {} is bad", job);
+      });
+      FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), "job " + std::to_string(bad) + " is bad");
+    }
+    EXPECT_EQ(std::vector<int>(ran.begin(), ran.end()), std::vector<int>(100, 1));
+    EXPECT_EQ(run_and_count(pool, 50), std::vector<int>(50, 1)) << "after an exception";
+  }
+}
+
+TEST_P(ThreadPoolTest, ThrowsOneExceptionWhenEveryJobThrows) {
+  ThreadPool pool(cores_for(GetParam()));
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(pool.run(30, [](std::int64_t) { throw std::runtime_error("all are bad"); }),
+                 std::runtime_error);
+  }
+  EXPECT_EQ(run_and_count(pool, 30), std::vector<int>(30, 1));
+}
+
+TEST_P(ThreadPoolTest, MakesTheJobsWritesVisible) {
+  ThreadPool pool(cores_for(GetParam()));
+  std::vector<std::int64_t> squares(500);
+  for (int round = 1; round <= 50; ++round) {
+    pool.run(500, [&](std::int64_t job) { squares[static_cast<std::size_t>(job)] = job * round; });
+    ASSERT_EQ(std::accumulate(squares.begin(), squares.end(), std::int64_t{0}),
+              std::int64_t{500 * 499 / 2} * round);
+  }
+}
+
+TEST_P(ThreadPoolTest, GivesEachThreadItsOwnIndex) {
+  std::mutex mutex;
+  std::set<int> started;
+  {
+    ThreadPool pool(cores_for(GetParam()), [&] {
+      const std::lock_guard lock(mutex);
+      started.insert(ThreadPool::thread_index());
+    });
+    std::set<int> seen;
+    std::thread caller([&] {  // a thread of its own: entering binds it for good
+      pool.enter();
+      EXPECT_GT(ThreadPool::thread_index(), 0);
+      pool.run(1000, [&](std::int64_t) {
+        const std::lock_guard lock(mutex);
+        seen.insert(ThreadPool::thread_index());
+      });
+      const std::lock_guard lock(mutex);
+      seen.insert(ThreadPool::thread_index());
+    });
+    caller.join();
+    EXPECT_LE(seen.size(), static_cast<std::size_t>(GetParam()));
+    EXPECT_FALSE(seen.contains(0));
+    for (const int index : seen) EXPECT_LT(index, ThreadPool::max_threads);
+  }
+  EXPECT_EQ(started.size(), static_cast<std::size_t>(GetParam() - 1)) << "once a thread";
+  EXPECT_EQ(ThreadPool::thread_index(), 0) << "this thread is in no pool";
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 8, 17),
+                         [](const auto& case_info) {
+                           return std::to_string(case_info.param) + "Threads";
+                         });
+
+TEST(ThreadPoolsTest, TwoPoolsRunAtOnce) {
+  ThreadPool first(cores_for(2));
+  ThreadPool second(cores_for(3));
+  const auto work = [](ThreadPool& pool) {
+    for (int round = 0; round < 200; ++round) {
+      ASSERT_EQ(run_and_count(pool, 40), std::vector<int>(40, 1));
+    }
+  };
+  std::thread other([&] {
+    second.enter();
+    work(second);
+  });
+  work(first);
+  other.join();
+}
+
+TEST(ThreadPoolsTest, ComeAndGoWithoutWork) {
+  for (int i = 0; i < 10; ++i) ThreadPool pool(cores_for(4));
+}
+
+TEST(ThreadPoolsTest, NeedACore) { EXPECT_THROW(ThreadPool({}), Error); }
+
+// Disabled: indices are never given back, so a process can start max_threads threads in its life.
+TEST(ThreadPoolsTest, MayBeMadeAndUnmadeForever) {
+  for (int made = 0; made < ThreadPool::max_threads + 100; made += 50) {
+    ThreadPool pool(cores_for(50));
+    ASSERT_EQ(run_and_count(pool, 10), std::vector<int>(10, 1));
+  }
+}
+
+}  // namespace
+}  // namespace sluice

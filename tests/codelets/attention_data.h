@@ -1,0 +1,75 @@
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "codelets/attention/attention.h"
+#include "tests/codelets/codelet_data.h"
+
+namespace sluice::test {
+
+/// Random q and KV of a ragged batch. Tokens that no row may see are NaN: reading one shows.
+struct AttentionData {
+  AttentionData(const DecoderShape& shape, const std::vector<Part>& parts) {
+    Random random(41);
+    args.shape = shape;
+    batch = make_batch(random, parts, 9);
+    q = make_operand(random.floats(batch.num_rows() * shape.q_size(), 2.0), shape.dtype);
+    std::vector<float> kv(static_cast<std::size_t>(batch.num_pages * shape.page_elements()),
+                          std::numeric_limits<float>::quiet_NaN());
+    for (const BatchSequence& sequence : batch.view().sequences()) {
+      const std::int64_t first =
+          simd::first_visible_token(sequence.context, shape.sliding_window_tokens);
+      for (std::int64_t token = first; token < sequence.context + sequence.num_rows; ++token) {
+        fill_token(random, batch.view().pages(sequence), token, kv);
+      }
+    }
+    slab = make_operand(std::move(kv), shape.dtype);
+    out.resize(num_outputs() * size_bytes(shape.dtype));
+  }
+
+  AttentionOperands operands() {
+    return {.args = &args,
+            .batch = batch.view(),
+            .q = q.data(),
+            .slab = slab.data(),
+            .out = out.data()};
+  }
+  std::size_t num_outputs() const {
+    return static_cast<std::size_t>(batch.num_rows() * args.shape.q_size());
+  }
+  std::size_t num_scores() const {
+    std::int64_t columns = 0;
+    for (const BatchRow& row : batch.view().rows()) {
+      columns += row.position + 1 -
+                 simd::first_visible_token(row.position, args.shape.sliding_window_tokens);
+    }
+    return static_cast<std::size_t>(columns * args.shape.num_heads);
+  }
+  std::vector<float> outputs() const {
+    return to_floats(out.data(), static_cast<std::int64_t>(num_outputs()), args.shape.dtype);
+  }
+  Tolerance tolerance() const {
+    return test::tolerance(args.shape.dtype, GemmInput::exact, args.shape.dtype);
+  }
+
+  AttentionArgs args;
+  RaggedBatch batch;
+  Operand q, slab;
+  std::vector<std::byte> out;
+
+ private:
+  void fill_token(Random& random, std::span<const std::int32_t> pages, std::int64_t token,
+                  std::vector<float>& kv) const {
+    const std::int64_t page = pages[static_cast<std::size_t>(token / page_tokens)];
+    for (std::int64_t head = 0; head < 2 * args.shape.num_kv_heads; ++head) {  // K's, then V's
+      const std::int64_t at =
+          ((page * 2 * args.shape.num_kv_heads + head) * page_tokens + token % page_tokens) *
+          args.shape.head_dim;
+      const std::vector<float> values = random.floats(args.shape.head_dim, 2.0);
+      std::copy(values.begin(), values.end(), kv.begin() + at);
+    }
+  }
+};
+
+}  // namespace sluice::test

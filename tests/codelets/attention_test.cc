@@ -1,0 +1,210 @@
+// The fused attention stage and the split pair, qk and sv.
+#include "codelets/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "codelets/qk/qk.h"
+#include "codelets/sv/sv.h"
+#include "tests/codelets/attention_data.h"
+#include "tests/support/engine.h"
+
+namespace sluice {
+namespace {
+
+using test::AttentionData;
+
+struct Shape {
+  const char* name;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  std::int64_t window;
+};
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.name; }
+
+/// Prompts from one token to 200, rows that continue one, and decode rows, in no order.
+const std::vector<test::Part> ragged = {{0, 17}, {1, 1},   {199, 1}, {0, 1},  {40, 35}, {15, 1},
+                                        {16, 1}, {31, 33}, {0, 100}, {6, 2},  {127, 1}, {23, 1},
+                                        {24, 1}, {0, 200}, {47, 1},  {99, 20}};
+
+class AttentionTest : public ::testing::TestWithParam<std::tuple<DType, Shape>> {
+ protected:
+  AttentionTest()
+      : data_(
+            [] {
+              const auto& [dtype, from] = GetParam();
+              DecoderShape shape;
+              shape.dtype = dtype;
+              shape.num_heads = from.num_heads;
+              shape.num_kv_heads = from.num_kv_heads;
+              shape.head_dim = from.head_dim;
+              shape.sliding_window_tokens = from.window;
+              return shape;
+            }(),
+            ragged) {}
+
+  const AttentionArgs& args() const { return data_.args; }
+  AttentionData data_;
+};
+
+TEST_P(AttentionTest, FusedMatchesReferenceAndReadsVisibleTokensOnly) {
+  std::vector<double> expected(data_.num_outputs());
+  attention_reference(data_.operands(), expected.data());
+  attention_cpu(test::cpu(), data_.operands());
+  test::expect_close(data_.outputs(), expected, data_.tolerance());
+}
+
+TEST_P(AttentionTest, ScoresMatchReference) {
+  std::vector<double> expected(data_.num_scores());
+  std::vector<float> scores(expected.size());
+  QkOperands operands{.args = &args(),
+                      .batch = data_.batch.view(),
+                      .q = data_.q.data(),
+                      .slab = data_.slab.data(),
+                      .scores = scores.data()};
+  qk_reference(operands, expected.data());
+  qk_cpu(test::cpu(), operands);
+  test::expect_close(scores, expected,
+                     test::tolerance(args().shape.dtype, test::GemmInput::exact, DType::f32));
+}
+
+TEST_P(AttentionTest, ValuesMatchReference) {
+  test::Random random(5);
+  const std::vector<float> scores =
+      random.floats(static_cast<std::int64_t>(data_.num_scores()), 5.0);
+  const SvOperands operands{.args = &args(),
+                            .batch = data_.batch.view(),
+                            .scores = scores.data(),
+                            .slab = data_.slab.data(),
+                            .out = data_.out.data()};
+  std::vector<double> expected(data_.num_outputs());
+  sv_reference(operands, expected.data());
+  sv_cpu(test::cpu(), operands);
+  test::expect_close(data_.outputs(), expected, data_.tolerance());
+}
+
+TEST_P(AttentionTest, RowHasTheSameBitsInEveryBatch) {
+  attention_cpu(test::cpu(), data_.operands());
+  const std::vector<float> together = data_.outputs();
+  const DecoderShape& shape = args().shape;
+  for (const std::size_t s : {std::size_t{2}, std::size_t{8}, std::size_t{15}}) {
+    const BatchSequence& sequence = data_.batch.view().sequences()[s];
+    BatchBuilder alone;
+    alone.add({.slot = 0,
+               .context = sequence.context,
+               .tokens = std::vector<std::int32_t>(static_cast<std::size_t>(sequence.num_rows)),
+               .pages = data_.batch.view().pages(sequence),
+               .sampling = {}},
+              BatchBuilder::LogitRows::none);
+    const std::vector<std::int32_t> words = alone.build();
+    AttentionOperands operands = data_.operands();
+    const std::size_t row_bytes =
+        static_cast<std::size_t>(shape.q_size()) * size_bytes(shape.dtype);
+    operands.batch = BatchView(words.data());
+    operands.q += static_cast<std::size_t>(sequence.first_row) * row_bytes;
+    std::vector<std::byte> out(static_cast<std::size_t>(sequence.num_rows) * row_bytes);
+    operands.out = out.data();
+    Workspace workspace;
+    attention_cpu({test::pool_of(1), workspace}, operands);
+    const auto first = together.begin() + sequence.first_row * shape.q_size();
+    EXPECT_EQ(test::to_floats(out.data(), sequence.num_rows * shape.q_size(), shape.dtype),
+              std::vector<float>(first, first + sequence.num_rows * shape.q_size()))
+        << "sequence " << s;
+  }
+}
+
+TEST_P(AttentionTest, GivesTheSameBitsAsStarPuTasks) {
+  attention_cpu(test::cpu(), data_.operands());
+  const std::vector<std::byte> fused = data_.out;
+  std::vector<float> scores(data_.num_scores());
+  qk_cpu(test::cpu(),
+         {&args(), data_.batch.view(), data_.q.data(), data_.slab.data(), scores.data()});
+  sv_cpu(test::cpu(),
+         {&args(), data_.batch.view(), scores.data(), data_.slab.data(), data_.out.data()});
+  const std::vector<std::byte> split = data_.out;
+
+  test::runtime();
+  std::vector<std::byte> fused_task(fused.size());
+  std::vector<std::byte> split_task(split.size());
+  std::vector<float> scores_task(scores.size());
+  {
+    const auto& words = data_.batch.words;
+    const DataHandle batch = DataHandle::of_memory(words.data(), 4 * words.size());
+    const DataHandle q = DataHandle::of_memory(data_.q.data(), data_.q.memory.size());
+    const DataHandle slab = DataHandle::of_memory(data_.slab.data(), data_.slab.memory.size());
+    const DataHandle fused_out = DataHandle::of_memory(fused_task.data(), fused_task.size());
+    const DataHandle split_out = DataHandle::of_memory(split_task.data(), split_task.size());
+    const DataHandle stored = DataHandle::of_memory(scores_task.data(), 4 * scores_task.size());
+    submit_attention(args(), {batch, q, slab, fused_out});
+    submit_qk(args(), {batch, q, slab, stored});
+    submit_sv(args(), {batch, stored, slab, split_out});
+  }
+  EXPECT_FALSE(run_failure().happened());
+  EXPECT_EQ(fused_task, fused);
+  EXPECT_EQ(scores_task, scores);
+  EXPECT_EQ(split_task, split);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionTest,
+    ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
+                       ::testing::Values(Shape{"head_9_group_1", 3, 3, 9, 0},
+                                         Shape{"head_24_group_3_window_24", 6, 2, 24, 24},
+                                         Shape{"head_28_group_4", 4, 1, 28, 0},
+                                         Shape{"head_64_group_7_window_7", 7, 1, 64, 7},
+                                         Shape{"head_80_group_1_window_1", 2, 2, 80, 1},
+                                         Shape{"head_128_group_3", 3, 1, 128, 0})),
+    [](const auto& case_info) {
+      return test::name_of(std::get<0>(case_info.param)) + "_" + std::get<1>(case_info.param).name;
+    });
+
+TEST(AttentionHandComputedTest, TwoTokens) {
+  // One head of two elements, scale 1 / sqrt(2). q k = (0, ln 3 sqrt 2): weights 1/4 and 3/4.
+  AttentionArgs args;
+  args.shape.dtype = DType::f32;
+  args.shape.num_heads = args.shape.num_kv_heads = 1;
+  args.shape.head_dim = 2;
+  std::vector<float> slab(static_cast<std::size_t>(args.shape.page_elements()));
+  const std::size_t v = slab.size() / 2;
+  slab[2] = 1.5536724F;  // K of token 1: (ln 3 sqrt 2, 0)
+  slab[v] = 4;           // V of token 0: (4, 0), of token 1: (0, 8)
+  slab[v + 3] = 8;
+  const std::vector<float> q = {1, 5};
+  std::vector<float> out(2);
+  BatchBuilder builder;
+  const std::vector<std::int32_t> one = {0};
+  builder.add({.context = 1, .tokens = one, .pages = one, .sampling = {}},
+              BatchBuilder::LogitRows::none);
+  const std::vector<std::int32_t> words = builder.build();
+  attention_cpu(test::cpu(), {.args = &args,
+                              .batch = BatchView(words.data()),
+                              .q = reinterpret_cast<const std::byte*>(q.data()),
+                              .slab = reinterpret_cast<const std::byte*>(slab.data()),
+                              .out = reinterpret_cast<std::byte*>(out.data())});
+  EXPECT_NEAR(out[0], 1.0, 1e-6);
+  EXPECT_NEAR(out[1], 6.0, 1e-6);
+}
+
+TEST(ScoreLayoutTest, IsAsLargeAsTheBuilderSays) {
+  test::Random random(1);
+  const test::RaggedBatch batch = test::make_batch(random, {{0, 3}, {20, 1}}, 5);
+  DecoderShape shape;
+  shape.num_heads = 3;
+  const ScoreLayout layout(shape, batch.view());
+  EXPECT_EQ(layout.offset(0), 0);
+  EXPECT_EQ(layout.offset(1), 3);
+  EXPECT_EQ(layout.offset(2), 9);
+  EXPECT_EQ(layout.offset(3), 18);
+  EXPECT_EQ(layout.columns(20), 21);
+  shape.sliding_window_tokens = 2;
+  const ScoreLayout windowed(shape, batch.view());
+  EXPECT_EQ(windowed.offset(3), 3 * (1 + 2 + 2));
+  EXPECT_EQ(windowed.columns(20), 2);
+}
+
+}  // namespace
+}  // namespace sluice

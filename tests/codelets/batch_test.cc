@@ -1,0 +1,126 @@
+#include "codelets/runtime/batch.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+std::vector<std::int32_t> to_vector(std::span<const std::int32_t> values) {
+  return {values.begin(), values.end()};
+}
+
+TEST(BatchTest, RoundTripOfARaggedBatch) {
+  const std::vector<std::int32_t> prompt = {11, 12, 13};
+  const std::vector<std::int32_t> last_drawn = {-3};
+  const std::vector<std::int32_t> more = {7, 8};
+  const std::vector<std::int32_t> one_page = {42};
+  const std::vector<std::int32_t> three_pages = {5, 0, 9};
+  BatchBuilder builder;
+  EXPECT_TRUE(builder.empty());
+  builder.add({.slot = 4,
+               .context = 0,
+               .fresh = true,
+               .tokens = prompt,
+               .pages = one_page,
+               .sampling = {.temperature = 0.5F, .top_k = 3, .seed_low = 0xfedcba98, .step = 6}},
+              BatchBuilder::LogitRows::last);
+  builder.add(
+      {.slot = 2, .context = 47, .tokens = last_drawn, .pages = three_pages, .sampling = {}},
+      BatchBuilder::LogitRows::none);
+  builder.add({.slot = 0, .context = 14, .tokens = more, .pages = one_page, .sampling = {}},
+              BatchBuilder::LogitRows::all);
+  EXPECT_FALSE(builder.empty());
+  EXPECT_EQ(builder.num_sequences(), 3);
+  EXPECT_EQ(builder.num_rows(), 6);
+  EXPECT_EQ(builder.num_logit_rows(), 3);
+  EXPECT_EQ(builder.context_tokens(), 3 + 48 + 16);
+  EXPECT_EQ(builder.num_score_columns(), 3 * 3 + 48 + 2 * 16);
+
+  const std::vector<std::int32_t> words = builder.build();
+  const BatchView batch(words.data());
+  EXPECT_EQ(batch.num_sequences(), 3);
+  EXPECT_EQ(batch.num_rows(), 6);
+  EXPECT_EQ(batch.num_logit_rows(), 3);
+  EXPECT_EQ(batch.num_pages(), 5);
+  EXPECT_EQ(to_vector(batch.logit_rows()), (std::vector<std::int32_t>{2, 4, 5}));
+
+  const BatchSequence& first = batch.sequences()[0];
+  EXPECT_EQ(first.first_row, 0);
+  EXPECT_EQ(first.num_rows, 3);
+  EXPECT_EQ(first.context, 0);
+  EXPECT_EQ(first.slot, 4);
+  EXPECT_EQ(first.fresh, 1);
+  EXPECT_EQ(first.logit_row, 0);
+  EXPECT_EQ(first.sampling.temperature, 0.5F);
+  EXPECT_EQ(first.sampling.top_k, 3);
+  EXPECT_EQ(first.sampling.seed_low, 0xfedcba98U);
+  EXPECT_EQ(first.sampling.step, 6);
+  EXPECT_EQ(to_vector(batch.pages(first)), one_page);
+
+  const BatchSequence& second = batch.sequences()[1];
+  EXPECT_EQ(second.first_row, 3);
+  EXPECT_EQ(second.fresh, 0);
+  EXPECT_EQ(second.logit_row, -1) << "draws nothing";
+  EXPECT_EQ(to_vector(batch.pages(second)), three_pages);
+
+  const BatchSequence& third = batch.sequences()[2];
+  EXPECT_EQ(third.logit_row, 2) << "draws from its last row";
+  EXPECT_EQ(to_vector(batch.pages(third)), one_page);
+
+  struct Row {
+    std::int32_t token, position, sequence;
+  };
+  const std::vector<Row> rows = {{11, 0, 0},  {12, 1, 0}, {13, 2, 0},
+                                 {-3, 47, 1}, {7, 14, 2}, {8, 15, 2}};
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    EXPECT_EQ(batch.rows()[r].token, rows[r].token) << r;
+    EXPECT_EQ(batch.rows()[r].position, rows[r].position) << r;
+    EXPECT_EQ(batch.rows()[r].sequence, rows[r].sequence) << r;
+  }
+}
+
+TEST(BatchTest, OfNothingIsAHeader) {
+  const BatchBuilder builder;
+  const std::vector<std::int32_t> words = builder.build();
+  const BatchView batch(words.data());
+  EXPECT_EQ(batch.num_sequences(), 0);
+  EXPECT_EQ(batch.num_rows(), 0);
+  EXPECT_TRUE(batch.sequences().empty());
+  EXPECT_TRUE(batch.rows().empty());
+  EXPECT_TRUE(batch.logit_rows().empty());
+  EXPECT_TRUE(batch.pages().empty());
+  EXPECT_EQ(builder.context_tokens(), 0);
+  EXPECT_FALSE(builder.has_repetition_penalty());
+}
+
+TEST(BatchTest, ThrowsWhenThePagesDoNotCoverTheTokens) {
+  const std::vector<std::int32_t> tokens(2);
+  const std::vector<std::int32_t> pages = {0, 1};
+  BatchBuilder builder;
+  builder.add({.context = 30, .tokens = tokens, .pages = pages, .sampling = {}},
+              BatchBuilder::LogitRows::last);  // just fits
+  try {
+    builder.add({.context = 31, .tokens = tokens, .pages = pages, .sampling = {}},
+                BatchBuilder::LogitRows::last);
+    FAIL() << "33 tokens in 32 places";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "2 pages of 16 tokens cannot hold 31 cached and 2 new tokens");
+  }
+  EXPECT_EQ(builder.num_sequences(), 1) << "the refused one left nothing behind";
+  EXPECT_EQ(builder.num_rows(), 2);
+}
+
+TEST(BatchTest, KnowsOfARepetitionPenaltyAnywhere) {
+  const std::vector<std::int32_t> token = {0};
+  BatchBuilder builder;
+  builder.add({.tokens = token, .pages = token, .sampling = {}}, BatchBuilder::LogitRows::last);
+  EXPECT_FALSE(builder.has_repetition_penalty());
+  builder.add({.tokens = token, .pages = token, .sampling = {.repetition_penalty = 0.9F}},
+              BatchBuilder::LogitRows::none);
+  EXPECT_TRUE(builder.has_repetition_penalty());
+}
+
+}  // namespace
+}  // namespace sluice

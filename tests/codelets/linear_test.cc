@@ -1,0 +1,195 @@
+// linear() and gated_linear() over oneDNN's packed panels.
+#include "codelets/kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <tuple>
+
+#include "codelets/kernels/linear_ref.h"
+#include "tests/codelets/codelet_data.h"
+
+namespace sluice {
+namespace {
+
+using test::Random;
+
+std::vector<double> reference_of(const test::Operand& x, const test::Operand& weight,
+                                 const float* bias, std::int64_t rows, std::int64_t in,
+                                 std::int64_t out) {
+  std::vector<double> y(static_cast<std::size_t>(rows * out));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::vector<double> row(x.values.begin() + r * in, x.values.begin() + (r + 1) * in);
+    linear_reference(row.data(), weight.values.data(), bias, in, out, y.data() + r * out);
+  }
+  return y;
+}
+
+std::vector<float> run_linear(ThreadPool& pool, const LinearShape& shape, const Buffer& packed,
+                              const std::byte* x, std::int64_t rows, const float* bias = nullptr) {
+  std::vector<float> y(static_cast<std::size_t>(rows * shape.out), -77.0F);
+  linear(pool, {.layout = &PackedLayout::get(shape),
+                .packed = packed.data(),
+                .x = x,
+                .rows = rows,
+                .bias = bias,
+                .dst = y.data()});
+  return y;
+}
+
+class LinearShapesTest : public ::testing::TestWithParam<std::tuple<DType, std::int64_t>> {};
+
+TEST_P(LinearShapesTest, MatchesReferenceForOddSizes) {
+  const auto [dtype, in] = GetParam();
+  Random random(static_cast<std::uint64_t>(in));
+  for (const std::int64_t out : {1, 5, 63, 64, 65, 129, 1000, 2049}) {
+    const test::Weight weight = test::make_weight(random, out, in, dtype);
+    const std::vector<float> bias = random.floats(out);
+    for (const std::int64_t rows : {1, 2, 3, 7, 16, 63, 64, 65, 130}) {
+      if (out * rows > 70'000 && rows != 65) continue;  // two blocks of rows suffice there
+      SCOPED_TRACE(::testing::Message() << "out " << out << ", rows " << rows);
+      const test::Operand x = test::make_operand(random.floats(rows * in), dtype);
+      const float* with_bias = rows % 2 == 1 ? bias.data() : nullptr;
+      test::expect_close(
+          run_linear(test::pool_of(3), {in, out, dtype}, weight.packed, x.data(), rows, with_bias),
+          reference_of(x, weight.plain, with_bias, rows, in, out),
+          test::tolerance(dtype, test::GemmInput::exact, DType::f32));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LinearShapesTest,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::Values(1, 3, 63, 65, 127)),
+                         [](const auto& case_info) {
+                           return test::name_of(std::get<0>(case_info.param)) + "_in" +
+                                  std::to_string(std::get<1>(case_info.param));
+                         });
+
+class LinearTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(LinearTest, RowHasTheSameBitsInEveryBatchPlaceAndNumberOfThreads) {
+  constexpr std::int64_t all_rows = 130;
+  for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1},
+                                                                                  {3, 65},
+                                                                                  {63, 63},
+                                                                                  {72, 200},
+                                                                                  {127, 129},
+                                                                                  {200, 1000},
+                                                                                  {333, 2049},
+                                                                                  {1024, 96}}) {
+    Random random(static_cast<std::uint64_t>(in * out));
+    const LinearShape shape{in, out, GetParam()};
+    const test::Weight weight = test::make_weight(random, out, in, GetParam());
+    const test::Operand x = test::make_operand(random.floats(all_rows * in), GetParam());
+    const std::vector<float> expected =
+        run_linear(test::pool_of(1), shape, weight.packed, x.data(), all_rows);
+    for (const int threads : {1, 2, 3, 7}) {
+      for (const std::int64_t rows : {1, 2, 3, 7, 8, 16, 17, 33, 63, 64, 65, 130}) {
+        for (const std::int64_t first : {0, 1, 63, 129}) {
+          if (first + rows > all_rows || (threads > 2 && first == 1)) continue;
+          const std::byte* from =
+              x.data() + static_cast<std::size_t>(first * in) * size_bytes(GetParam());
+          const std::vector<float> part =
+              run_linear(test::pool_of(threads), shape, weight.packed, from, rows);
+          ASSERT_EQ(
+              std::memcmp(part.data(), expected.data() + first * out, part.size() * sizeof(float)),
+              0)
+              << "in " << in << ", out " << out << ": rows " << first << " to " << first + rows - 1
+              << " alone on " << threads << " threads differ from the same of " << all_rows;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, PanelsCoverTheColumnsOnceAndFitTheWeight) {
+  for (const std::int64_t out : {1, 5, 63, 64, 65, 129, 1000, 2049, 50'272}) {
+    const PackedLayout& layout = PackedLayout::get(LinearShape{64, out, GetParam()});
+    std::int64_t covered = 0;
+    for (std::int64_t panel = 0; panel < layout.num_panels(); ++panel) {
+      EXPECT_EQ(layout.first_column(panel), covered);
+      EXPECT_GT(layout.panel_columns(panel), 0);
+      EXPECT_EQ(layout.panel_offset_bytes(panel) % 64, 0U);
+      covered += layout.panel_columns(panel);
+    }
+    EXPECT_EQ(covered, out);
+    const auto plain_bytes = static_cast<std::size_t>(64 * out) * size_bytes(GetParam());
+    EXPECT_GE(layout.size_bytes(), plain_bytes);
+    EXPECT_EQ(&layout, &PackedLayout::get(LinearShape{64, out, GetParam()}));
+  }
+}
+
+TEST_P(LinearTest, NoRowsIsNoWork) {
+  const LinearShape shape{3, 5, GetParam()};
+  Random random(1);
+  const test::Weight weight = test::make_weight(random, 5, 3, GetParam());
+  EXPECT_TRUE(run_linear(test::pool_of(2), shape, weight.packed, nullptr, 0).empty());
+}
+
+TEST_P(LinearTest, StoresInItsOwnTypeAndAccumulates) {
+  constexpr std::int64_t in = 65;
+  constexpr std::int64_t out = 129;
+  constexpr std::int64_t rows = 67;
+  Random random(5);
+  const LinearShape shape{in, out, GetParam()};
+  const test::Weight weight = test::make_weight(random, out, in, GetParam());
+  const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
+  std::vector<double> expected = reference_of(x, weight.plain, nullptr, rows, in, out);
+
+  const auto elements = static_cast<std::size_t>(rows * out);
+  std::vector<std::byte> stored(elements * size_bytes(GetParam()));
+  LinearCall call{.layout = &PackedLayout::get(shape),
+                  .packed = weight.packed.data(),
+                  .x = x.data(),
+                  .rows = rows,
+                  .dst = stored.data(),
+                  .dst_dtype = GetParam()};
+  linear(test::pool_of(3), call);
+  test::expect_close(test::to_floats(stored.data(), rows * out, GetParam()), expected,
+                     test::tolerance(GetParam(), test::GemmInput::exact, GetParam()));
+
+  std::vector<float> residual = random.floats(rows * out, 3.0);
+  for (std::size_t i = 0; i < elements; ++i) expected[i] += static_cast<double>(residual[i]);
+  call.epilogue = Epilogue::accumulate;
+  call.dst = residual.data();
+  call.dst_dtype = DType::f32;
+  linear(test::pool_of(3), call);
+  test::expect_close(residual, expected,
+                     test::tolerance(GetParam(), test::GemmInput::exact, DType::f32));
+}
+
+TEST_P(LinearTest, GatedPairIsTheProductOfItsHalves) {
+  constexpr std::int64_t in = 63;
+  Random random(9);
+  for (const std::int64_t out : {1, 65, 333}) {
+    const test::Weight gate = test::make_weight(random, out, in, GetParam());
+    const test::Weight up = test::make_weight(random, out, in, GetParam());
+    for (const std::int64_t rows : {1, 66}) {
+      const test::Operand x = test::make_operand(random.floats(rows * in, 2.0), GetParam());
+      std::vector<double> expected = reference_of(x, up.plain, nullptr, rows, in, out);
+      const std::vector<double> gates = reference_of(x, gate.plain, nullptr, rows, in, out);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        expected[i] *= gates[i] / (1 + std::exp(-gates[i]));
+      }
+      std::vector<std::byte> h(expected.size() * size_bytes(GetParam()));
+      gated_linear(test::pool_of(3),
+                   {.layout = &PackedLayout::get(LinearShape{in, out, GetParam()}),
+                    .packed_gate = gate.packed.data(),
+                    .packed_up = up.packed.data(),
+                    .x = x.data(),
+                    .rows = rows,
+                    .activation = Epilogue::silu,
+                    .dst = h.data()});
+      test::expect_close(test::to_floats(h.data(), rows * out, GetParam()), expected,
+                         test::tolerance(GetParam(), test::GemmInput::exact, GetParam()));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, LinearTest, ::testing::Values(DType::f32, DType::bf16),
+                         [](const auto& case_info) { return test::name_of(case_info.param); });
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,438 @@
+#include "codelets/sampling/sampling.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "tests/codelets/codelet_data.h"
+#include "tests/support/engine.h"
+#include "tests/support/golden.h"
+
+namespace sluice {
+namespace {
+
+using test::Random;
+
+std::vector<std::uint32_t> seen_set(std::span<const std::int32_t> history, std::int64_t vocab) {
+  std::vector<std::uint32_t> seen(static_cast<std::size_t>(seen_words(vocab)));
+  for (const std::int32_t token : history) {
+    seen[static_cast<std::size_t>(token) / 32] |= 1U << (token % 32);
+  }
+  return seen;
+}
+
+std::vector<float> probabilities_of(std::span<const float> logits, const SamplingRow& row,
+                                    std::span<const std::int32_t> history = {}) {
+  const std::vector<std::uint32_t> seen =
+      seen_set(history, static_cast<std::int64_t>(logits.size()));
+  std::vector<float> probabilities(logits.size());
+  token_probabilities(logits, row, history.empty() ? nullptr : seen.data(), probabilities);
+  return probabilities;
+}
+
+double largest_difference(std::span<const float> a, std::span<const double> b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+  }
+  return largest;
+}
+
+/// The rows of sampling.safetensors; their number is this test's parameter.
+class SamplingGoldenTest : public ::testing::Test {
+ protected:
+  static constexpr std::size_t num_rows = 24;
+  static constexpr std::size_t vocab = 97;
+  static constexpr std::size_t longest_history = 31;
+
+  SamplingRow settings(std::size_t row) const {
+    return {.temperature = golden_.floats("temperature").at(row),
+            .top_p = golden_.floats("top_p").at(row),
+            .min_p = golden_.floats("min_p").at(row),
+            .repetition_penalty = golden_.floats("repetition_penalty").at(row),
+            .top_k = golden_.ints("top_k").at(row)};
+  }
+  std::vector<float> logits(std::size_t row) const {
+    const std::vector<float> all = golden_.floats("logits");
+    return {all.begin() + static_cast<std::ptrdiff_t>(row * vocab),
+            all.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab)};
+  }
+  std::vector<std::int32_t> history(std::size_t row) const {
+    const std::vector<std::int32_t> all = golden_.ints("history");
+    std::vector<std::int32_t> ids(
+        all.begin() + static_cast<std::ptrdiff_t>(row * longest_history),
+        all.begin() + static_cast<std::ptrdiff_t>((row + 1) * longest_history));
+    std::erase(ids, -1);
+    return ids;
+  }
+  /// Transformers' own, computed in double.
+  std::vector<double> expected(std::size_t row) const {
+    const std::vector<double> all = golden_.doubles("probabilities_f64");
+    return {all.begin() + static_cast<std::ptrdiff_t>(row * vocab),
+            all.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab)};
+  }
+
+  test::GoldenFile golden_{std::string(SLUICE_TEST_DATA_DIR) + "/golden", "sampling.safetensors"};
+};
+
+TEST_F(SamplingGoldenTest, ProbabilitiesAreTransformersOwn) {
+  ASSERT_EQ(golden_.floats("temperature").size(), num_rows);
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    const std::vector<float> result = probabilities_of(logits(row), settings(row), history(row));
+    EXPECT_LT(largest_difference(result, expected(row)), 1e-5) << "row " << row;
+    for (std::size_t i = 0; i < vocab; ++i) {  // what is masked is masked, not merely small
+      EXPECT_TRUE(expected(row)[i] != 0 || result[i] == 0.0F) << "row " << row << ", token " << i;
+    }
+  }
+}
+
+TEST_F(SamplingGoldenTest, ReferenceIsTransformersOwn) {
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    const std::vector<double> result =
+        token_probabilities_reference(logits(row), settings(row), history(row));
+    double largest = 0;
+    for (std::size_t i = 0; i < vocab; ++i) {
+      largest = std::max(largest, std::abs(result[i] - expected(row)[i]));
+    }
+    // The settings are f32 here, double there.
+    EXPECT_LT(largest, 1e-6) << "row " << row;
+  }
+}
+
+TEST(SamplingTest, MatchesReferenceOverRandomSettings) {
+  Random random(91);
+  int compared = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::int64_t vocab = 1 + random.below(300);
+    const std::vector<float> logits = random.floats(vocab, 8.0);
+    SamplingRow row;
+    row.temperature = static_cast<float>(0.3 + 2 * random.uniform());
+    row.top_p = trial % 3 == 0 ? 1.0F : static_cast<float>(random.uniform());
+    row.min_p = trial % 4 == 0 ? static_cast<float>(random.uniform() * 0.5) : 0.0F;
+    row.top_k = static_cast<std::int32_t>(trial % 2 == 0 ? random.below(vocab + 20) : 0);
+    row.repetition_penalty = trial % 5 == 0 ? 1.3F : 1.0F;
+    std::vector<std::int32_t> history(40);
+    for (std::int32_t& token : history) token = static_cast<std::int32_t>(random.below(vocab));
+    const std::vector<double> expected = token_probabilities_reference(logits, row, history);
+    const std::vector<float> result = probabilities_of(logits, row, history);
+    EXPECT_NEAR(std::accumulate(result.begin(), result.end(), 0.0), 1.0, 1e-5) << trial;
+    // A token whose threshold lies within rounding may fall on either side.
+    SamplingRow looser = row;
+    looser.top_p = row.top_p < 1.0F ? row.top_p * 1.0001F : 1.0F;
+    looser.min_p = row.min_p * 0.9999F;
+    SamplingRow tighter = row;
+    tighter.top_p = row.top_p < 1.0F ? row.top_p * 0.9999F : 1.0F;
+    tighter.min_p = row.min_p * 1.0001F;
+    if (token_probabilities_reference(logits, looser, history) !=
+        token_probabilities_reference(logits, tighter, history)) {
+      continue;
+    }
+    ++compared;
+    EXPECT_LT(largest_difference(result, expected), 1e-5) << trial;
+  }
+  EXPECT_GT(compared, 250);
+}
+
+TEST(SamplingTest, GreedyTakesTheLowestIdAmongEquals) {
+  const std::vector<float> logits = {1, 5, -2, 5, 5, 0};
+  EXPECT_EQ(probabilities_of(logits, {}), (std::vector<float>{0, 1, 0, 0, 0, 0}));
+  const std::vector<float> minus = {-3, -3, -3};
+  EXPECT_EQ(probabilities_of(minus, {}), (std::vector<float>{1, 0, 0}));
+  // The penalty comes first: 5 / 1.25 = 4 for token 1, so token 3 is the first of the largest.
+  const std::vector<std::int32_t> history = {1};
+  EXPECT_EQ(probabilities_of(logits, {.repetition_penalty = 1.25F}, history),
+            (std::vector<float>{0, 0, 0, 1, 0, 0}));
+}
+
+TEST(SamplingTest, ThrowsOnNaN) {
+  std::vector<float> logits(50, 1.0F);
+  logits[37] = std::numeric_limits<float>::quiet_NaN();
+  for (const float temperature : {0.0F, 0.7F}) {
+    try {
+      probabilities_of(logits, {.temperature = temperature});
+      FAIL() << "NaN has no probability";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("token 37"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(SamplingTest, LeavesOutWhatIsMinusInfinity) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = {0, -infinity, 0, -infinity};
+  EXPECT_EQ(probabilities_of(logits, {.temperature = 1.0F}), (std::vector<float>{0.5, 0, 0.5, 0}));
+  EXPECT_EQ(probabilities_of(logits, {}), (std::vector<float>{1, 0, 0, 0}));
+}
+
+TEST(UniformDrawTest, DependsOnSeedAndStepOnly) {
+  SamplingRow row{.seed_low = 7, .seed_high = 1, .step = 3};
+  const double drawn = uniform_draw(row);
+  row.temperature = 2.0F;
+  row.top_k = 5;
+  EXPECT_EQ(uniform_draw(row), drawn);
+  std::set<double> all;
+  for (const std::uint32_t low : {0U, 1U, 7U, 0xffffffffU}) {
+    for (const std::uint32_t high : {0U, 1U, 0x80000000U}) {
+      for (const std::int32_t step : {0, 1, 2, 1000, 0x7fffffff}) {
+        const double u = uniform_draw({.seed_low = low, .seed_high = high, .step = step});
+        EXPECT_GE(u, 0.0);
+        EXPECT_LT(u, 1.0);
+        all.insert(u);
+      }
+    }
+  }
+  EXPECT_EQ(all.size(), 4U * 3U * 5U) << "two of them drew the same number";
+}
+
+/// Sequences that each draw from the same logits.
+std::vector<std::int32_t> draw(std::span<const float> logits, std::span<const SamplingRow> rows) {
+  const auto vocab = static_cast<std::int64_t>(logits.size());
+  const std::vector<std::int32_t> zero = {0};
+  BatchBuilder builder;
+  std::vector<float> all_logits;
+  for (const SamplingRow& row : rows) {
+    builder.add({.slot = static_cast<std::int32_t>(builder.num_sequences()),
+                 .tokens = zero,
+                 .pages = zero,
+                 .sampling = row},
+                BatchBuilder::LogitRows::last);
+    all_logits.insert(all_logits.end(), logits.begin(), logits.end());
+  }
+  const std::vector<std::int32_t> words = builder.build();
+  std::vector<std::int32_t> slot_tokens(rows.size(), -1);
+  std::vector<std::int32_t> tokens(rows.size(), -7);
+  const SamplingArgs args{.tag = {}, .vocab_size = vocab};
+  sampling_cpu(test::cpu(), {.args = &args,
+                             .batch = BatchView(words.data()),
+                             .logits = all_logits.data(),
+                             .slot_tokens = slot_tokens.data(),
+                             .tokens = tokens.data()});
+  EXPECT_EQ(tokens, slot_tokens);
+  return tokens;
+}
+
+TEST(SamplingDrawTest, SameSeedAndStepDrawTheSameToken) {
+  const std::vector<float> logits = Random(3).floats(97, 1.0);
+  std::vector<SamplingRow> rows;
+  for (std::uint32_t i = 0; i < 60; ++i) {
+    rows.push_back({.temperature = 1.0F,
+                    .seed_low = i % 20,
+                    .seed_high = 5,
+                    .step = static_cast<std::int32_t>(i % 20)});
+  }
+  const std::vector<std::int32_t> tokens = draw(logits, rows);
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(tokens[i], tokens[i + 20]) << i;
+  EXPECT_GT(std::set<std::int32_t>(tokens.begin(), tokens.end()).size(), 5U) << "all the same";
+  EXPECT_EQ(draw(logits, rows), tokens) << "in a second run";
+}
+
+enum class Vary : std::uint8_t { seed, step };
+
+class SamplingFrequencyTest : public ::testing::TestWithParam<Vary> {
+ protected:
+  /// Pearson's statistic of the counts; tokens of fewer than 5 expected draws share one cell.
+  struct ChiSquare {
+    double statistic = 0;
+    double degrees = -1;
+    /// Exceeded by chance about once in ten million tries (six standard deviations).
+    double bound() const { return degrees + 6 * std::sqrt(2 * degrees); }
+  };
+  static ChiSquare chi_square(const std::vector<int>& counts, std::span<const float> probabilities,
+                              int draws) {
+    ChiSquare result;
+    double rare = 0;
+    double rare_counted = 0;
+    const auto add = [&](double counted, double wanted) {
+      result.statistic += (counted - wanted) * (counted - wanted) / wanted;
+      ++result.degrees;
+    };
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const double wanted = static_cast<double>(probabilities[i]) * draws;
+      if (wanted >= 5) {
+        add(counts[i], wanted);
+      } else {
+        rare += wanted;
+        rare_counted += counts[i];
+      }
+    }
+    if (rare > 0) add(rare_counted, rare);
+    return result;
+  }
+};
+
+TEST_P(SamplingFrequencyTest, MatchTheProbabilities) {
+  const std::vector<float> logits = Random(17).floats(97, 2.0);
+  const SamplingRow settings{.temperature = 0.9F, .top_p = 0.95F, .top_k = 50};
+  constexpr int draws = 20'000;
+  constexpr int at_once = 1000;
+  std::vector<int> counts(logits.size());
+  for (int done = 0; done < draws; done += at_once) {
+    std::vector<SamplingRow> rows(at_once, settings);
+    for (int i = 0; i < at_once; ++i) {
+      SamplingRow& row = rows[static_cast<std::size_t>(i)];
+      row.seed_low = GetParam() == Vary::seed ? static_cast<std::uint32_t>(done + i) : 12345U;
+      row.step = GetParam() == Vary::step ? done + i : 4;
+    }
+    for (const std::int32_t token : draw(logits, rows)) ++counts[static_cast<std::size_t>(token)];
+  }
+  const std::vector<float> probabilities = probabilities_of(logits, settings);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    EXPECT_TRUE(counts[i] == 0 || probabilities[i] > 0) << "token " << i << " was left out";
+  }
+  const ChiSquare right = chi_square(counts, probabilities, draws);
+  EXPECT_GT(right.degrees, 20);
+  EXPECT_LT(right.statistic, right.bound());
+
+  SamplingRow warmer = settings;  // a wrong distribution fails
+  warmer.temperature = 1.0F;
+  const ChiSquare wrong = chi_square(counts, probabilities_of(logits, warmer), draws);
+  EXPECT_GT(wrong.statistic, wrong.bound());
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, SamplingFrequencyTest, ::testing::Values(Vary::seed, Vary::step),
+                         [](const auto& case_info) {
+                           return case_info.param == Vary::seed ? "seeds" : "steps";
+                         });
+
+/// A running batch of `slots` with a repetition penalty, one iteration after the other.
+class SeenTest : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t vocab = 40;
+  static constexpr std::int64_t slots = 3;
+
+  struct Sequence {
+    std::int32_t slot;
+    bool fresh;
+    std::vector<std::int32_t> tokens;
+    bool draws;
+  };
+
+  /// Greedy with a penalty so strong that no seen token with a positive logit wins.
+  std::vector<std::int32_t> iterate(const std::vector<Sequence>& sequences) {
+    BatchBuilder builder;
+    const std::vector<std::int32_t> pages = {0};
+    bool any = false;
+    for (const Sequence& sequence : sequences) {
+      any = any || sequence.draws;
+      builder.add({.slot = sequence.slot,
+                   .fresh = sequence.fresh,
+                   .tokens = sequence.tokens,
+                   .pages = pages,
+                   .sampling = {.repetition_penalty = 1000.0F}},
+                  sequence.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+    }
+    const std::vector<std::int32_t> words = builder.build();
+    std::vector<float> logits;  // 1, 0.99, 0.98...: the lowest id that is not seen yet wins
+    for (std::int64_t r = 0; r < builder.num_logit_rows(); ++r) {
+      for (std::int64_t i = 0; i < vocab; ++i) {
+        logits.push_back(1.0F - 0.01F * static_cast<float>(i));
+      }
+    }
+    std::vector<std::int32_t> tokens(sequences.size(), -7);
+    const SamplingArgs args{.tag = {}, .vocab_size = vocab, .has_logits = any, .track_seen = true};
+    sampling_cpu(test::cpu(), {.args = &args,
+                               .batch = BatchView(words.data()),
+                               .logits = any ? logits.data() : nullptr,
+                               .seen = seen_.data(),
+                               .slot_tokens = slot_tokens_.data(),
+                               .tokens = tokens.data()});
+    return tokens;
+  }
+
+  // Memory that someone else left behind: the fresh flag must not rely on zeros.
+  std::vector<std::uint32_t> seen_ =
+      std::vector<std::uint32_t>(static_cast<std::size_t>(slots * seen_words(vocab)), 0xffffffffU);
+  std::vector<std::int32_t> slot_tokens_ = std::vector<std::int32_t>(slots, -1);
+};
+
+TEST_F(SeenTest, PenalisesPromptAndOutputAcrossIterations) {
+  EXPECT_EQ(iterate({{.slot = 1, .fresh = true, .tokens = {0, 2, 33, 2}, .draws = true}}),
+            std::vector<std::int32_t>{1});
+  // -2: the token that slot 1 drew last.
+  for (const std::int32_t expected : {3, 4, 5}) {
+    EXPECT_EQ(iterate({{.slot = 1, .fresh = false, .tokens = {-2}, .draws = true}}),
+              std::vector<std::int32_t>{expected});
+    EXPECT_EQ(slot_tokens_[1], expected);
+  }
+}
+
+TEST_F(SeenTest, FreshFlagForgetsTheSlotsLastSequenceOnly) {
+  iterate({{.slot = 0, .fresh = true, .tokens = {0, 1}, .draws = true},
+           {.slot = 2, .fresh = true, .tokens = {0}, .draws = true}});
+  EXPECT_EQ(slot_tokens_, (std::vector<std::int32_t>{2, -1, 1}));
+  EXPECT_EQ(iterate({{.slot = 2, .fresh = false, .tokens = {-3}, .draws = true},
+                     {.slot = 0, .fresh = true, .tokens = {5}, .draws = true}}),
+            (std::vector<std::int32_t>{2, 0}));
+}
+
+TEST_F(SeenTest, PromptChunksWithoutLogitsCount) {
+  EXPECT_EQ(iterate({{.slot = 0, .fresh = true, .tokens = {0, 1}, .draws = false}}),
+            std::vector<std::int32_t>{-1});
+  EXPECT_EQ(slot_tokens_[0], -1) << "nothing was drawn";
+  EXPECT_EQ(iterate({{.slot = 0, .fresh = false, .tokens = {3}, .draws = false},
+                     {.slot = 1, .fresh = true, .tokens = {0}, .draws = true}}),
+            (std::vector<std::int32_t>{-1, 1}));
+  EXPECT_EQ(iterate({{.slot = 0, .fresh = false, .tokens = {2, 39}, .draws = true}}),
+            std::vector<std::int32_t>{4});
+}
+
+TEST(SamplingTaskTest, DrawsTheSameTokensAsAStarPuTask) {
+  constexpr std::int64_t vocab = 97;
+  Random random(19);
+  const std::vector<std::int32_t> page = {0};
+  BatchBuilder builder;
+  for (std::int32_t s = 0; s < 9; ++s) {
+    const std::vector<std::int32_t> tokens = {s, 2 * s};
+    builder.add({.slot = 8 - s,
+                 .fresh = true,
+                 .tokens = tokens,
+                 .pages = page,
+                 .sampling = {.temperature = 0.3F * static_cast<float>(s),
+                              .repetition_penalty = 1.2F,
+                              .seed_low = static_cast<std::uint32_t>(s)}},
+                s == 4 ? BatchBuilder::LogitRows::none : BatchBuilder::LogitRows::last);
+  }
+  const std::vector<std::int32_t> words = builder.build();
+  const std::vector<float> logits = random.floats(8 * vocab, 3.0);
+  struct State {
+    std::vector<std::uint32_t> seen = std::vector<std::uint32_t>(9 * seen_words(vocab));
+    std::vector<std::int32_t> slot_tokens = std::vector<std::int32_t>(9, -1);
+    std::vector<std::int32_t> tokens = std::vector<std::int32_t>(9, -7);
+    bool operator==(const State&) const = default;
+  };
+  SamplingArgs args{.tag = {}, .vocab_size = vocab, .has_logits = true, .track_seen = true};
+  State plain;
+  sampling_cpu(test::cpu(), {.args = &args,
+                             .batch = BatchView(words.data()),
+                             .logits = logits.data(),
+                             .seen = plain.seen.data(),
+                             .slot_tokens = plain.slot_tokens.data(),
+                             .tokens = plain.tokens.data()});
+  EXPECT_EQ(plain.tokens[4], -1);
+  EXPECT_EQ(plain.slot_tokens[4], -1);
+
+  test::runtime();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    State task;
+    {
+      const DataHandle batch = DataHandle::of_memory(words.data(), 4 * words.size());
+      const DataHandle rows = DataHandle::of_memory(logits.data(), 4 * logits.size());
+      const DataHandle seen = DataHandle::of_memory(task.seen.data(), 4 * task.seen.size());
+      const DataHandle drawn =
+          DataHandle::of_memory(task.slot_tokens.data(), 4 * task.slot_tokens.size());
+      const DataHandle tokens = DataHandle::of_memory(task.tokens.data(), 4 * task.tokens.size());
+      submit_sampling(dtype, args, {batch, rows, seen, drawn, tokens});
+    }
+    EXPECT_FALSE(run_failure().happened());
+    EXPECT_EQ(task.tokens, plain.tokens);
+    EXPECT_EQ(task.slot_tokens, plain.slot_tokens);
+    EXPECT_EQ(task.seen, plain.seen);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
