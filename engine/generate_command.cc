@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -56,7 +57,7 @@ void declare_options(CommandLine& line) {
        "drop tokens below this share of the likeliest one's probability")  //
       ("repetition-penalty", po::value<float>(),
        "above 1: tokens that occurred are less likely")  //
-      ("seed", po::value<std::uint64_t>(),
+      ("seed", po::value<std::int64_t>(),
        "of the random draws; without it, another one each run")  //
       ("stop", po::value<std::vector<std::string>>(),
        "text that ends the output; may be given again")                          //
@@ -151,7 +152,11 @@ SamplingParams read_sampling(const CommandLine& line, const GenerationDefaults& 
   if (line.given("repetition-penalty")) {
     params.repetition_penalty = in_range(line, "repetition-penalty", 0.01F, 100.0F);
   }
-  params.seed = line.given("seed") ? line.get<std::uint64_t>("seed") : std::random_device()();
+  params.seed = std::random_device()();
+  if (line.given("seed")) {
+    constexpr auto largest = std::numeric_limits<std::int64_t>::max();
+    params.seed = static_cast<std::uint64_t>(in_range<std::int64_t>(line, "seed", 0, largest));
+  }
   return params;
 }
 

@@ -22,6 +22,7 @@ struct Generator::Sequence {
   std::int64_t drawn_tokens = 0;   ///< tokens that submitted iterations draw
   // What is known:
   std::vector<std::int32_t> token_ids;
+  std::int64_t num_received = 0;    ///< token_ids and the end-of-sequence token
   std::int64_t max_new_tokens = 0;  ///< the request's, limited by the context
   bool finished = false;
 
@@ -98,6 +99,7 @@ GenerationStats Generator::run(const std::function<std::optional<Request>()>& ne
                                const GenerationEvents& events, const std::atomic<bool>& interrupt) {
   const Clock::time_point start = Clock::now();
   stats_ = {};
+  waiting_.reset();
   input_ended_ = false;
   std::optional<InFlight> before;
   while (true) {
@@ -123,6 +125,11 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
       return;
     }
     auto pages = kv_.take_pages(KvCache::pages_for(kv_tokens(*waiting_, model_.config())));
+    if (!pages && running_.empty()) {
+      throw Error("request {} needs {} KV pages, the cache has {}; use a smaller --max-tokens",
+                  waiting_->id, KvCache::pages_for(kv_tokens(*waiting_, model_.config())),
+                  kv_.num_pages());
+    }
     if (!pages) return;  // a running sequence will give some back
     auto sequence = std::make_shared<Sequence>();
     sequence->request = std::move(*waiting_);
@@ -186,9 +193,10 @@ void Generator::handle_results(const InFlight& done, const GenerationEvents& eve
 void Generator::take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events) {
   sequence.last_token = Clock::now();
   ++stats_.generated_tokens;
+  ++sequence.num_received;
   const auto& eos = options_.eos_token_ids;
   const bool is_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
-  if (sequence.token_ids.empty()) sequence.first_token = sequence.last_token;
+  if (sequence.num_received == 1) sequence.first_token = sequence.last_token;
   if (is_eos && !sequence.request.ignore_eos) {
     finish(sequence, FinishReason::stop, events);
     return;
@@ -222,7 +230,7 @@ void Generator::finish(Sequence& sequence, FinishReason reason, const Generation
   const bool any_token = sequence.first_token != Clock::time_point();
   if (any_token) {
     completion.time_to_first_token_s = seconds(sequence.first_token - sequence.admitted);
-    const auto later = static_cast<double>(completion.token_ids.size()) - 1;
+    const auto later = static_cast<double>(sequence.num_received) - 1;
     if (later > 0) {
       completion.time_per_output_token_s =
           seconds(sequence.last_token - sequence.first_token) / later;

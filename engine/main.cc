@@ -1,6 +1,11 @@
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <map>
 #include <new>
 #include <string>
@@ -44,22 +49,33 @@ int dispatch(const std::vector<std::string>& words) {
   return command->second({words.begin() + 1, words.end()});
 }
 
+/// Whatever the message quotes (a path, an id), it stays one line.
+void print_error(std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  fmt::print(stderr, "sluice: {}\n", message);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   sluice::install_signal_handlers();
   try {
-    return dispatch({argv + 1, argv + argc});
+    const int status = dispatch({argv + 1, argv + argc});
+    std::cout.flush();
+    if (!std::cout || std::fflush(stdout) != 0) {
+      throw sluice::Error("cannot write to standard output: {}", std::strerror(errno));
+    }
+    return status;
   } catch (const sluice::Interrupted& error) {
-    fmt::print(stderr, "sluice: {}\n", error.what());
+    print_error(error.what());
     return sluice::interrupted_exit_code;
   } catch (const sluice::UsageError& error) {
-    fmt::print(stderr, "sluice: {}\n", error.what());
+    print_error(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "sluice: out of memory; use a smaller model, batch or context\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "sluice: {}\n", error.what());
+    print_error(error.what());
   }
   return 1;
 }

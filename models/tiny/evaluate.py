@@ -71,11 +71,14 @@ def main():
         ids, narrowest = greedy(model, prompt_ids, NEW_TOKENS)
         text = tokenizer.decode(ids, skip_special_tokens=False)
         print(f"[{prompt}]{text}\n  (narrowest lead of the best logit: {narrowest:.4f})\n")
+        run = {"prompt": prompt, "prompt_token_ids": prompt_ids, "greedy_token_ids": ids, "greedy_text": text,
+               "greedy_narrowest_logit_lead": narrowest}
         if number == 0:
-            card |= {"prompt": prompt, "prompt_token_ids": prompt_ids, "greedy_token_ids": ids, "greedy_text": text,
-                     "greedy_narrowest_logit_lead": narrowest,
-                     "greedy_definition": "prompt_token_ids starts with <|begin_of_text|>; greedy_token_ids are the 80 "
-                                          "tokens after it, each of the highest logit, in f32."}
+            card |= run | {"greedy_definition": "prompt_token_ids starts with <|begin_of_text|>; greedy_token_ids are "
+                                                "the 80 tokens after it, each of the highest logit, in f32.",
+                           "more_greedy_runs": []}
+        else:
+            card["more_greedy_runs"].append(run)
     if arguments.write_card:
         (arguments.folder / "card.json").write_text(json.dumps(card, indent=2) + "\n")
 

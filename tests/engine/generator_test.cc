@@ -1,0 +1,286 @@
+// The generator on the embedded model, in f32, where batching changes no token.
+#include "engine/generator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "models/model.h"
+#include "tests/support/engine.h"
+
+namespace sluice {
+namespace {
+
+const std::vector<std::string> prompts = {"Once upon a time",
+                                          "A small fox named Rusty lived in a deep forest.",
+                                          "One night, Anna heard a strange noise. It came from",
+                                          "Mia and Ben",
+                                          "The",
+                                          "Tom had a red kite. He loved to fly it, and one day",
+                                          "Lily"};
+
+const Tokenizer& tokenizer() {
+  static const std::unique_ptr<Tokenizer> instance = open_tokenizer(ModelFiles::open("tiny"));
+  return *instance;
+}
+
+std::vector<Request> requests_of(const std::vector<std::string>& texts, std::int64_t max_tokens) {
+  std::vector<Request> requests;
+  for (const std::string& text : texts) {
+    Request request;
+    request.index = static_cast<std::int64_t>(requests.size());
+    request.id = std::to_string(request.index);
+    request.prompt = text;
+    request.prompt_tokens = tokenizer().encode(text, Tokenizer::SpecialTokens::add);
+    request.max_new_tokens = max_tokens;
+    request.ignore_eos = true;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+std::vector<Request> one_request(std::int64_t max_tokens) {
+  return requests_of({prompts[0]}, max_tokens);
+}
+
+/// What a run gave: completions by index, and the streamed text of each.
+struct Outcome {
+  std::map<std::int64_t, Completion> completions;
+  std::map<std::int64_t, std::string> streamed;
+  GenerationStats stats;
+
+  std::map<std::int64_t, std::vector<std::int32_t>> tokens() const {
+    std::map<std::int64_t, std::vector<std::int32_t>> tokens;
+    for (const auto& [index, completion] : completions) tokens[index] = completion.token_ids;
+    return tokens;
+  }
+};
+
+struct Setting {
+  std::int64_t max_batch = 1;
+  std::int64_t kv_pages = 0;  ///< 0: as many as the contract asks for
+  std::vector<std::int32_t> eos_token_ids = {};
+  std::int64_t prefill_chunk_tokens = 2048;
+  std::int64_t interrupt_after_texts = -1;
+};
+
+class TinyModel {
+ public:
+  explicit TinyModel(int threads = 2) : model_("tiny", DType::f32, threads) {}
+
+  Outcome run(const std::vector<Request>& requests, const Setting& setting = {}) {
+    const ModelConfig& config = model_.loaded().config();
+    std::int64_t longest = 1;
+    for (const Request& request : requests) longest = std::max(longest, kv_tokens(request, config));
+    const std::int64_t pages =
+        setting.kv_pages > 0 ? setting.kv_pages : KvCache::pages_for(longest) * setting.max_batch;
+    KvCache kv(model_.loaded().shape(), config.num_layers, pages);
+    Generator generator(model_.loaded(), kv, &tokenizer(),
+                        {.max_batch = setting.max_batch,
+                         .attention = AttentionForm::fused,
+                         .eos_token_ids = setting.eos_token_ids,
+                         .prefill_chunk_tokens = setting.prefill_chunk_tokens});
+    Outcome outcome;
+    std::atomic<bool> interrupt{setting.interrupt_after_texts == 0};
+    std::int64_t texts = 0;
+    std::size_t next = 0;
+    const GenerationEvents events = {
+        .on_text =
+            [&](const Request& request, const std::string& text) {
+              EXPECT_EQ(find_invalid_utf8(text), std::nullopt);
+              outcome.streamed[request.index] += text;
+              if (++texts == setting.interrupt_after_texts) interrupt = true;
+            },
+        .on_finished =
+            [&](Completion completion) {
+              const std::int64_t index = completion.request.index;
+              EXPECT_EQ(outcome.streamed[index], completion.text);
+              EXPECT_TRUE(outcome.completions.emplace(index, std::move(completion)).second);
+            }};
+    const auto take = [&]() -> std::optional<Request> {
+      return next < requests.size() ? std::optional(requests[next++]) : std::nullopt;
+    };
+    outcome.stats = generator.run(take, events, interrupt);
+    EXPECT_EQ(kv.num_free_pages(), kv.num_pages()) << "KV pages were not given back";
+    return outcome;
+  }
+
+  const ModelConfig& config() const { return model_.loaded().config(); }
+
+ private:
+  test::TestModel model_;
+};
+
+class GeneratorTest : public ::testing::Test, protected TinyModel {};
+
+TEST_F(GeneratorTest, EndsAfterTheTokensAskedFor) {
+  for (const std::int64_t count : {1, 2, 20}) {
+    const Completion done = run(one_request(count)).completions.at(0);
+    EXPECT_EQ(done.token_ids.size(), static_cast<std::size_t>(count));
+    EXPECT_EQ(done.finish_reason, FinishReason::length);
+    EXPECT_EQ(done.text, tokenizer().decode(done.token_ids));
+  }
+}
+
+TEST_F(GeneratorTest, CountsTokens) {
+  const std::vector<Request> requests = requests_of(prompts, 9);
+  std::int64_t prompt_tokens = 0;
+  for (const Request& request : requests) {
+    prompt_tokens += static_cast<std::int64_t>(request.prompt_tokens.size());
+  }
+  const Outcome outcome = run(requests, {.max_batch = 3});
+  EXPECT_EQ(outcome.stats.prompt_tokens, prompt_tokens);
+  EXPECT_EQ(outcome.stats.generated_tokens, 9 * static_cast<std::int64_t>(prompts.size()));
+  EXPECT_GT(outcome.stats.wall_s, 0);
+  for (const auto& [index, completion] : outcome.completions) {
+    EXPECT_GT(completion.time_to_first_token_s, 0) << index;
+    EXPECT_GT(completion.time_per_output_token_s, 0) << index;
+  }
+}
+
+TEST_F(GeneratorTest, NoRequestsGiveNothing) { EXPECT_TRUE(run({}).completions.empty()); }
+
+TEST_F(GeneratorTest, MoreRequestsThanPlacesGiveTheSame) {
+  const std::vector<Request> requests = requests_of(prompts, 24);
+  const auto alone = run(requests, {.max_batch = 1}).tokens();
+  ASSERT_EQ(alone.size(), prompts.size());
+  for (const std::int64_t batch : {2, 3, 7, 16}) {
+    EXPECT_EQ(run(requests, {.max_batch = batch}).tokens(), alone) << batch;
+  }
+  EXPECT_EQ(run(requests, {.max_batch = 3, .prefill_chunk_tokens = 4}).tokens(), alone);
+}
+
+TEST_F(GeneratorTest, RequestsOfDifferentLengthsMakeWayForOthers) {
+  std::vector<Request> requests = requests_of(prompts, 1);
+  for (Request& request : requests) request.max_new_tokens = 1 + 5 * request.index;
+  const Outcome outcome = run(requests, {.max_batch = 2});
+  for (const auto& [index, completion] : outcome.completions) {
+    EXPECT_EQ(completion.token_ids.size(), static_cast<std::size_t>(1 + 5 * index));
+  }
+  EXPECT_EQ(outcome.tokens(), run(requests, {.max_batch = 7}).tokens());
+}
+
+TEST_F(GeneratorTest, RequestThatFindsNoPagesWaits) {
+  const std::vector<Request> requests = requests_of(prompts, 24);
+  const auto alone = run(requests).tokens();
+  std::int64_t longest = 1;
+  for (const Request& request : requests) longest = std::max(longest, kv_tokens(request, config()));
+  const std::int64_t one = KvCache::pages_for(longest);
+  for (const std::int64_t pages : {one, one + 1, 2 * one}) {
+    EXPECT_EQ(run(requests, {.max_batch = 7, .kv_pages = pages}).tokens(), alone) << pages;
+  }
+}
+
+TEST_F(GeneratorTest, FullContextEndsWithLength) {
+  std::vector<Request> requests = one_request(100);
+  std::vector<std::int32_t>& tokens = requests[0].prompt_tokens;
+  for (const std::int64_t room : {12, 1, 0}) {
+    tokens.resize(static_cast<std::size_t>(config().max_positions - room), tokens.back());
+    const Completion done = run(requests).completions.at(0);
+    EXPECT_EQ(done.token_ids.size(), static_cast<std::size_t>(room + 1));
+    EXPECT_EQ(done.finish_reason, FinishReason::length);
+  }
+}
+
+TEST_F(GeneratorTest, EndOfSequenceTokenStops) {
+  std::vector<Request> requests = one_request(20);
+  const std::vector<std::int32_t> tokens = run(requests).completions.at(0).token_ids;
+  const std::int32_t eos = tokens[7];
+  const auto first = std::find(tokens.begin(), tokens.end(), eos);
+  const Setting setting = {.eos_token_ids = {eos}};
+
+  EXPECT_EQ(run(requests, setting).completions.at(0).token_ids, tokens);  // ignored
+
+  requests[0].ignore_eos = false;
+  const Completion stopped = run(requests, setting).completions.at(0);
+  EXPECT_EQ(stopped.token_ids, std::vector<std::int32_t>(tokens.begin(), first));
+  EXPECT_EQ(stopped.finish_reason, FinishReason::stop);
+}
+
+TEST_F(GeneratorTest, StopTextEndsOneSequenceOnly) {
+  std::vector<Request> requests = requests_of(prompts, 24);
+  const Outcome whole = run(requests, {.max_batch = 7});
+  const std::string& text = whole.completions.at(2).text;
+  const std::string stop = text.substr(text.size() / 2, 6);
+  requests[2].stop = {stop};
+  for (const std::int64_t batch : {1, 7}) {
+    const Outcome outcome = run(requests, {.max_batch = batch});
+    const Completion& stopped = outcome.completions.at(2);
+    EXPECT_EQ(stopped.text, text.substr(0, text.find(stop)));
+    EXPECT_EQ(stopped.finish_reason, FinishReason::stop);
+    EXPECT_LT(stopped.token_ids.size(), 24U);
+    EXPECT_EQ(outcome.completions.at(1).token_ids, whole.completions.at(1).token_ids);
+    EXPECT_EQ(outcome.completions.at(6).token_ids, whole.completions.at(6).token_ids);
+  }
+}
+
+TEST_F(GeneratorTest, InterruptEndsWhatRuns) {
+  const std::vector<Request> requests = requests_of(prompts, 400);
+  const auto whole = run(one_request(400)).completions.at(0).token_ids;
+  const Outcome outcome = run(requests, {.max_batch = 2, .interrupt_after_texts = 30});
+  EXPECT_EQ(outcome.completions.size(), 2U);  // the others had not begun
+  for (const auto& [index, completion] : outcome.completions) {
+    EXPECT_EQ(completion.finish_reason, FinishReason::interrupted);
+    EXPECT_LT(completion.token_ids.size(), 30U);
+    EXPECT_EQ(completion.text, tokenizer().decode(completion.token_ids));
+  }
+  const std::vector<std::int32_t>& begun = outcome.completions.at(0).token_ids;
+  EXPECT_TRUE(std::equal(begun.begin(), begun.end(), whole.begin()));
+}
+
+TEST_F(GeneratorTest, InterruptKeepsWhatWasFinished) {
+  std::vector<Request> requests = requests_of(prompts, 400);
+  requests[1].max_new_tokens = 3;
+  const Outcome outcome = run(requests, {.max_batch = 2, .interrupt_after_texts = 40});
+  EXPECT_EQ(outcome.completions.at(1).finish_reason, FinishReason::length);
+  EXPECT_EQ(outcome.completions.at(0).finish_reason, FinishReason::interrupted);
+}
+
+TEST_F(GeneratorTest, InterruptBeforeTheBeginningStartsNothing) {
+  EXPECT_TRUE(run(one_request(5), {.interrupt_after_texts = 0}).completions.empty());
+}
+
+std::vector<Request> sampled_requests() {
+  std::vector<Request> requests = requests_of(prompts, 24);
+  for (Request& request : requests) {
+    request.sampling = {.temperature = 1.2F,
+                        .top_k = 200,
+                        .top_p = 0.97F,
+                        .min_p = 0.001F,
+                        .repetition_penalty = 1.1F,
+                        .seed = 0x123456789ABCULL + static_cast<std::uint64_t>(request.index)};
+  }
+  return requests;
+}
+
+TEST_F(GeneratorTest, SeedReproducesADraw) {
+  std::vector<Request> requests = sampled_requests();
+  const auto tokens = run(requests, {.max_batch = 7}).tokens();
+  EXPECT_EQ(run(requests, {.max_batch = 7}).tokens(), tokens);
+  for (Request& request : requests) request.sampling.seed ^= 1ULL << 40;
+  EXPECT_NE(run(requests, {.max_batch = 7}).tokens(), tokens);
+}
+
+TEST_F(GeneratorTest, SampledTokensDependNeitherOnBatchNorOnOrder) {
+  std::vector<Request> requests = sampled_requests();
+  const auto alone = run(requests).tokens();
+  EXPECT_NE(alone, run(requests_of(prompts, 24)).tokens());
+  for (const std::int64_t batch : {2, 3, 7}) {
+    EXPECT_EQ(run(requests, {.max_batch = batch}).tokens(), alone) << batch;
+  }
+  std::reverse(requests.begin(), requests.end());
+  EXPECT_EQ(run(requests, {.max_batch = 3}).tokens(), alone);
+  std::rotate(requests.begin(), requests.begin() + 3, requests.end());
+  EXPECT_EQ(run(requests, {.max_batch = 2, .prefill_chunk_tokens = 3}).tokens(), alone);
+}
+
+TEST(GeneratorThreadsTest, SampledTokensDoNotDependOnThreads) {
+  const std::vector<Request> requests = sampled_requests();
+  const auto one = TinyModel(1).run(requests, {.max_batch = 3}).tokens();
+  EXPECT_EQ(TinyModel(2).run(requests, {.max_batch = 3}).tokens(), one);
+  EXPECT_EQ(TinyModel(3).run(requests, {.max_batch = 5}).tokens(), one);
+}
+
+}  // namespace
+}  // namespace sluice

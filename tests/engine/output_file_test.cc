@@ -1,0 +1,273 @@
+#include "engine/output_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "engine/prompts.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_error;
+using testing::TemporaryFolder;
+using Mode = OutputFile::Mode;
+
+Completion completion(std::int64_t index, const std::string& text = "text") {
+  Completion done;
+  done.request.index = index;
+  done.request.id = "id-" + std::to_string(index);
+  done.request.prompt = "prompt " + std::to_string(index);
+  done.text = text;
+  done.token_ids = {1, 2};
+  done.finish_reason = FinishReason::length;
+  return done;
+}
+
+std::string lines_of(std::initializer_list<std::int64_t> indices) {
+  std::string text;
+  for (const std::int64_t index : indices) text += completion_line(completion(index)) + "\n";
+  return text;
+}
+
+std::size_t num_entries(const TemporaryFolder& folder) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder.path()),
+                                                std::filesystem::directory_iterator()));
+}
+
+class OutputFileTest : public ::testing::Test {
+ protected:
+  std::string content() const { return read_file(path); }
+
+  TemporaryFolder folder;
+  const std::string path = folder.file("out.jsonl");
+};
+
+TEST_F(OutputFileTest, LineHasTheFields) {
+  const auto line = nlohmann::json::parse(completion_line(completion(3, "a\nb")));
+  EXPECT_EQ(line, (nlohmann::json{{"id", "id-3"},
+                                  {"prompt", "prompt 3"},
+                                  {"text", "a\nb"},
+                                  {"token_ids", {1, 2}},
+                                  {"finish_reason", "length"}}));
+  EXPECT_EQ(completion_line(completion(3, "a\nb")).find('\n'), std::string::npos);
+}
+
+TEST_F(OutputFileTest, LineIsThereAsSoonAsItIsAdded) {
+  OutputFile output(path, Mode::create);
+  output.add(completion(0));
+  EXPECT_EQ(content(), lines_of({0}));
+  output.add(completion(1));
+  EXPECT_EQ(content(), lines_of({0, 1}));
+}
+
+TEST_F(OutputFileTest, LinesArePutIntoInputOrder) {
+  OutputFile output(path, Mode::create);
+  for (const std::int64_t index : {2, 0, 1}) output.add(completion(index));
+  EXPECT_EQ(content(), lines_of({2, 0, 1}));
+  output.put_in_order();
+  EXPECT_EQ(content(), lines_of({0, 1, 2}));
+  EXPECT_EQ(num_entries(folder), 1U);
+}
+
+TEST_F(OutputFileTest, NothingStaysWhenNothingWasFinished) {
+  {
+    OutputFile output(path, Mode::create);
+    output.put_in_order();
+  }
+  EXPECT_EQ(num_entries(folder), 0U);
+}
+
+TEST_F(OutputFileTest, ExistingFileIsNotTouchedByDefault) {
+  folder.write("out.jsonl", "precious");
+  expect_error([&] { OutputFile(path, Mode::create); },
+               {path, "exists", "--resume", "--overwrite"});
+  EXPECT_EQ(content(), "precious");
+}
+
+TEST_F(OutputFileTest, OverwriteKeepsTheOldContentUntilTheFirstLine) {
+  folder.write("out.jsonl", "old and much longer than the line that comes instead of it\n" +
+                                std::string(1000, 'x'));
+  const std::string before = content();
+  { const OutputFile unused(path, Mode::overwrite); }
+  EXPECT_EQ(content(), before);
+  OutputFile output(path, Mode::overwrite);
+  output.add(completion(0));
+  EXPECT_EQ(content(), lines_of({0}));
+}
+
+TEST_F(OutputFileTest, ResumeKeepsFinishedLines) {
+  folder.write("out.jsonl", lines_of({3, 1}));
+  OutputFile output(path, Mode::resume);
+  EXPECT_EQ(output.finished(),
+            (std::map<std::string, std::string>{{"id-1", "prompt 1"}, {"id-3", "prompt 3"}}));
+  output.place_finished("id-1", 1);
+  output.place_finished("id-3", 3);
+  output.add(completion(2));
+  output.add(completion(0));
+  output.put_in_order();
+  EXPECT_EQ(content(), lines_of({0, 1, 2, 3}));
+}
+
+TEST_F(OutputFileTest, ResumeWithoutAFileStartsOne) {
+  OutputFile output(path, Mode::resume);
+  EXPECT_TRUE(output.finished().empty());
+  output.add(completion(0));
+  EXPECT_EQ(content(), lines_of({0}));
+}
+
+TEST_F(OutputFileTest, ResumeDropsALineThatWasCutOff) {
+  const std::string whole = lines_of({0, 1});
+  for (const std::size_t length : {whole.size() - 1, whole.size() - 20, lines_of({0}).size() + 1}) {
+    folder.write("out.jsonl", whole.substr(0, length));
+    OutputFile output(path, Mode::resume);
+    EXPECT_EQ(output.finished().size(), 1U);
+    output.place_finished("id-0", 0);
+    output.put_in_order();
+    EXPECT_EQ(content(), lines_of({0})) << length;
+    output.add(completion(1));
+    EXPECT_EQ(content(), whole) << length;
+  }
+}
+
+TEST_F(OutputFileTest, ResumeOfACutOffFirstLineStartsAnew) {
+  folder.write("out.jsonl", lines_of({0}).substr(0, 30));
+  OutputFile output(path, Mode::resume);
+  EXPECT_TRUE(output.finished().empty());
+  output.add(completion(0));
+  EXPECT_EQ(content(), lines_of({0}));
+}
+
+TEST_F(OutputFileTest, ResumeRefusesForeignFiles) {
+  for (const std::string& foreign :
+       {std::string("some notes\n"), std::string("one line of notes without an end"),
+        std::string("{\"id\": 3, \"prompt\": \"a\"}\n"), std::string("{\"id\": \"a\"}\n"),
+        std::string("[]\n"), std::string("\n"), lines_of({0}) + "notes"}) {
+    folder.write("out.jsonl", foreign);
+    expect_error([&] { OutputFile(path, Mode::resume); }, {path, "line ", "--resume"});
+    EXPECT_EQ(content(), foreign);
+  }
+  folder.write("out.jsonl", lines_of({0, 1}) + "notes\n" + lines_of({2}));
+  expect_error([&] { OutputFile(path, Mode::resume); }, {path, "line 3"});
+}
+
+TEST_F(OutputFileTest, SecondWriterIsRefused) {
+  OutputFile first(path, Mode::create);
+  first.add(completion(0));
+  for (const Mode mode : {Mode::resume, Mode::overwrite}) {
+    expect_error([&] { OutputFile(path, mode); }, {path, "another run"});
+  }
+  expect_error([&] { OutputFile(path, Mode::create); }, {path, "exists"});
+  first.add(completion(1));
+  EXPECT_EQ(content(), lines_of({0, 1}));
+}
+
+TEST_F(OutputFileTest, UnwritablePathsAreRefused) {
+  expect_error([&] { OutputFile(folder.path().string(), Mode::create); },
+               {"cannot write", "folder"});
+  expect_error([&] { OutputFile(folder.file("none/out.jsonl"), Mode::create); },
+               {"cannot write", "No such file"});
+  expect_error([&] { OutputFile("/proc/out.jsonl", Mode::create); }, {"cannot write /proc"});
+  std::filesystem::create_symlink("/dev/full", folder.file("full"));
+  expect_error([&] { OutputFile(folder.file("full"), Mode::overwrite); },
+               {"cannot write", "regular file"});
+}
+
+/// Files cannot grow beyond a size meanwhile, as on a full disk.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &old_limit_);
+    const rlimit small = {bytes, old_limit_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallDisk() {
+    setrlimit(RLIMIT_FSIZE, &old_limit_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+ private:
+  rlimit old_limit_ = {};
+  void (*old_handler_)(int);
+};
+
+TEST_F(OutputFileTest, FullDiskLeavesWholeLines) {
+  OutputFile output(path, Mode::create);
+  {
+    const SmallDisk disk(lines_of({0, 1}).size() + 30);
+    output.add(completion(0));
+    output.add(completion(1));
+    expect_error([&] { output.add(completion(2)); }, {"cannot write", path, "File too large"});
+  }
+  EXPECT_EQ(content(), lines_of({0, 1}));
+  output.add(completion(2));
+  EXPECT_EQ(content(), lines_of({0, 1, 2}));
+}
+
+TEST_F(OutputFileTest, FullDiskAtTheFirstLineLeavesNothing) {
+  {
+    const SmallDisk disk(10);
+    OutputFile output(path, Mode::create);
+    expect_error([&] { output.add(completion(0)); }, {"cannot write", path});
+  }
+  EXPECT_EQ(num_entries(folder), 0U);
+}
+
+TEST_F(OutputFileTest, FullDiskWhilePuttingInOrderLeavesTheLines) {
+  OutputFile output(path, Mode::create);
+  for (const std::int64_t index : {1, 0}) output.add(completion(index));
+  {
+    const SmallDisk disk(20);
+    expect_error([&] { output.put_in_order(); }, {"cannot write", path});
+  }
+  EXPECT_EQ(content(), lines_of({1, 0}));
+  EXPECT_EQ(num_entries(folder), 1U);
+}
+
+class WriteFileTest : public ::testing::Test {
+ protected:
+  TemporaryFolder folder;
+  const std::string path = folder.file("stats.json");
+};
+
+TEST_F(WriteFileTest, WritesAndReplaces) {
+  write_file(path, "one, and longer");
+  write_file(path, "two");
+  EXPECT_EQ(read_file(path), "two");
+  EXPECT_EQ(num_entries(folder), 1U);
+}
+
+TEST_F(WriteFileTest, FullDiskLeavesWhatWasThere) {
+  write_file(path, "old");
+  {
+    const SmallDisk disk(10);
+    expect_error([&] { write_file(path, std::string(100, 'x')); }, {"cannot write", path});
+  }
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(num_entries(folder), 1U);
+}
+
+TEST_F(WriteFileTest, FolderIsRefused) {
+  expect_error([&] { write_file(folder.path().string(), "x"); }, {"cannot write"});
+  expect_error([&] { write_file(folder.file("none/x"), "x"); }, {"cannot write", "No such file"});
+}
+
+TEST_F(WriteFileTest, DeviceIsWrittenToAndNotReplaced) {
+  std::filesystem::create_symlink("/dev/null", folder.file("null"));
+  write_file(folder.file("null"), "x");
+  EXPECT_TRUE(std::filesystem::is_character_file(folder.file("null")));
+  std::filesystem::create_symlink("/dev/full", folder.file("full"));
+  expect_error([&] { write_file(folder.file("full"), "x"); }, {"cannot write", "No space left"});
+  EXPECT_TRUE(std::filesystem::is_character_file(folder.file("full")));
+  EXPECT_EQ(num_entries(folder), 2U);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,149 @@
+#include "engine/prompts.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_error;
+
+std::vector<PromptLine> parse(std::string_view text) { return parse_prompts(text, "p.jsonl"); }
+
+void expect_refused(std::string_view text, std::initializer_list<std::string_view> parts) {
+  expect_error([&] { parse(text); }, parts);
+}
+
+std::string good_lines(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += "{\"prompt\": \"a\"}\n";
+  return text;
+}
+
+TEST(PromptsTest, ReadsTextAndTokenIds) {
+  const auto prompts = parse(
+      "{\"id\": \"x\", \"prompt\": \"caf\xC3\xA9 \\u00e9\", \"other\": [1]}\n"
+      "{\"id\": 7, \"prompt_token_ids\": [0, 2147483647]}\n"
+      "{\"prompt\": \"no id\"}\n");
+  ASSERT_EQ(prompts.size(), 3U);
+  EXPECT_EQ(prompts[0].line, 1);
+  EXPECT_EQ(prompts[0].id, "x");
+  EXPECT_EQ(prompts[0].prompt, "caf\xC3\xA9 \xC3\xA9");
+  EXPECT_EQ(prompts[1].id, "7");
+  EXPECT_EQ(prompts[1].prompt_token_ids, (std::vector<std::int32_t>{0, 2147483647}));
+  EXPECT_EQ(prompts[2].id, "3");
+}
+
+TEST(PromptsTest, EmptyLinesAreSkippedButCounted) {
+  const auto prompts = parse("\n  \t\r\n{\"prompt\": \"a\"}\n\n{\"prompt\": \"b\"}\n\n");
+  ASSERT_EQ(prompts.size(), 2U);
+  EXPECT_EQ(prompts[0].line, 3);
+  EXPECT_EQ(prompts[1].line, 5);
+  EXPECT_EQ(prompts[1].id, "5");
+}
+
+TEST(PromptsTest, WindowsLineEndsAndAMissingLastOneAreFine) {
+  const auto prompts = parse("{\"prompt\": \"a\"}\r\n{\"prompt\": \"b\"}");
+  ASSERT_EQ(prompts.size(), 2U);
+  EXPECT_EQ(prompts[0].prompt, "a");
+  EXPECT_EQ(prompts[1].prompt, "b");
+}
+
+TEST(PromptsTest, ByteOrderMarkIsSkipped) {
+  EXPECT_EQ(parse("\xEF\xBB\xBF{\"prompt\": \"a\"}\n").front().prompt, "a");
+}
+
+TEST(PromptsTest, BrokenLineIsNamed) {
+  const std::string text = good_lines(36) + "{\"prompt\": \"a\n" + good_lines(3);
+  expect_refused(text, {"p.jsonl, line 37", "not valid JSON"});
+  expect_refused("{\"prompt\": \"a\"} {}\n", {"p.jsonl, line 1", "not valid JSON", "column 17"});
+}
+
+TEST(PromptsTest, LineThatIsNoObjectIsRefused) {
+  expect_refused(good_lines(1) + "[\"a\"]\n", {"p.jsonl, line 2", "expected an object"});
+  expect_refused("\"a\"\n", {"p.jsonl, line 1", "expected an object"});
+}
+
+TEST(PromptsTest, LineWithoutPromptIsRefused) {
+  expect_refused(good_lines(2) + "{\"text\": \"a\"}\n", {"p.jsonl, line 3", "\"prompt\""});
+  expect_refused("{\"prompt\": 3}\n", {"p.jsonl, line 1", "\"prompt\""});
+  expect_refused("{\"prompt\": null}\n", {"p.jsonl, line 1", "\"prompt\""});
+}
+
+TEST(PromptsTest, EmptyPromptIsRefused) {
+  expect_refused(good_lines(4) + "{\"prompt\": \"\"}\n", {"p.jsonl, line 5", "empty"});
+}
+
+TEST(PromptsTest, InvalidUtf8IsRefusedWithItsPlace) {
+  expect_refused(good_lines(1) + "{\"prompt\": \"\xFF\"}\n",
+                 {"p.jsonl, line 2", "invalid UTF-8 at byte 13", "UTF-8"});
+  expect_refused("{\"prompt\": \"\xED\xA0\x80\"}\n", {"p.jsonl, line 1", "invalid UTF-8"});
+  expect_refused("{\"prompt\": \"\\ud800\"}\n", {"p.jsonl, line 1", "not valid JSON"});
+}
+
+TEST(PromptsTest, IdsMustDiffer) {
+  expect_refused("{\"id\": \"x\", \"prompt\": \"a\"}\n\n{\"id\": \"x\", \"prompt\": \"b\"}\n",
+                 {"p.jsonl, line 3", "\"x\"", "line 1"});
+  expect_refused("{\"prompt\": \"a\"}\n{\"id\": 1, \"prompt\": \"b\"}\n",
+                 {"p.jsonl, line 2", "\"1\"", "line 1"});
+  expect_refused("{\"id\": \"a\\nb\", \"prompt\": \"a\"}\n{\"id\": \"a\\nb\", \"prompt\": \"b\"}\n",
+                 {"p.jsonl, line 2", "\"a\\nb\""});
+}
+
+TEST(PromptsTest, IdIsTextOrAWholeNumber) {
+  EXPECT_EQ(parse("{\"id\": -7, \"prompt\": \"a\"}").front().id, "-7");
+  EXPECT_EQ(parse("{\"id\": \"\", \"prompt\": \"a\"}").front().id, "");
+  for (const std::string_view id : {"1.5", "null", "true", "[1]", "{}"}) {
+    expect_refused(good_lines(1) + fmt::format("{{\"id\": {}, \"prompt\": \"a\"}}\n", id),
+                   {"p.jsonl, line 2", "\"id\""});
+  }
+}
+
+TEST(PromptsTest, BadTokenIdsAreRefused) {
+  for (const std::string_view ids : {"[]", "7", "\"7\"", "{}", "null"}) {
+    expect_refused(fmt::format("{{\"prompt_token_ids\": {}}}\n", ids),
+                   {"p.jsonl, line 1", "\"prompt_token_ids\" must be"});
+  }
+  for (const std::string_view id :
+       {"-1", "2147483648", "18446744073709551615", "1.0", "1e3", "\"7\"", "null", "[1]"}) {
+    expect_refused(fmt::format("{{\"prompt_token_ids\": [1, {}]}}\n", id),
+                   {"p.jsonl, line 1", "\"prompt_token_ids\" has", "no token id"});
+  }
+}
+
+TEST(PromptsTest, DeepNestingIsRefusedOrIgnoredButNeverOverflowsTheStack) {
+  const std::string deep = std::string(300000, '[') + std::string(300000, ']');
+  expect_refused(fmt::format("{{\"prompt_token_ids\": [{}]}}\n", deep), {"p.jsonl, line 1"});
+  expect_refused(deep + "\n", {"p.jsonl, line 1"});
+  expect_refused(std::string(300000, '['), {"p.jsonl, line 1", "not valid JSON"});
+  EXPECT_EQ(parse(fmt::format("{{\"prompt\": \"a\", \"other\": {}}}\n", deep)).size(), 1U);
+}
+
+TEST(PromptsTest, MessageStaysShortForALongLine) {
+  try {
+    parse("{\"prompt\": \"" + std::string(100000, 'a') + "\n");
+    FAIL() << "a cut-off line was accepted";
+  } catch (const Error& error) {
+    EXPECT_LT(std::string(error.what()).size(), 500U);
+  }
+}
+
+TEST(PromptsTest, FileWithoutPromptsIsRefused) {
+  expect_refused("", {"p.jsonl", "no prompts"});
+  expect_refused("\n \r\n", {"p.jsonl", "no prompts"});
+}
+
+TEST(PromptsTest, UnreadableFileIsRefused) {
+  const testing::TemporaryFolder folder;
+  const std::string missing = folder.file("missing.jsonl");
+  expect_error([&] { read_prompts(missing); }, {"cannot read", missing});
+  expect_error([&] { read_prompts(folder.path().string()); },
+               {"cannot read", folder.path().string(), "folder"});
+  folder.write("p.jsonl", "{\"prompt\": \"a\"}\n");
+  EXPECT_EQ(read_prompts(folder.file("p.jsonl")).size(), 1U);
+}
+
+}  // namespace
+}  // namespace sluice
