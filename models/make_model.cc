@@ -110,18 +110,18 @@ std::string index_json(const std::vector<Shard>& shards) {
 }
 
 /// A file being written; every failure throws Error with the system's reason.
-class OutputFile {
+class NewFile {
  public:
-  explicit OutputFile(const fs::path& path)
+  explicit NewFile(const fs::path& path)
       : path_(path.string()),
         descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) fail(errno);
   }
-  ~OutputFile() {
+  ~NewFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
 
   void write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
@@ -206,14 +206,15 @@ void check_space(const fs::path& target, std::uint64_t bytes) {
 }
 
 void write_text(const fs::path& path, std::string_view text) {
-  OutputFile file(path);
+  NewFile file(path);
   file.write(text);
   file.close();
 }
 
+/// `report` hears of every chunk's bytes.
 void write_shard(const fs::path& path, const Shard& shard, const MakeModelOptions& options,
-                 std::vector<std::byte>& buffer) {
-  OutputFile file(path);
+                 std::vector<std::byte>& buffer, const std::function<void(std::uint64_t)>& report) {
+  NewFile file(path);
   file.write(safetensors_header(shard, options.dtype));
   for (const Entry& entry : shard.entries) {
     for (std::uint64_t done = 0; done < entry.bytes; done += buffer.size()) {
@@ -222,6 +223,7 @@ void write_shard(const fs::path& path, const Shard& shard, const MakeModelOption
       fill_random(entry.role, entry.name, options.seed, options.dtype,
                   done / size_bytes(options.dtype), chunk);
       file.write(chunk);
+      report(chunk.size());
     }
   }
   file.close();
@@ -241,8 +243,13 @@ void write_model(const ModelConfig& config, const std::string& out_dir,
 
   FolderInProgress folder(target);
   std::vector<std::byte> buffer(kBufferBytes);
+  std::uint64_t done_bytes = 0;
+  const auto report = [&](std::uint64_t bytes) {
+    done_bytes += bytes;
+    if (options.progress) options.progress(done_bytes, total_bytes(shards));
+  };
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    write_shard(folder.path() / shard_name(i, shards.size()), shards[i], options, buffer);
+    write_shard(folder.path() / shard_name(i, shards.size()), shards[i], options, buffer, report);
   }
   if (shards.size() > 1) {
     write_text(folder.path() / "model.safetensors.index.json", index_json(shards));
@@ -253,8 +260,8 @@ void write_model(const ModelConfig& config, const std::string& out_dir,
 }
 
 void make_model(const std::string& shape, const std::string& out_dir, DType dtype,
-                std::uint64_t seed) {
-  write_model(find_shape(shape), out_dir, {.dtype = dtype, .seed = seed});
+                std::uint64_t seed, const MakeModelProgress& progress) {
+  write_model(find_shape(shape), out_dir, {.dtype = dtype, .seed = seed, .progress = progress});
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,12 +42,15 @@ const ModelConfig& find_shape(const std::string& name);
 std::shared_ptr<const WeightSource> random_weights(const ModelConfig& config, DType dtype,
                                                    std::uint64_t seed);
 
+/// Called with the bytes written so far and in all; what it throws ends the work.
+using MakeModelProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
 /// Writes a Hugging Face folder with random weights: config.json, generation_config.json, sharded
 /// safetensors. The same values as random_weights. Nothing half-written stays behind on failure.
 /// There is no tokenizer in it: prompts can be given as token ids only, until tokenizer files are
 /// copied there. Throws Error (unwritable, disk full, exists, or a shape that has no checkpoint
 /// format).
 void make_model(const std::string& shape, const std::string& out_dir, DType dtype,
-                std::uint64_t seed);
+                std::uint64_t seed, const MakeModelProgress& progress = {});
 
 }  // namespace sluice
