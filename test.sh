@@ -102,6 +102,7 @@ sources_and_keys() {
   ninja -C build/release -t deps |
     awk -v root="$PWD/" '
       /^[^ ].*: #deps/ { source = ""; headers = ""; next }
+      { sub(/^ +\.\.\/\.\.\//, " " root) }  # ccache makes paths relative to the build folder
       /^ / && index($1, root) == 1 { if (source == "") source = $1; else headers = headers " " $1; next }
       /^$/ && source ~ /\.cc$/ && !seen[source]++ { print source headers }' |
     while read -r source headers; do
