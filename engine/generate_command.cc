@@ -185,6 +185,7 @@ std::vector<std::vector<int>> choose_domains(const Settings& settings) {
                threads, cores);
   }
   std::vector<int> domain;
+  domain.reserve(static_cast<std::size_t>(threads));
   for (int i = 0; i < threads; ++i)
     domain.push_back(topology.cores[static_cast<std::size_t>(i % cores)]);
   return {domain};
