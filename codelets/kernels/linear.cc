@@ -25,6 +25,12 @@ using dnnl::memory;
 /// can be dealt out to threads.
 constexpr std::int64_t block_rows = 64;
 
+/// Held while oneDNN compiles a primitive: one at a time in the process.
+std::mutex& creation_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 dnnl::engine& cpu_engine() {
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
@@ -122,6 +128,8 @@ class Gemm {
 struct PackedLayout::Impl {
   memory::desc full_panel;  ///< [in, columns]
   memory::desc last_panel;  ///< [in, columns of the last panel]
+  dnnl::reorder pack_full;  ///< from plain rows into full_panel
+  dnnl::reorder pack_last;
 
   Gemm& gemm(const LinearShape& shape, std::int64_t rows, std::int64_t columns,
              bool is_last_panel) {
@@ -133,6 +141,7 @@ struct PackedLayout::Impl {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Gemm>& entry = gemms_[key];
     if (!entry) {
+      const std::lock_guard creation(creation_mutex());
       entry = std::make_unique<Gemm>(shape, is_last_panel ? last_panel : full_panel, rows, columns);
     }
     return *entry;
@@ -156,6 +165,11 @@ memory::desc packed_desc(const LinearShape& shape, std::int64_t columns) {
   return dnnl::matmul::primitive_desc({source, weights, destination}, cpu_engine()).weights_desc();
 }
 
+/// A panel as it lies in W [out, in]: its columns one behind the other.
+memory::desc plain_desc(const LinearShape& shape, std::int64_t columns) {
+  return {{shape.in, columns}, dnnl_type(shape.dtype), memory::format_tag::ba};
+}
+
 /// oneDNN's own exceptions as ours, with the shape in them.
 template <typename Work>
 auto with_onednn(const LinearShape& shape, Work&& work) {
@@ -174,8 +188,15 @@ PackedLayout::PackedLayout(const LinearShape& shape)
   columns_ = choose_panel_columns(shape.out);
   num_panels_ = (shape.out + columns_ - 1) / columns_;
   with_onednn(shape, [&] {
+    const std::lock_guard creation(creation_mutex());
+    const std::int64_t last_columns = panel_columns(num_panels_ - 1);
     impl_->full_panel = packed_desc(shape, columns_);
-    impl_->last_panel = packed_desc(shape, panel_columns(num_panels_ - 1));
+    impl_->last_panel = packed_desc(shape, last_columns);
+    const auto packing = [](const memory::desc& plain, const memory::desc& packed) {
+      return dnnl::reorder({cpu_engine(), plain, cpu_engine(), packed});
+    };
+    impl_->pack_full = packing(plain_desc(shape, columns_), impl_->full_panel);
+    impl_->pack_last = packing(plain_desc(shape, last_columns), impl_->last_panel);
   });
   const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
   panel_bytes_ = aligned(impl_->full_panel.get_size());
@@ -200,13 +221,12 @@ std::int64_t PackedLayout::panel_columns(std::int64_t panel) const {
 
 void PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const {
   with_onednn(shape_, [&] {
-    const std::int64_t columns = panel_columns(panel);
-    const memory::desc plain({shape_.in, columns}, dnnl_type(shape_.dtype), memory::format_tag::ba);
-    memory from(plain, cpu_engine(), const_cast<void*>(rows));
-    memory to(panel == num_panels_ - 1 ? impl_->last_panel : impl_->full_panel, cpu_engine(),
+    const bool is_last = panel == num_panels_ - 1;
+    memory from(plain_desc(shape_, panel_columns(panel)), cpu_engine(), const_cast<void*>(rows));
+    memory to(is_last ? impl_->last_panel : impl_->full_panel, cpu_engine(),
               packed + panel_offset_bytes(panel));
     dnnl::stream stream(cpu_engine());
-    dnnl::reorder(from, to).execute(stream, from, to);
+    (is_last ? impl_->pack_last : impl_->pack_full).execute(stream, from, to);
     stream.wait();
   });
 }
