@@ -556,8 +556,8 @@ TEST(CliStandardOutputTest, FullOrClosedIsAnError) {
 }
 
 TEST(CliMemoryTest, MemoryThatRunsOutIsOneLine) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the address sanitizer needs address space of its own";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need address space of their own";
 #endif
   const TemporaryFolder folder;
   ASSERT_EQ(run_cli({"make-model", "--shape", "opt-125m", "--out", folder.file("opt")}).exit_code,
