@@ -243,10 +243,11 @@ void write_model(const ModelConfig& config, const std::string& out_dir,
 
   FolderInProgress folder(target);
   std::vector<std::byte> buffer(kBufferBytes);
+  const std::uint64_t all_bytes = total_bytes(shards);
   std::uint64_t done_bytes = 0;
   const auto report = [&](std::uint64_t bytes) {
     done_bytes += bytes;
-    if (options.progress) options.progress(done_bytes, total_bytes(shards));
+    if (options.progress) options.progress(done_bytes, all_bytes);
   };
   for (std::size_t i = 0; i < shards.size(); ++i) {
     write_shard(folder.path() / shard_name(i, shards.size()), shards[i], options, buffer, report);

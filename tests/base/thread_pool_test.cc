@@ -158,7 +158,7 @@ TEST(ThreadPoolsTest, ComeAndGoWithoutWork) {
 
 TEST(ThreadPoolsTest, NeedACore) { EXPECT_THROW(ThreadPool({}), Error); }
 
-// Disabled: indices are never given back, so a process can start max_threads threads in its life.
+// More pools, one after the other, than there are thread indices.
 TEST(ThreadPoolsTest, MayBeMadeAndUnmadeForever) {
   for (int made = 0; made < ThreadPool::max_threads + 100; made += 50) {
     ThreadPool pool(cores_for(50));
