@@ -45,7 +45,7 @@ void pause_cpu() {
 }  // namespace
 
 ThreadPool::ThreadPool(std::vector<int> cores, std::function<void()> on_start)
-    : cores_(std::move(cores)), on_start_(std::move(on_start)) {
+    : cores_(std::move(cores)), on_start_(std::move(on_start)), shares_(cores_.size()) {
   if (cores_.empty()) throw Error("a thread pool needs at least one core");
   first_index_ = take_indices(num_threads());
   for (int thread = 1; thread < num_threads(); ++thread) {
@@ -91,8 +91,11 @@ void ThreadPool::enter() {
 void ThreadPool::run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job) {
   if (num_jobs <= 0) return;
   job_ = &job;
-  num_jobs_ = num_jobs;
-  next_job_.store(0, std::memory_order_relaxed);
+  for (std::int64_t thread = 0; thread < num_threads(); ++thread) {
+    Share& share = shares_[static_cast<std::size_t>(thread)];
+    share.next.store(num_jobs * thread / num_threads(), std::memory_order_relaxed);
+    share.end = num_jobs * (thread + 1) / num_threads();
+  }
   if (num_jobs > 1 && !threads_.empty()) {
     const std::uint64_t last = round_.load(std::memory_order_relaxed);
     bool anyone_sleeps = false;
@@ -103,7 +106,7 @@ void ThreadPool::run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job)
     }
     if (anyone_sleeps) wake_.notify_all();
   }
-  work();
+  work(0);
   round_.fetch_or(round_closed, std::memory_order_acq_rel);
   for (int spins = 0; (round_.load(std::memory_order_acquire) & round_threads) != 0; ++spins) {
     pause_cpu();
@@ -112,15 +115,18 @@ void ThreadPool::run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job)
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void ThreadPool::work() {
-  while (true) {
-    const std::int64_t mine = next_job_.fetch_add(1, std::memory_order_relaxed);
-    if (mine >= num_jobs_) return;
-    try {
-      (*job_)(mine);
-    } catch (...) {
-      const std::lock_guard lock(failure_mutex_);
-      if (!failure_) failure_ = std::current_exception();
+void ThreadPool::work(int thread) {
+  for (int offset = 0; offset < num_threads(); ++offset) {
+    Share& share = shares_[static_cast<std::size_t>((thread + offset) % num_threads())];
+    while (true) {
+      const std::int64_t mine = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (mine >= share.end) break;
+      try {
+        (*job_)(mine);
+      } catch (...) {
+        const std::lock_guard lock(failure_mutex_);
+        if (!failure_) failure_ = std::current_exception();
+      }
     }
   }
 }
@@ -149,7 +155,7 @@ void ThreadPool::thread_main(int thread) {
       joined = round_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
     }
     if (!joined) continue;
-    work();
+    work(thread);
     round_.fetch_sub(1, std::memory_order_release);
   }
 }

@@ -48,8 +48,9 @@ class ThreadPool {
   /// Makes the calling thread this pool's thread 0: binds it and gives it its index.
   void enter();
 
-  /// Calls job(i) once for each i in [0, num_jobs), spread over the threads as they become free,
-  /// and returns when all are done. An exception of a job is thrown here, after the others have
+  /// Calls job(i) once for each i in [0, num_jobs) and returns when all are done. Each thread works
+  /// through its own run of neighbouring jobs (what it reads next in memory lies behind what it
+  /// reads now), then helps the others with theirs. An exception of a job is thrown here, after the others have
   /// ended. One caller at a time.
   void run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job);
 
@@ -60,7 +61,7 @@ class ThreadPool {
 
  private:
   void thread_main(int thread);
-  void work();
+  void work(int thread);
 
   /// Takes `count` consecutive free thread indices. Throws Error when there are not as many.
   static int take_indices(int count);
@@ -73,9 +74,12 @@ class ThreadPool {
 
   // One round of jobs. Threads take job numbers until none are left. A thread that comes too late
   // for a round is not waited for: on a busy machine it may have no core at the moment.
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
   const FunctionRef<void(std::int64_t)>* job_ = nullptr;
-  std::int64_t num_jobs_ = 0;
-  std::atomic<std::int64_t> next_job_{0};
+  std::vector<Share> shares_;  ///< one a thread
   /// Number of the round, whether it is closed to newcomers, and how many threads work on it.
   std::atomic<std::uint64_t> round_{round_closed};
   static constexpr std::uint64_t round_one = 1U << 16;

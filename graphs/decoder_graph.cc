@@ -51,8 +51,8 @@ struct DecoderGraph::Chain {
     x = DataHandle::temporary(bytes(shape.hidden_size, sizeof(float)));
     if (shape.rope) rope = DataHandle::temporary(bytes(shape.head_dim, sizeof(float)));
     q = DataHandle::temporary(bytes(shape.q_size(), element));
-    context = DataHandle::temporary(bytes(shape.q_size(), element));
-    h = DataHandle::temporary(bytes(shape.ffn_size, element));
+    context = DataHandle::temporary(bytes(activation_stride(shape.q_size(), shape.dtype), element));
+    h = DataHandle::temporary(bytes(activation_stride(shape.ffn_size, shape.dtype), element));
     if (score_columns > 0) {
       scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) *
                                      sizeof(float));

@@ -23,23 +23,27 @@ void submit_attention(const AttentionArgs& args, const AttentionHandles& handles
       {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.out)});
 }
 
-simd::AttentionBlock attention_block_of(const DecoderShape& shape, const BatchView& batch,
-                                        const BatchSequence& sequence, std::int64_t first_row,
-                                        std::int64_t num_rows, std::int64_t kv_head) {
-  simd::AttentionBlock block;
-  block.dtype = shape.dtype;
-  block.head_dim = shape.head_dim;
-  block.group = shape.group_size();
-  block.num_rows = num_rows;
-  block.first_position = sequence.context + first_row - sequence.first_row;
-  block.sliding_window_tokens = shape.sliding_window_tokens;
-  block.scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
-  block.row_stride = shape.q_size();
-  block.page_elements = shape.page_elements();
-  block.k_offset = kv_head * page_tokens * shape.head_dim;
-  block.v_offset = block.k_offset + shape.page_elements() / 2;
-  block.pages = batch.pages(sequence);
-  return block;
+simd::KvHead kv_head_of(const DecoderShape& shape, const BatchView& batch,
+                        const BatchSequence& sequence, const std::byte* slab,
+                        std::int64_t kv_head) {
+  return {.dtype = shape.dtype,
+          .head_dim = shape.head_dim,
+          .padded_head_dim = shape.padded_head_dim(),
+          .slab = slab,
+          .page_elements = shape.page_elements(),
+          .k_offset = shape.k_offset(kv_head),
+          .v_offset = shape.v_offset(kv_head),
+          .pages = batch.pages(sequence)};
+}
+
+simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHead& kv,
+                            std::int64_t position, std::int64_t group, const std::byte* q) {
+  return {.kv = kv,
+          .group = group,
+          .q = q,
+          .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
+          .first_token = simd::first_visible_token(position, shape.sliding_window_tokens),
+          .end_token = position + 1};
 }
 
 }  // namespace sluice

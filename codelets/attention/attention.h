@@ -1,6 +1,6 @@
 #pragma once
 
-#include "codelets/kernels/simd.h"
+#include "codelets/kernels/attention_simd.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/codelet.h"
 #include "codelets/runtime/shape.h"
@@ -20,7 +20,7 @@ struct AttentionOperands {
   BatchView batch{nullptr};
   const std::byte* q = nullptr;     ///< [rows, q_size], dtype
   const std::byte* slab = nullptr;  ///< pages, dtype
-  std::byte* out = nullptr;         ///< [rows, q_size], dtype
+  std::byte* out = nullptr;         ///< [rows, q_size], dtype, rows activation_stride() apart
 };
 void attention_cpu(const CpuContext& cpu, const AttentionOperands& operands);
 
@@ -35,10 +35,12 @@ struct AttentionHandles {
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 
-/// The kernel's view of rows [first_row, +num_rows) of one sequence, for one KV head; shared with
-/// the split pair.
-simd::AttentionBlock attention_block_of(const DecoderShape& shape, const BatchView& batch,
-                                        const BatchSequence& sequence, std::int64_t first_row,
-                                        std::int64_t num_rows, std::int64_t kv_head);
+/// The keys and values of one sequence and KV head; shared with the split pair.
+simd::KvHead kv_head_of(const DecoderShape& shape, const BatchView& batch,
+                        const BatchSequence& sequence, const std::byte* slab,
+                        std::int64_t kv_head);
+/// What a row at `position` asks of it: `q` [group, head_dim] are its `group` first heads.
+simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHead& kv,
+                            std::int64_t position, std::int64_t group, const std::byte* q);
 
 }  // namespace sluice

@@ -1,55 +1,318 @@
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "codelets/attention/attention.h"
+#include "codelets/kernels/bf16_strip.h"
 
 namespace sluice {
 namespace {
 
-/// Query rows of one job: enough to reuse a page's K and V, few enough to spread a prompt over
-/// cores.
-constexpr std::int64_t rows_per_job = 16;
+/// A sequence with as many new rows goes through tiles: fewer share too little of a tile's work.
+constexpr std::int64_t rows_worth_a_tile = 8;
+/// Rows and tokens of a tile.
+constexpr std::int64_t tile_rows = 64;
+constexpr std::int64_t tile_tokens = 2 * strip_columns;
+/// Tokens of one sequence that one job reads. Always cut at the same places, so that a row's bits do
+/// not depend on what else there is to do.
+constexpr std::int64_t chunk_tokens = 512;
 
+/// One KV head of one row (`num_rows` is 0), or of a block of rows that goes through tiles.
 struct Job {
   const BatchSequence* sequence;
   std::int64_t first_row;
   std::int64_t num_rows;
+  std::int64_t kv_head;
+  // Rows only, whose context is cut into `num_chunks` jobs:
+  std::int64_t chunk = 0;
+  std::int64_t num_chunks = 1;
+  std::int64_t parts = 0;    ///< float at which the row's partial results begin
+  std::int64_t counter = 0;  ///< counts the chunks that are done
 };
 
-std::vector<Job> cut(const BatchView& batch) {
-  std::vector<Job> jobs;
-  for (const BatchSequence& sequence : batch.sequences()) {
-    for (std::int64_t done = 0; done < sequence.num_rows; done += rows_per_job) {
-      jobs.push_back(
-          {&sequence, sequence.first_row + done, std::min(rows_per_job, sequence.num_rows - done)});
+class Attention {
+ public:
+  Attention(const CpuContext& cpu, const AttentionOperands& operands)
+      : cpu_(cpu),
+        operands_(operands),
+        shape_(operands.args->shape),
+        out_stride_(activation_stride(shape_.q_size(), shape_.dtype)) {}
+
+  void run() {
+    for (const BatchSequence& sequence : operands_.batch.sequences()) {
+      const bool tiles = sequence.num_rows >= rows_worth_a_tile && shape_.dtype == DType::bf16 &&
+                         shape_.head_dim % 2 == 0 && has_bf16_strips();
+      tiles ? add_tiles(sequence) : add_rows(sequence);
+    }
+    parts_ = reinterpret_cast<float*>(
+        cpu_.workspace.reserve(static_cast<std::size_t>(num_part_floats_) * sizeof(float)));
+    chunks_done_ = std::vector<std::atomic<std::int64_t>>(static_cast<std::size_t>(num_counters_));
+    cpu_.pool.run(static_cast<std::int64_t>(jobs_.size()), [&](std::int64_t i) {
+      const Job& job = jobs_[static_cast<std::size_t>(i)];
+      job.num_rows == 0 ? attend_row(job) : attend_tile(job);
+    });
+  }
+
+ private:
+  static std::int64_t position_of(const Job& job) {
+    return job.sequence->context + job.first_row - job.sequence->first_row;
+  }
+  std::int64_t first_visible(std::int64_t position) const {
+    return simd::first_visible_token(position, shape_.sliding_window_tokens);
+  }
+  const std::byte* q_at(std::int64_t row, std::int64_t head) const {
+    return operands_.q + static_cast<std::size_t>(row * shape_.q_size() + head * shape_.head_dim) *
+                             size_bytes(shape_.dtype);
+  }
+  std::byte* out_at(std::int64_t row, std::int64_t head) const {
+    return operands_.out + static_cast<std::size_t>(row * out_stride_ + head * shape_.head_dim) *
+                               size_bytes(shape_.dtype);
+  }
+
+  void add_tiles(const BatchSequence& sequence) {
+    // The last rows see the most: longest jobs first.
+    for (std::int64_t begin = (sequence.num_rows - 1) / tile_rows * tile_rows; begin >= 0;
+         begin -= tile_rows) {
+      for (std::int64_t head = 0; head < shape_.num_kv_heads; ++head) {
+        jobs_.push_back({&sequence, sequence.first_row + begin,
+                         std::min(tile_rows, sequence.num_rows - begin), head});
+      }
     }
   }
-  std::reverse(jobs.begin(), jobs.end());  // a prompt's last rows see the most: longest jobs first
-  return jobs;
-}
+
+  void add_rows(const BatchSequence& sequence) {
+    for (std::int64_t i = 0; i < sequence.num_rows; ++i) {
+      const std::int64_t position = sequence.context + i;
+      const std::int64_t first_chunk = first_visible(position) / chunk_tokens;
+      const std::int64_t num_chunks = position / chunk_tokens - first_chunk + 1;
+      for (std::int64_t head = 0; head < shape_.num_kv_heads; ++head) {
+        for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+          jobs_.push_back({&sequence, sequence.first_row + i, 0, head, first_chunk + chunk,
+                           num_chunks, num_part_floats_, num_counters_});
+        }
+        ++num_counters_;
+        num_part_floats_ += num_chunks * part_floats();
+      }
+    }
+  }
+
+  std::int64_t part_floats() const {
+    return simd::PartialAttention::num_floats(shape_.group_size(), shape_.padded_head_dim());
+  }
+
+  /// A chunk of a row's context. Who comes last puts the chunks together.
+  void attend_row(const Job& job) {
+    const std::int64_t group = shape_.group_size();
+    const simd::KvHead kv =
+        kv_head_of(shape_, operands_.batch, *job.sequence, operands_.slab, job.kv_head);
+    simd::GroupedQuery query = query_of(shape_, kv, position_of(job), group,
+                                        q_at(job.first_row, job.kv_head * group));
+    query.first_token = std::max(query.first_token, job.chunk * chunk_tokens);
+    query.end_token = std::min(query.end_token, (job.chunk + 1) * chunk_tokens);
+    const std::int64_t first_chunk = first_visible(position_of(job)) / chunk_tokens;
+    float* parts = parts_ + job.parts;
+    float* mine = parts + (job.chunk - first_chunk) * part_floats();
+    thread_local Workspace scratch;
+    simd::attend(query, simd::PartialAttention::at(mine, group, shape_.padded_head_dim()),
+                 scratch.reserve(simd::attend_scratch_bytes(group, shape_.padded_head_dim())));
+    auto& done = chunks_done_[static_cast<std::size_t>(job.counter)];
+    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == job.num_chunks) {
+      simd::combine_attention(query, parts, job.num_chunks,
+                              out_at(job.first_row, job.kv_head * group));
+    }
+  }
+
+  /// Scratch of one tile job.
+  struct Tile {
+    explicit Tile(const DecoderShape& shape)
+        : sum_columns((shape.head_dim + strip_columns - 1) / strip_columns * strip_columns) {
+      thread_local Workspace scratch;
+      std::size_t size_bytes = 0;
+      const auto plan = [&size_bytes](std::int64_t count, std::size_t each) {
+        const std::size_t at = size_bytes;
+        size_bytes += (static_cast<std::size_t>(count) * each + 63) / 64 * 64;
+        return at;
+      };
+      const std::int64_t rows = shape.group_size() * tile_rows;
+      const std::size_t k_at = plan(tile_tokens * shape.head_dim, 2);
+      const std::size_t v_at = plan(tile_tokens * sum_columns, 2);
+      const std::size_t scores_at = plan(tile_rows * tile_tokens, 4);
+      const std::size_t weights_at = plan(tile_rows * tile_tokens, 2);
+      const std::size_t rests_at = plan(tile_rows * tile_tokens, 2);
+      const std::size_t sum_at = plan(rows * sum_columns, 4);
+      const std::size_t maximum_at = plan(rows, 4);
+      const std::size_t denominator_at = plan(rows, 4);
+      std::byte* memory = scratch.reserve(size_bytes);
+      k = reinterpret_cast<std::uint16_t*>(memory + k_at);
+      v = reinterpret_cast<std::uint16_t*>(memory + v_at);
+      scores = reinterpret_cast<float*>(memory + scores_at);
+      weights = reinterpret_cast<std::uint16_t*>(memory + weights_at);
+      rests = reinterpret_cast<std::uint16_t*>(memory + rests_at);
+      sum = reinterpret_cast<float*>(memory + sum_at);
+      maximum = reinterpret_cast<float*>(memory + maximum_at);
+      denominator = reinterpret_cast<float*>(memory + denominator_at);
+      std::fill(sum, sum + rows * sum_columns, 0.0F);
+      std::fill(maximum, maximum + rows, -std::numeric_limits<float>::infinity());
+      std::fill(denominator, denominator + rows, 0.0F);
+    }
+
+    std::int64_t sum_columns;
+    std::uint16_t* k;        ///< strips of 64 tokens, each [head_dim / 2][64][2]
+    std::uint16_t* v;        ///< strips of 64 dims, each [tile_tokens / 2][64][2]
+    float* scores;           ///< [tile_rows, tile_tokens]
+    std::uint16_t* weights;  ///< the same, bf16
+    std::uint16_t* rests;    ///< what weights lack
+    float* sum;              ///< [group, tile_rows, sum_columns]
+    float* maximum;          ///< [group, tile_rows]
+    float* denominator;      ///< [group, tile_rows]
+  };
+
+  /// Tokens that some row of a tile job sees.
+  struct Visible {
+    std::int64_t first, end;
+  };
+
+  /// Puts the keys and values of [first_token, + tile_tokens) side by side. Values that no row sees
+  /// become zero: a weight of zero would not hide a NaN.
+  void gather(const simd::KvHead& kv, std::int64_t first_token, const Visible& visible,
+              const Tile& tile) const {
+    for (std::int64_t token = first_token; token < first_token + tile_tokens;
+         token += page_tokens) {
+      const std::int64_t at = token - first_token;
+      const bool seen = token < visible.end && token + page_tokens > visible.first;
+      gather_keys(kv, seen ? kv.k(token / page_tokens) : nullptr, at, tile);
+      gather_values(kv, seen ? kv.v(token / page_tokens) : nullptr, at, tile);
+      if (!seen) continue;
+      for (std::int64_t t = 0; t < page_tokens; ++t) {
+        if (token + t >= visible.first && token + t < visible.end) continue;
+        clear_value(at + t, tile);
+      }
+    }
+  }
+
+  /// One page of keys (null: zeros) as tokens [at, at + 16) of the tile.
+  void gather_keys(const simd::KvHead& kv, const std::byte* page, std::int64_t at,
+                   const Tile& tile) const {
+    constexpr std::size_t pair_bytes = 4 * page_tokens;
+    std::uint16_t* to = tile.k + at / strip_columns * kv.head_dim * strip_columns +
+                        at % strip_columns * 2;
+    for (std::int64_t pair = 0; pair < kv.head_dim / 2; ++pair, to += 2 * strip_columns) {
+      if (page == nullptr) {
+        std::memset(to, 0, pair_bytes);
+      } else {
+        std::memcpy(to, page + static_cast<std::size_t>(pair) * pair_bytes, pair_bytes);
+      }
+    }
+  }
+
+  void gather_values(const simd::KvHead& kv, const std::byte* page, std::int64_t at,
+                     const Tile& tile) const {
+    for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
+      const std::int64_t columns =
+          page == nullptr ? 0 : std::min(strip_columns, kv.padded_head_dim - strip);
+      for (std::int64_t pair = 0; pair < page_tokens / 2; ++pair) {
+        std::uint16_t* to = tile.v + strip * tile_tokens + (at + 2 * pair) * strip_columns;
+        if (columns > 0) {
+          std::memcpy(to, page + (pair * kv.padded_head_dim + strip) * 4,
+                      static_cast<std::size_t>(columns) * 4);
+        }
+        std::memset(to + 2 * columns, 0, static_cast<std::size_t>(strip_columns - columns) * 4);
+      }
+    }
+  }
+
+  static void clear_value(std::int64_t at, const Tile& tile) {
+    for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
+      std::uint16_t* to = tile.v + strip * tile_tokens + at / 2 * 2 * strip_columns + at % 2;
+      for (std::int64_t i = 0; i < strip_columns; ++i) to[2 * i] = 0;
+    }
+  }
+
+  void attend_tile(const Job& job) {
+    const Tile tile(shape_);
+    const std::int64_t group = shape_.group_size();
+    const std::int64_t position = position_of(job);
+    const Visible visible{first_visible(position), position + job.num_rows};
+    const simd::KvHead kv =
+        kv_head_of(shape_, operands_.batch, *job.sequence, operands_.slab, job.kv_head);
+    for (std::int64_t token = visible.first / tile_tokens * tile_tokens; token < visible.end;
+         token += tile_tokens) {
+      gather(kv, token, visible, tile);
+      for (std::int64_t i = 0; i < group; ++i) {
+        add_tile(job, i, token, std::min(tile_tokens, visible.end - token), tile);
+      }
+    }
+    for (std::int64_t i = 0; i < group; ++i) {
+      for (std::int64_t r = 0; r < job.num_rows; ++r) {
+        simd::store_attention_row(tile.sum + (i * tile_rows + r) * tile.sum_columns,
+                                  tile.denominator[i * tile_rows + r], shape_.head_dim,
+                                  shape_.dtype,
+                                  out_at(job.first_row + r, job.kv_head * group + i));
+      }
+    }
+  }
+
+  /// One head of the job's rows against one tile of tokens, of which the first `num_tokens` count.
+  void add_tile(const Job& job, std::int64_t head_in_group, std::int64_t first_token,
+                std::int64_t num_tokens, const Tile& tile) const {
+    const std::int64_t head = job.kv_head * shape_.group_size() + head_in_group;
+    const std::int64_t columns = (num_tokens + strip_columns - 1) / strip_columns * strip_columns;
+    for (std::int64_t strip = 0; strip < columns; strip += strip_columns) {
+      strip_gemm({.rows = job.num_rows,
+                  .depth = shape_.head_dim,
+                  .a = reinterpret_cast<const std::uint16_t*>(q_at(job.first_row, head)),
+                  .a_stride = shape_.q_size(),
+                  .b = tile.k + strip * shape_.head_dim,
+                  .c = tile.scores + strip,
+                  .c_stride = tile_tokens});
+    }
+    float* sum = tile.sum + head_in_group * tile_rows * tile.sum_columns;
+    simd::softmax_tile({.rows = job.num_rows,
+                        .columns = columns,
+                        .scores = tile.scores,
+                        .stride = tile_tokens,
+                        .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
+                        .first_position = position_of(job),
+                        .first_token = first_token,
+                        .sliding_window_tokens = shape_.sliding_window_tokens,
+                        .weights = tile.weights,
+                        .rests = tile.rests,
+                        .maximum = tile.maximum + head_in_group * tile_rows,
+                        .denominator = tile.denominator + head_in_group * tile_rows,
+                        .sum = sum,
+                        .sum_columns = tile.sum_columns});
+    for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
+      for (const std::uint16_t* weights : {tile.weights, tile.rests}) {
+        strip_gemm({.rows = job.num_rows,
+                    .depth = columns,
+                    .a = weights,
+                    .a_stride = tile_tokens,
+                    .b = tile.v + strip * tile_tokens,
+                    .c = sum + strip,
+                    .c_stride = tile.sum_columns,
+                    .accumulate = true});
+      }
+    }
+  }
+
+  const CpuContext& cpu_;
+  const AttentionOperands& operands_;
+  const DecoderShape& shape_;
+  std::int64_t out_stride_;
+  std::vector<Job> jobs_;
+  std::int64_t num_part_floats_ = 0;
+  std::int64_t num_counters_ = 0;
+  float* parts_ = nullptr;
+  std::vector<std::atomic<std::int64_t>> chunks_done_;
+};
 
 }  // namespace
 
 void attention_cpu(const CpuContext& cpu, const AttentionOperands& operands) {
-  const DecoderShape& shape = operands.args->shape;
-  const std::vector<Job> jobs = cut(operands.batch);
-  const auto num_jobs = static_cast<std::int64_t>(jobs.size()) * shape.num_kv_heads;
-  cpu.pool.run(num_jobs, [&](std::int64_t index) {
-    thread_local Workspace scratch;
-    const Job& job = jobs[static_cast<std::size_t>(index / shape.num_kv_heads)];
-    const std::int64_t kv_head = index % shape.num_kv_heads;
-    simd::AttentionBlock block = attention_block_of(shape, operands.batch, *job.sequence,
-                                                    job.first_row, job.num_rows, kv_head);
-    const std::size_t offset =
-        static_cast<std::size_t>(job.first_row * shape.q_size() +
-                                 kv_head * shape.group_size() * shape.head_dim) *
-        size_bytes(shape.dtype);
-    block.q = operands.q + offset;
-    block.out = operands.out + offset;
-    block.slab = operands.slab;
-    simd::attention_block(block, scratch.reserve(simd::attention_scratch_bytes(
-                                     rows_per_job, shape.group_size(), shape.head_dim)));
-  });
+  Attention(cpu, operands).run();
 }
 
 }  // namespace sluice

@@ -25,8 +25,10 @@ void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;
   const std::int64_t rows = operands.args->tag.num_tokens;
-  std::byte* input = cpu.workspace.reserve(static_cast<std::size_t>(rows * shape.hidden_size) *
-                                           size_bytes(shape.dtype));
+  const std::int64_t x_stride = activation_stride(shape.hidden_size, shape.dtype);
+  const std::int64_t h_stride = activation_stride(shape.ffn_size, shape.dtype);
+  std::byte* input =
+      cpu.workspace.reserve(static_cast<std::size_t>(rows * x_stride) * size_bytes(shape.dtype));
   block_input(cpu.pool, shape,
               {VectorLayout::at(operands.vectors, at.ffn_norm_weight),
                VectorLayout::at(operands.vectors, at.ffn_norm_bias)},
@@ -39,19 +41,23 @@ void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
                             .packed_up = operands.weight,
                             .x = input,
                             .rows = rows,
+                            .x_stride = x_stride,
                             .gate_bias = VectorLayout::at(operands.vectors, at.gate_bias),
                             .up_bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                             .activation = epilogue_of(shape.activation),
-                            .dst = operands.h});
+                            .dst = operands.h,
+                            .dst_stride = h_stride});
   } else {
     linear(cpu.pool, {.layout = &layout,
                       .packed = operands.weight,
                       .x = input,
                       .rows = rows,
+                      .x_stride = x_stride,
                       .bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                       .epilogue = epilogue_of(shape.activation),
                       .dst = operands.h,
-                      .dst_dtype = shape.dtype});
+                      .dst_dtype = shape.dtype,
+                      .dst_stride = h_stride});
   }
 }
 

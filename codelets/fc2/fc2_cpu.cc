@@ -13,6 +13,7 @@ void fc2_cpu(const CpuContext& cpu, const Fc2Operands& operands) {
                     .packed = operands.weight,
                     .x = operands.h,
                     .rows = rows,
+                    .x_stride = activation_stride(shape.ffn_size, shape.dtype),
                     .bias = VectorLayout::at(operands.vectors, at.fc2_bias),
                     .epilogue = Epilogue::accumulate,
                     .dst = operands.x});

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/simd.h"
 
 namespace sluice {
@@ -23,7 +24,15 @@ using dnnl::memory;
 
 /// Rows that one oneDNN call computes: enough to reuse a panel in cache, few enough that many calls
 /// can be dealt out to threads.
-constexpr std::int64_t block_rows = 64;
+constexpr std::int64_t onednn_block_rows = 64;
+/// Rows that pass over a strip at once: a narrow one stays in cache for more of them.
+constexpr std::int64_t strip_block_rows = 256;
+
+/// Our strips run on what oneDNN would run on AVX512_BF16; AMX is faster than both.
+bool computes_with_strips(const LinearShape& shape) {
+  return shape.dtype == DType::bf16 && shape.in % 2 == 0 && has_bf16_strips() &&
+         dnnl_get_effective_cpu_isa() == dnnl_cpu_isa_avx512_core_bf16;
+}
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.
 std::mutex& creation_mutex() {
@@ -54,9 +63,9 @@ std::int64_t choose_panel_columns(std::int64_t out) {
 class Gemm {
  public:
   Gemm(const LinearShape& shape, const memory::desc& weights, std::int64_t rows,
-       std::int64_t columns)
+       std::int64_t columns, std::int64_t x_stride)
       : rows_(rows), columns_(columns), weights_(weights) {
-    source_ = {{rows, shape.in}, dnnl_type(shape.dtype), memory::format_tag::ab};
+    source_ = {{rows, shape.in}, dnnl_type(shape.dtype), memory::dims{x_stride, 1}};
     tile_ = {{rows, columns}, memory::data_type::f32, memory::format_tag::ab};
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -131,9 +140,9 @@ struct PackedLayout::Impl {
   dnnl::reorder pack_full;  ///< from plain rows into full_panel
   dnnl::reorder pack_last;
 
-  Gemm& gemm(const LinearShape& shape, std::int64_t rows, std::int64_t columns,
-             bool is_last_panel) {
-    const std::pair key(rows, columns);
+  Gemm& gemm(const LinearShape& shape, std::int64_t rows, std::int64_t columns, bool is_last_panel,
+             std::int64_t x_stride) {
+    const std::tuple key(rows, columns, x_stride);
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = gemms_.find(key); found != gemms_.end()) return *found->second;
@@ -142,20 +151,24 @@ struct PackedLayout::Impl {
     std::unique_ptr<Gemm>& entry = gemms_[key];
     if (!entry) {
       const std::lock_guard creation(creation_mutex());
-      entry = std::make_unique<Gemm>(shape, is_last_panel ? last_panel : full_panel, rows, columns);
+      entry = std::make_unique<Gemm>(shape, is_last_panel ? last_panel : full_panel, rows, columns,
+                                     x_stride);
     }
     return *entry;
   }
 
  private:
   std::shared_mutex mutex_;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Gemm>> gemms_;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::unique_ptr<Gemm>> gemms_;
 };
 
 namespace {
 
 /// The layout oneDNN likes best for a weight panel. One layout serves every number of rows.
 memory::desc packed_desc(const LinearShape& shape, std::int64_t columns) {
+  if (computes_with_strips(shape)) {  // what `any` becomes, for narrow panels too
+    return {{shape.in, columns}, dnnl_type(shape.dtype), memory::format_tag::BA16a64b2a};
+  }
   constexpr std::int64_t typical_rows = 16;
   const memory::desc source({typical_rows, shape.in}, dnnl_type(shape.dtype),
                             memory::format_tag::ab);
@@ -233,38 +246,99 @@ void PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* p
 
 namespace {
 
-/// The grid of (panel, block of rows) that a call is cut into; each cell is one job.
+template <typename Pointer>
+Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte,
+                                  std::byte>;
+  return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
+}
+
+/// The grid of (columns, rows) that a call is cut into; each cell is one job. Columns are a panel's,
+/// or a strip's where our own kernel computes.
 struct Grid {
+  Grid(const PackedLayout& the_layout, std::int64_t num_rows, std::int64_t wanted_x_stride)
+      : layout(the_layout),
+        rows(num_rows),
+        x_stride(wanted_x_stride != 0 ? wanted_x_stride : the_layout.shape().in),
+        strips(computes_with_strips(the_layout.shape())),
+        block_rows(strips ? strip_block_rows : onednn_block_rows) {}
+
   const PackedLayout& layout;
   std::int64_t rows;
-  std::int64_t num_blocks() const { return (rows + block_rows - 1) / block_rows; }
-  std::int64_t num_jobs() const { return layout.num_panels() * num_blocks(); }
+  std::int64_t x_stride;
+  bool strips;
+  std::int64_t block_rows;
+
+  std::int64_t strips_per_panel() const {
+    return strips ? (layout.panel_columns(0) + strip_columns - 1) / strip_columns : 1;
+  }
+  std::int64_t num_column_blocks() const {
+    if (!strips) return layout.num_panels();
+    return (layout.shape().out + strip_columns - 1) / strip_columns;
+  }
+  std::int64_t num_row_blocks() const { return (rows + block_rows - 1) / block_rows; }
+  std::int64_t num_jobs() const { return num_column_blocks() * num_row_blocks(); }
 
   struct Cell {
-    std::int64_t panel, first_row, num_rows, first_column, num_columns;
+    std::int64_t panel, strip, first_row, num_rows, first_column, num_columns;
   };
   Cell cell(std::int64_t job) const {
-    const std::int64_t panel = job / num_blocks();
-    const std::int64_t first_row = job % num_blocks() * block_rows;
-    return {panel, first_row, std::min(block_rows, rows - first_row), layout.first_column(panel),
-            layout.panel_columns(panel)};
+    const std::int64_t block = job / num_row_blocks();
+    const std::int64_t first_row = job % num_row_blocks() * block_rows;
+    const std::int64_t panel = block / strips_per_panel();
+    const std::int64_t strip = block % strips_per_panel();
+    const std::int64_t in_panel = strip * strip_columns;
+    const std::int64_t left = layout.panel_columns(panel) - in_panel;
+    return {panel,
+            strip,
+            first_row,
+            std::min(block_rows, rows - first_row),
+            layout.first_column(panel) + in_panel,
+            strips ? std::min(strip_columns, left) : left};
   }
 };
 
-/// The compiled GEMMs of a call: for full and last panels, for full and last blocks of rows.
-class GemmSet {
+/// What multiplies a cell's rows by its columns: our strips, or the compiled GEMMs for full and last
+/// panels and blocks of rows.
+class CellGemm {
  public:
-  explicit GemmSet(const Grid& grid) : grid_(grid) {
+  explicit CellGemm(const Grid& grid) : grid_(grid) {
+    if (grid.strips) return;
     const std::int64_t last_panel = grid.layout.num_panels() - 1;
     for (const std::int64_t panel : {std::int64_t{0}, last_panel}) {
-      for (const std::int64_t block : {std::int64_t{0}, grid.num_blocks() - 1}) {
-        const Grid::Cell cell = grid.cell(panel * grid.num_blocks() + block);
+      for (const std::int64_t block : {std::int64_t{0}, grid.num_row_blocks() - 1}) {
+        const Grid::Cell cell = grid.cell(panel * grid.num_row_blocks() + block);
         at(cell) = &grid.layout.impl().gemm(grid.layout.shape(), cell.num_rows, cell.num_columns,
-                                            panel == last_panel);
+                                            panel == last_panel, grid.x_stride);
       }
     }
   }
-  Gemm& operator[](const Grid::Cell& cell) const { return *const_cast<GemmSet*>(this)->at(cell); }
+
+  /// Elements between the rows of a tile.
+  std::int64_t tile_stride(const Grid::Cell& cell) const {
+    return grid_.strips ? strip_columns : cell.num_columns;
+  }
+
+  /// tile = x W^T for the cell; `x` and `packed` are the whole matrices.
+  void run(const Grid::Cell& cell, const void* x, const std::byte* packed, float* tile) const {
+    const LinearShape& shape = grid_.layout.shape();
+    const std::byte* panel = packed + grid_.layout.panel_offset_bytes(cell.panel);
+    const void* rows = advance(x, cell.first_row * grid_.x_stride, shape.dtype);
+    if (!grid_.strips) {
+      const_cast<CellGemm*>(this)->at(cell)->run(rows, panel, tile);
+      return;
+    }
+    const std::int64_t padded_depth = (shape.in + 31) / 32 * 32;
+    strip_gemm({.rows = cell.num_rows,
+                .depth = shape.in,
+                .a = static_cast<const std::uint16_t*>(rows),
+                .a_stride = grid_.x_stride,
+                .b = reinterpret_cast<const std::uint16_t*>(panel) +
+                     cell.strip * padded_depth * strip_columns,
+                .c = tile,
+                .c_stride = strip_columns,
+                .source = StripSource::memory});
+  }
 
  private:
   Gemm*& at(const Grid::Cell& cell) {
@@ -277,18 +351,11 @@ class GemmSet {
   std::array<std::array<Gemm*, 2>, 2> gemms_{};
 };
 
-template <typename Pointer>
-Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte,
-                                  std::byte>;
-  return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
-}
-
 /// This thread's tiles, `count` of them of the cell's size.
-float* thread_tiles(const Grid::Cell& cell, std::int64_t count) {
+float* thread_tiles(std::int64_t elements, std::int64_t count) {
   thread_local Workspace tiles;
-  return reinterpret_cast<float*>(tiles.reserve(
-      static_cast<std::size_t>(count * cell.num_rows * cell.num_columns) * sizeof(float)));
+  return reinterpret_cast<float*>(
+      tiles.reserve(static_cast<std::size_t>(count * elements) * sizeof(float)));
 }
 
 }  // namespace
@@ -296,23 +363,24 @@ float* thread_tiles(const Grid::Cell& cell, std::int64_t count) {
 void linear(ThreadPool& pool, const LinearCall& call) {
   if (call.rows == 0) return;
   const PackedLayout& layout = *call.layout;
-  const LinearShape& shape = layout.shape();
-  with_onednn(shape, [&] {
-    const Grid grid{layout, call.rows};
-    const GemmSet gemms(grid);
+  with_onednn(layout.shape(), [&] {
+    const Grid grid(layout, call.rows, call.x_stride);
+    const CellGemm gemm(grid);
+    const std::int64_t dst_stride = call.dst_stride != 0 ? call.dst_stride : layout.shape().out;
     pool.run(grid.num_jobs(), [&](std::int64_t job) {
       const Grid::Cell cell = grid.cell(job);
-      float* tile = thread_tiles(cell, 1);
-      gemms[cell].run(advance(call.x, cell.first_row * shape.in, shape.dtype),
-                      call.packed + layout.panel_offset_bytes(cell.panel), tile);
+      const std::int64_t stride = gemm.tile_stride(cell);
+      float* tile = thread_tiles(cell.num_rows * stride, 1);
+      gemm.run(cell, call.x, call.packed, tile);
       simd::finish_tile(
           {.epilogue = call.epilogue,
            .rows = cell.num_rows,
            .columns = cell.num_columns,
            .tile = tile,
+           .tile_stride = stride,
            .bias = call.bias == nullptr ? nullptr : call.bias + cell.first_column,
-           .dst = advance(call.dst, cell.first_row * shape.out + cell.first_column, call.dst_dtype),
-           .dst_stride = shape.out,
+           .dst = advance(call.dst, cell.first_row * dst_stride + cell.first_column, call.dst_dtype),
+           .dst_stride = dst_stride,
            .dst_dtype = call.dst_dtype});
     });
   });
@@ -321,36 +389,38 @@ void linear(ThreadPool& pool, const LinearCall& call) {
 void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
   if (call.rows == 0) return;
   const PackedLayout& layout = *call.layout;
-  const LinearShape& shape = layout.shape();
-  with_onednn(shape, [&] {
-    const Grid grid{layout, call.rows};
-    const GemmSet gemms(grid);
+  const DType dtype = layout.shape().dtype;
+  with_onednn(layout.shape(), [&] {
+    const Grid grid(layout, call.rows, call.x_stride);
+    const CellGemm gemm(grid);
+    const std::int64_t dst_stride = call.dst_stride != 0 ? call.dst_stride : layout.shape().out;
     pool.run(grid.num_jobs(), [&](std::int64_t job) {
       const Grid::Cell cell = grid.cell(job);
-      const std::size_t offset = layout.panel_offset_bytes(cell.panel);
-      const void* x = advance(call.x, cell.first_row * shape.in, shape.dtype);
-      float* gate = thread_tiles(cell, 2);
-      float* up = gate + cell.num_rows * cell.num_columns;
-      gemms[cell].run(x, call.packed_gate + offset, gate);
+      const std::int64_t stride = gemm.tile_stride(cell);
+      float* gate = thread_tiles(cell.num_rows * stride, 2);
+      float* up = gate + cell.num_rows * stride;
+      gemm.run(cell, call.x, call.packed_gate, gate);
       simd::finish_tile(
           {.epilogue = call.activation,
            .rows = cell.num_rows,
            .columns = cell.num_columns,
            .tile = gate,
+           .tile_stride = stride,
            .bias = call.gate_bias == nullptr ? nullptr : call.gate_bias + cell.first_column,
            .dst = gate,
-           .dst_stride = cell.num_columns});
-      gemms[cell].run(x, call.packed_up + offset, up);
+           .dst_stride = stride});
+      gemm.run(cell, call.x, call.packed_up, up);
       simd::finish_tile(
           {.epilogue = Epilogue::multiply,
            .rows = cell.num_rows,
            .columns = cell.num_columns,
            .tile = up,
+           .tile_stride = stride,
            .bias = call.up_bias == nullptr ? nullptr : call.up_bias + cell.first_column,
            .operand = gate,
-           .dst = advance(call.dst, cell.first_row * shape.out + cell.first_column, shape.dtype),
-           .dst_stride = shape.out,
-           .dst_dtype = shape.dtype});
+           .dst = advance(call.dst, cell.first_row * dst_stride + cell.first_column, dtype),
+           .dst_stride = dst_stride,
+           .dst_dtype = dtype});
     });
   });
 }

@@ -65,10 +65,12 @@ struct LinearCall {
   const std::byte* packed = nullptr;
   const void* x = nullptr;  ///< [rows, in], the layout's dtype
   std::int64_t rows = 0;
+  std::int64_t x_stride = 0;  ///< elements between rows of x; 0: in
   const float* bias = nullptr;  ///< [out], or null
   Epilogue epilogue = Epilogue::store;
   void* dst = nullptr;  ///< [rows, out]
   DType dst_dtype = DType::f32;
+  std::int64_t dst_stride = 0;  ///< elements between rows of dst; 0: out
 };
 
 /// A row's result is the same bits whatever the other rows, their number and the number of threads.
@@ -83,10 +85,12 @@ struct GatedLinearCall {
   const std::byte* packed_up = nullptr;
   const void* x = nullptr;  ///< [rows, in]
   std::int64_t rows = 0;
+  std::int64_t x_stride = 0;         ///< elements between rows of x; 0: in
   const float* gate_bias = nullptr;  ///< [out], or null
   const float* up_bias = nullptr;    ///< [out], or null
   Epilogue activation = Epilogue::silu;
   void* dst = nullptr;  ///< [rows, out], the layout's dtype
+  std::int64_t dst_stride = 0;  ///< elements between rows of dst; 0: out
 };
 void gated_linear(ThreadPool& pool, const GatedLinearCall& call);
 

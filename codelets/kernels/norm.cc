@@ -9,8 +9,9 @@ namespace sluice {
 void block_input(ThreadPool& pool, const DecoderShape& shape, const NormVectors& norm,
                  const float* x, std::int64_t rows, std::byte* out) {
   const std::int64_t hidden = shape.hidden_size;
+  const std::int64_t stride = activation_stride(hidden, shape.dtype);
   pool.run(rows, [&](std::int64_t r) {
-    std::byte* to = out + static_cast<std::size_t>(r * hidden) * size_bytes(shape.dtype);
+    std::byte* to = out + static_cast<std::size_t>(r * stride) * size_bytes(shape.dtype);
     if (shape.norm_place == NormPlace::pre) {
       simd::norm_row(shape.norm, x + r * hidden, hidden, norm.weight, norm.bias, shape.norm_eps,
                      shape.dtype, to);

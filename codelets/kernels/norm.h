@@ -12,7 +12,7 @@ struct NormVectors {
 };
 
 /// GEMM input of a block: norm(x) for pre-norm models, x itself otherwise, in the shape's dtype.
-/// x [rows, hidden_size] f32; out [rows, hidden_size].
+/// x [rows, hidden_size] f32; out [rows, hidden_size], rows activation_stride() apart.
 void block_input(ThreadPool& pool, const DecoderShape& shape, const NormVectors& norm,
                  const float* x, std::int64_t rows, std::byte* out);
 

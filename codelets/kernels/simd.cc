@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
-
-#include "codelets/runtime/batch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codelets/kernels/simd.cc"
@@ -151,12 +148,13 @@ template <Epilogue Kind>
 void finish(const Tile& tile) {
   const FloatTag d;
   const auto element = static_cast<std::int64_t>(size_bytes(tile.dst_dtype));
+  const std::int64_t stride = tile.tile_stride != 0 ? tile.tile_stride : tile.columns;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     auto* dst = static_cast<unsigned char*>(tile.dst) + r * tile.dst_stride * element;
     const float* other = Kind == Epilogue::accumulate ? reinterpret_cast<const float*>(dst)
-                         : Kind == Epilogue::multiply ? tile.operand + r * tile.columns
+                         : Kind == Epilogue::multiply ? tile.operand + r * stride
                                                       : nullptr;
-    map_row(tile.tile + r * tile.columns, tile.columns, tile.dst_dtype, dst,
+    map_row(tile.tile + r * stride, tile.columns, tile.dst_dtype, dst,
             [&](Vector y, std::int64_t i, std::int64_t some) {
               if (tile.bias != nullptr) y = hn::Add(y, load_some(d, tile.bias, i, some));
               return apply<Kind>(d, y, other == nullptr ? y : load_some(d, other, i, some));
@@ -259,183 +257,6 @@ std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype) {
   return -1;
 }
 
-HWY_INLINE float dot(const float* a, const float* b, std::int64_t n) {
-  const FloatTag d;
-  Vector sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < n; i += lanes())
-    sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-/// y = y * scale; y += weight * x is add_scaled.
-HWY_INLINE void scale_in_place(float* y, float scale, std::int64_t n) {
-  const FloatTag d;
-  const Vector factor = hn::Set(d, scale);
-  for (std::int64_t i = 0; i < n; i += lanes())
-    hn::Store(hn::Mul(hn::Load(d, y + i), factor), d, y + i);
-}
-HWY_INLINE void add_scaled(float* y, float weight, const float* x, std::int64_t n) {
-  const FloatTag d;
-  const Vector factor = hn::Set(d, weight);
-  for (std::int64_t i = 0; i < n; i += lanes()) {
-    hn::Store(hn::MulAdd(factor, hn::Load(d, x + i), hn::Load(d, y + i)), d, y + i);
-  }
-}
-
-/// Scratch of one block: everything f32, rows padded with zeros to whole vectors.
-struct Scratch {
-  std::int64_t stride;
-  float *q, *sum, *k, *v, *maximum, *denominator;
-  Scratch(void* memory, std::int64_t queries, std::int64_t head_dim) : stride(padded(head_dim)) {
-    float* next = static_cast<float*>(memory);
-    const auto take = [&next](std::int64_t count) {
-      float* mine = next;
-      next += padded(count);
-      return mine;
-    };
-    q = take(queries * stride);
-    sum = take(queries * stride);
-    k = take(page_tokens * stride);
-    v = take(page_tokens * stride);
-    maximum = take(queries);
-    denominator = take(queries);
-  }
-};
-
-/// One vector of head_dim elements as f32, its padding zero.
-HWY_INLINE void load_padded(const void* base, std::int64_t offset, std::int64_t n, DType dtype,
-                            float* to) {
-  load_row(static_cast<const unsigned char*>(base) +
-               offset * static_cast<std::int64_t>(size_bytes(dtype)),
-           n, dtype, to);
-  std::fill(to + n, to + padded(n), 0.0F);
-}
-
-void load_queries(const AttentionBlock& block, const Scratch& scratch) {
-  const std::int64_t queries = block.num_rows * block.group;
-  for (std::int64_t query = 0; query < queries; ++query) {
-    float* q = scratch.q + query * scratch.stride;
-    load_padded(block.q,
-                query / block.group * block.row_stride + query % block.group * block.head_dim,
-                block.head_dim, block.dtype, q);
-    scale_in_place(q, block.scale, scratch.stride);
-  }
-}
-
-void attention_block(const AttentionBlock& block, void* memory) {
-  const FloatTag d;
-  const std::int64_t queries = block.num_rows * block.group;
-  const Scratch scratch(memory, queries, block.head_dim);
-  const std::int64_t stride = scratch.stride;
-  load_queries(block, scratch);
-  std::fill(scratch.sum, scratch.sum + queries * stride, 0.0F);
-  std::fill(scratch.maximum, scratch.maximum + queries, -std::numeric_limits<float>::infinity());
-  std::fill(scratch.denominator, scratch.denominator + queries, 0.0F);
-
-  const std::int64_t last_position = block.first_position + block.num_rows - 1;
-  const std::int64_t first_token =
-      first_visible_token(block.first_position, block.sliding_window_tokens);
-  constexpr float unseen = -1e30F;
-  HWY_ALIGN float weights[page_tokens + HWY_MAX_BYTES / sizeof(float)];
-  for (std::int64_t page = first_token / page_tokens; page <= last_position / page_tokens; ++page) {
-    const std::int64_t begin = page * page_tokens;
-    const std::int64_t tokens = std::min(page_tokens, last_position + 1 - begin);
-    const std::int64_t base = block.pages[static_cast<std::size_t>(page)] * block.page_elements;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      load_padded(block.slab, base + block.k_offset + t * block.head_dim, block.head_dim,
-                  block.dtype, scratch.k + t * stride);
-      load_padded(block.slab, base + block.v_offset + t * block.head_dim, block.head_dim,
-                  block.dtype, scratch.v + t * stride);
-    }
-    for (std::int64_t query = 0; query < queries; ++query) {
-      const std::int64_t position = block.first_position + query / block.group;
-      const std::int64_t low = std::max(
-          first_visible_token(position, block.sliding_window_tokens) - begin, std::int64_t{0});
-      const std::int64_t high = std::min(position + 1 - begin, tokens);
-      if (low >= high) continue;
-      std::fill(weights, weights + page_tokens, unseen);
-      float maximum = scratch.maximum[query];
-      for (std::int64_t t = low; t < high; ++t) {
-        weights[t] = dot(scratch.q + query * stride, scratch.k + t * stride, stride);
-        maximum = std::max(maximum, weights[t]);
-      }
-      float* sum = scratch.sum + query * stride;
-      const float shrink = std::exp(scratch.maximum[query] - maximum);
-      if (shrink != 1.0F) scale_in_place(sum, shrink, stride);
-      scratch.maximum[query] = maximum;
-      const Vector shift = hn::Set(d, maximum);
-      for (std::int64_t t = 0; t < page_tokens; t += lanes()) {
-        hn::Store(hn::Exp(d, hn::Sub(hn::Load(d, weights + t), shift)), d, weights + t);
-      }
-      float total = scratch.denominator[query] * shrink;
-      for (std::int64_t t = low; t < high; ++t) {
-        total += weights[t];
-        add_scaled(sum, weights[t], scratch.v + t * stride, stride);
-      }
-      scratch.denominator[query] = total;
-    }
-  }
-  for (std::int64_t query = 0; query < queries; ++query) {
-    float* sum = scratch.sum + query * stride;
-    scale_in_place(sum, 1.0F / scratch.denominator[query], stride);
-    const std::int64_t offset =
-        query / block.group * block.row_stride + query % block.group * block.head_dim;
-    store_row(sum, block.head_dim, block.dtype,
-              static_cast<unsigned char*>(block.out) +
-                  offset * static_cast<std::int64_t>(size_bytes(block.dtype)));
-  }
-}
-
-void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head, float* scores,
-               void* memory) {
-  const Scratch scratch(memory, 1, block.head_dim);
-  load_padded(block.q, row * block.row_stride + head * block.head_dim, block.head_dim, block.dtype,
-              scratch.q);
-  scale_in_place(scratch.q, block.scale, scratch.stride);
-  const std::int64_t position = block.first_position + row;
-  const std::int64_t first = first_visible_token(position, block.sliding_window_tokens);
-  for (std::int64_t token = first; token <= position; ++token) {
-    const std::int64_t page = block.pages[static_cast<std::size_t>(token / page_tokens)];
-    load_padded(block.slab,
-                page * block.page_elements + block.k_offset + token % page_tokens * block.head_dim,
-                block.head_dim, block.dtype, scratch.k);
-    scores[token - first] = dot(scratch.q, scratch.k, scratch.stride);
-  }
-}
-
-void value_row(const AttentionBlock& block, std::int64_t row, std::int64_t head,
-               const float* scores, void* memory) {
-  const Scratch scratch(memory, 1, block.head_dim);
-  const std::int64_t position = block.first_position + row;
-  const std::int64_t first = first_visible_token(position, block.sliding_window_tokens);
-  const std::int64_t count = position + 1 - first;
-  const float maximum = *std::max_element(scores, scores + count);
-  std::fill(scratch.sum, scratch.sum + scratch.stride, 0.0F);
-  float total = 0.0F;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float weight = std::exp(scores[i] - maximum);
-    total += weight;
-    const std::int64_t token = first + i;
-    const std::int64_t page = block.pages[static_cast<std::size_t>(token / page_tokens)];
-    load_padded(block.slab,
-                page * block.page_elements + block.v_offset + token % page_tokens * block.head_dim,
-                block.head_dim, block.dtype, scratch.v);
-    add_scaled(scratch.sum, weight, scratch.v, scratch.stride);
-  }
-  scale_in_place(scratch.sum, 1.0F / total, scratch.stride);
-  store_row(scratch.sum, block.head_dim, block.dtype,
-            static_cast<unsigned char*>(block.out) +
-                (row * block.row_stride + head * block.head_dim) *
-                    static_cast<std::int64_t>(size_bytes(block.dtype)));
-}
-
-std::size_t scratch_bytes(std::int64_t queries, std::int64_t head_dim) {
-  const std::int64_t stride = padded(head_dim);
-  const std::int64_t floats =
-      2 * padded(queries * stride) + 2 * padded(page_tokens * stride) + 2 * padded(queries);
-  return static_cast<std::size_t>(floats) * sizeof(float);
-}
-
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace sluice::simd::HWY_NAMESPACE
@@ -450,10 +271,6 @@ HWY_EXPORT(store_row);
 HWY_EXPORT(load_row);
 HWY_EXPORT(rope_head);
 HWY_EXPORT(find_not_finite);
-HWY_EXPORT(attention_block);
-HWY_EXPORT(score_row);
-HWY_EXPORT(value_row);
-HWY_EXPORT(scratch_bytes);
 HWY_EXPORT(target_name);
 
 const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
@@ -474,21 +291,6 @@ void rope_head(float* x, const float* cos, const float* sin, std::int64_t head_d
 }
 std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype) {
   return HWY_DYNAMIC_DISPATCH(find_not_finite)(x, n, dtype);
-}
-std::size_t attention_scratch_bytes(std::int64_t num_rows, std::int64_t group,
-                                    std::int64_t head_dim) {
-  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(num_rows * group, head_dim);
-}
-void attention_block(const AttentionBlock& block, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(attention_block)(block, scratch);
-}
-void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
-               float* scores, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(score_row)(block, row, head_in_group, scores, scratch);
-}
-void value_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
-               const float* scores, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(value_row)(block, row, head_in_group, scores, scratch);
 }
 
 }  // namespace sluice::simd

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "base/architecture.h"
 #include "base/dtype.h"
@@ -53,54 +52,15 @@ struct Tile {
   Epilogue epilogue = Epilogue::store;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const float* tile = nullptr;     ///< [rows, columns], dense
+  const float* tile = nullptr;     ///< [rows, columns]
+  std::int64_t tile_stride = 0;    ///< elements between rows of tile and operand; 0: columns
   const float* bias = nullptr;     ///< [columns], or null
-  const float* operand = nullptr;  ///< [rows, columns], dense; for Epilogue::multiply
+  const float* operand = nullptr;  ///< [rows, columns]; for Epilogue::multiply
   void* dst = nullptr;             ///< may be `tile`
   std::int64_t dst_stride = 0;     ///< elements between rows of dst
   DType dst_dtype = DType::f32;    ///< f32 or bf16
 };
 /// dst = epilogue(tile + bias)
 void finish_tile(const Tile& tile);
-
-/// Rows of one sequence that attend, for one KV head and the `group` query heads that share it.
-struct AttentionBlock {
-  DType dtype = DType::bf16;  ///< of q, KV and out
-  std::int64_t head_dim = 0;
-  std::int64_t group = 1;
-  std::int64_t num_rows = 0;
-  std::int64_t first_position = 0;         ///< of the first row; the rows are consecutive
-  std::int64_t sliding_window_tokens = 0;  ///< 0: none
-  float scale = 1.0F;                      ///< 1 / sqrt(head_dim)
-  std::int64_t row_stride = 0;             ///< elements between rows of q and of out
-  const void* q = nullptr;                 ///< first row, first head of the group
-  void* out = nullptr;                     ///< likewise
-  const void* slab = nullptr;              ///< pages of `page_elements` each
-  std::int64_t page_elements = 0;
-  std::int64_t k_offset = 0;  ///< elements from a page's start to K [page_tokens, head_dim]
-  std::int64_t v_offset = 0;
-  std::span<const std::int32_t> pages;  ///< of the sequence, in order
-};
-
-/// Bytes of scratch that attention_block() needs.
-std::size_t attention_scratch_bytes(std::int64_t num_rows, std::int64_t group,
-                                    std::int64_t head_dim);
-
-/// out = softmax(scale q K^T + causal mask) V, one pass over the pages with a running maximum
-/// (flash attention; f32 throughout).
-void attention_block(const AttentionBlock& block, void* scratch);
-
-/// The split pair's halves for one row and one head. scores[t - first_token] for t in
-/// [first_token, position], unscaled by softmax: scale q k_t.
-void score_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
-               float* scores, void* scratch);
-/// out = softmax(scores) V; overwrites nothing but out.
-void value_row(const AttentionBlock& block, std::int64_t row, std::int64_t head_in_group,
-               const float* scores, void* scratch);
-
-/// First token that a row at `position` may see.
-constexpr std::int64_t first_visible_token(std::int64_t position, std::int64_t window) {
-  return window > 0 && position >= window ? position - window + 1 : 0;
-}
 
 }  // namespace sluice::simd

@@ -13,6 +13,7 @@ void out_proj_cpu(const CpuContext& cpu, const OutProjOperands& operands) {
                     .packed = operands.weight,
                     .x = operands.attention,
                     .rows = rows,
+                    .x_stride = activation_stride(shape.q_size(), shape.dtype),
                     .bias = VectorLayout::at(operands.vectors, at.out_bias),
                     .epilogue = Epilogue::accumulate,
                     .dst = operands.x});

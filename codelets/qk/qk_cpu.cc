@@ -7,17 +7,17 @@ void qk_cpu(const CpuContext& cpu, const QkOperands& operands) {
   const ScoreLayout layout(shape, operands.batch);
   cpu.pool.run(operands.batch.num_rows(), [&](std::int64_t r) {
     thread_local Workspace scratch;
-    void* memory = scratch.reserve(simd::attention_scratch_bytes(1, 1, shape.head_dim));
+    void* memory = scratch.reserve(simd::attend_scratch_bytes(1, shape.padded_head_dim()));
     const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
     const BatchSequence& sequence =
         operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
     for (std::int64_t head = 0; head < shape.num_heads; ++head) {
-      simd::AttentionBlock block =
-          attention_block_of(shape, operands.batch, sequence, r, 1, head / shape.group_size());
-      block.q = operands.q + static_cast<std::size_t>(r * shape.q_size() + head * shape.head_dim) *
-                                 size_bytes(shape.dtype);
-      block.slab = operands.slab;
-      simd::score_row(block, 0, 0,
+      const simd::KvHead kv = kv_head_of(shape, operands.batch, sequence, operands.slab,
+                                         head / shape.group_size());
+      const std::byte* q =
+          operands.q + static_cast<std::size_t>(r * shape.q_size() + head * shape.head_dim) *
+                           size_bytes(shape.dtype);
+      simd::score_row(query_of(shape, kv, row.position, 1, q),
                       operands.scores + layout.offset(r) + head * layout.columns(row.position),
                       memory);
     }

@@ -16,14 +16,15 @@ void qk_reference(const QkOperands& operands, double* scores) {
       const std::int64_t window = shape.sliding_window_tokens;
       std::int64_t token = window > 0 && row.position >= window ? row.position - window + 1 : 0;
       for (; token <= row.position; ++token) {
-        const std::int64_t key =
-            pages[static_cast<std::size_t>(token / page_tokens)] * shape.page_elements() +
-            (head / shape.group_size() * page_tokens + token % page_tokens) * shape.head_dim;
+        const std::int64_t page =
+            pages[static_cast<std::size_t>(token / page_tokens)] * shape.page_elements();
         double sum = 0;
         for (std::int64_t i = 0; i < shape.head_dim; ++i) {
           sum +=
               element_at(operands.q, r * shape.q_size() + head * shape.head_dim + i, shape.dtype) *
-              element_at(operands.slab, key + i, shape.dtype);
+              element_at(operands.slab,
+                         page + shape.k_index(head / shape.group_size(), token % page_tokens, i),
+                         shape.dtype);
         }
         scores[next++] = sum / std::sqrt(static_cast<double>(shape.head_dim));
       }

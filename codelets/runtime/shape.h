@@ -31,14 +31,45 @@ struct DecoderShape {
   std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
   std::int64_t group_size() const { return num_heads / num_kv_heads; }
 
-  /// One page of a slab: K [num_kv_heads, page_tokens, head_dim], then V likewise.
-  std::int64_t page_elements() const { return 2 * num_kv_heads * page_tokens * head_dim; }
+  /// One page of a slab holds, for each KV head, K [padded_head_dim / P, page_tokens, P] and then V
+  /// [page_tokens / P, padded_head_dim, P], where P elements make up 32 bits: 2 of bf16, 1 of f32.
+  /// So a vector holds P neighbouring products' operands for its lanes, each lane a token in K and a
+  /// dimension in V: no sum runs across lanes, and pages side by side are what a GEMM with bf16 dot
+  /// products reads. The padding is zero.
+  std::int64_t page_elements() const { return 2 * num_kv_heads * page_tokens * padded_head_dim(); }
+  std::int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+  std::int64_t elements_per_word() const {
+    return static_cast<std::int64_t>(4 / size_bytes(dtype));
+  }
+  /// Elements from a page's start to K of one head, and V.
+  std::int64_t k_offset(std::int64_t kv_head) const {
+    return 2 * kv_head * page_tokens * padded_head_dim();
+  }
+  std::int64_t v_offset(std::int64_t kv_head) const {
+    return k_offset(kv_head) + page_tokens * padded_head_dim();
+  }
+  /// Element of a page that holds k[token, dim] of one head, `token` counted within the page.
+  std::int64_t k_index(std::int64_t kv_head, std::int64_t token, std::int64_t dim) const {
+    const std::int64_t word = elements_per_word();
+    return k_offset(kv_head) + (dim / word * page_tokens + token) * word + dim % word;
+  }
+  std::int64_t v_index(std::int64_t kv_head, std::int64_t token, std::int64_t dim) const {
+    const std::int64_t word = elements_per_word();
+    return v_offset(kv_head) + (token / word * padded_head_dim() + dim) * word + token % word;
+  }
   std::size_t page_bytes() const {
     return static_cast<std::size_t>(page_elements()) * size_bytes(dtype);
   }
 
   bool operator==(const DecoderShape&) const = default;
 };
+
+/// Elements between the rows of a GEMM input `width` wide. Rows a multiple of 4 KiB apart would fall
+/// into the same few lines of the first-level cache.
+constexpr std::int64_t activation_stride(std::int64_t width, DType dtype) {
+  const auto element = static_cast<std::int64_t>(size_bytes(dtype));
+  return width * element % 4096 == 0 ? width + 64 / element : width;
+}
 
 /// Where a layer's small vectors (norm weights, biases) lie in its f32 vector block; -1: absent.
 /// In order: attention norm w, b; QKV bias; output bias; FFN norm w, b; FC1 bias; FC2 bias; gate

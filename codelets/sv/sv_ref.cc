@@ -27,8 +27,7 @@ void sv_reference(const SvOperands& operands, double* out) {
           const std::int64_t token = first + c;
           const std::int64_t at =
               pages[static_cast<std::size_t>(token / page_tokens)] * shape.page_elements() +
-              shape.page_elements() / 2 +
-              (head / shape.group_size() * page_tokens + token % page_tokens) * shape.head_dim + i;
+              shape.v_index(head / shape.group_size(), token % page_tokens, i);
           sum += std::exp(scores[c] - maximum) / total * element_at(operands.slab, at, shape.dtype);
         }
         out[r * shape.q_size() + head * shape.head_dim + i] = sum;

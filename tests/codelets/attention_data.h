@@ -15,8 +15,14 @@ struct AttentionData {
     args.shape = shape;
     batch = make_batch(random, parts, 9);
     q = make_operand(random.floats(batch.num_rows() * shape.q_size(), 2.0), shape.dtype);
-    std::vector<float> kv(static_cast<std::size_t>(batch.num_pages * shape.page_elements()),
-                          std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> kv(static_cast<std::size_t>(batch.num_pages * shape.page_elements()));
+    for (std::int64_t page = 0; page < batch.num_pages; ++page) {
+      for (std::int64_t token = 0; token < page_tokens; ++token) {
+        for_each_element(page, token, [&](std::size_t at) {
+          kv[at] = std::numeric_limits<float>::quiet_NaN();
+        });
+      }
+    }
     for (const BatchSequence& sequence : batch.view().sequences()) {
       const std::int64_t first =
           simd::first_visible_token(sequence.context, shape.sliding_window_tokens);
@@ -25,7 +31,7 @@ struct AttentionData {
       }
     }
     slab = make_operand(std::move(kv), shape.dtype);
-    out.resize(num_outputs() * size_bytes(shape.dtype));
+    out.resize(static_cast<std::size_t>(batch.num_rows() * out_stride()) * size_bytes(shape.dtype));
   }
 
   AttentionOperands operands() {
@@ -47,7 +53,17 @@ struct AttentionData {
     return static_cast<std::size_t>(columns * args.shape.num_heads);
   }
   std::vector<float> outputs() const {
-    return to_floats(out.data(), static_cast<std::int64_t>(num_outputs()), args.shape.dtype);
+    std::vector<float> result;
+    for (std::int64_t r = 0; r < batch.num_rows(); ++r) {
+      const auto at = static_cast<std::size_t>(r * out_stride()) * size_bytes(args.shape.dtype);
+      const std::vector<float> row =
+          to_floats(out.data() + at, args.shape.q_size(), args.shape.dtype);
+      result.insert(result.end(), row.begin(), row.end());
+    }
+    return result;
+  }
+  std::int64_t out_stride() const {
+    return activation_stride(args.shape.q_size(), args.shape.dtype);
   }
   Tolerance tolerance() const {
     return test::tolerance(args.shape.dtype, GemmInput::exact, args.shape.dtype);
@@ -62,12 +78,19 @@ struct AttentionData {
   void fill_token(Random& random, std::span<const std::int32_t> pages, std::int64_t token,
                   std::vector<float>& kv) const {
     const std::int64_t page = pages[static_cast<std::size_t>(token / page_tokens)];
-    for (std::int64_t head = 0; head < 2 * args.shape.num_kv_heads; ++head) {  // K's, then V's
-      const std::int64_t at =
-          ((page * 2 * args.shape.num_kv_heads + head) * page_tokens + token % page_tokens) *
-          args.shape.head_dim;
-      const std::vector<float> values = random.floats(args.shape.head_dim, 2.0);
-      std::copy(values.begin(), values.end(), kv.begin() + at);
+    for_each_element(page, token % page_tokens,
+                     [&](std::size_t at) { kv[at] = random.floats(1, 2.0)[0]; });
+  }
+
+  /// Where the keys and values of one token lie in the slab.
+  template <typename Use>
+  void for_each_element(std::int64_t page, std::int64_t token, Use&& use) const {
+    const DecoderShape& shape = args.shape;
+    for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
+      for (std::int64_t i = 0; i < shape.head_dim; ++i) {
+        use(static_cast<std::size_t>(page * shape.page_elements() + shape.k_index(head, token, i)));
+        use(static_cast<std::size_t>(page * shape.page_elements() + shape.v_index(head, token, i)));
+      }
     }
   }
 };

@@ -170,9 +170,9 @@ TEST(AttentionHandComputedTest, TwoTokens) {
   args.shape.head_dim = 2;
   std::vector<float> slab(static_cast<std::size_t>(args.shape.page_elements()));
   const std::size_t v = slab.size() / 2;
-  slab[2] = 1.5536724F;  // K of token 1: (ln 3 sqrt 2, 0)
-  slab[v] = 4;           // V of token 0: (4, 0), of token 1: (0, 8)
-  slab[v + 3] = 8;
+  slab[1] = 1.5536724F;  // K [dim, token], of token 1: (ln 3 sqrt 2, 0)
+  slab[v] = 4;           // V [token, dim padded to 16], of token 0: (4, 0), of token 1: (0, 8)
+  slab[v + 16 + 1] = 8;
   const std::vector<float> q = {1, 5};
   std::vector<float> out(2);
   BatchBuilder builder;

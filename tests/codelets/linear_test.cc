@@ -61,7 +61,7 @@ TEST_P(LinearShapesTest, MatchesReferenceForOddSizes) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, LinearShapesTest,
                          ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
-                                            ::testing::Values(1, 3, 63, 65, 127)),
+                                            ::testing::Values(1, 2, 3, 63, 64, 65, 127, 130, 1026)),
                          [](const auto& case_info) {
                            return test::name_of(std::get<0>(case_info.param)) + "_in" +
                                   std::to_string(std::get<1>(case_info.param));

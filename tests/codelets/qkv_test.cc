@@ -91,11 +91,10 @@ class QkvTest : public ::testing::TestWithParam<std::tuple<DType, Shape>> {
       for (const std::int64_t half : {0, 1}) {
         for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
           for (std::int64_t i = 0; i < shape.head_dim; ++i) {
-            // [page][K or V][head][token][i]
-            const std::int64_t at = (((page * 2 + half) * shape.num_kv_heads + head) * page_tokens +
-                                     row.position % page_tokens) *
-                                        shape.head_dim +
-                                    i;
+            const std::int64_t token = row.position % page_tokens;
+            const std::int64_t at =
+                page * shape.page_elements() +
+                (half == 0 ? shape.k_index(head, token, i) : shape.v_index(head, token, i));
             result.push_back(std::exchange(slab[static_cast<std::size_t>(at)], untouched));
           }
         }

@@ -1,6 +1,8 @@
 // The vector loops: norms, rotary embedding, conversions, the epilogues of a product.
 #include "codelets/kernels/simd.h"
 
+#include "codelets/kernels/attention_simd.h"
+
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,0 +1,199 @@
+#include "codelets/kernels/bf16_strip.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace sluice {
+namespace {
+
+#define SLUICE_BF16_TARGET gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")
+
+/// Rows that share the loads of B: as many as their 4 accumulators each fit into registers.
+constexpr std::int64_t tile_rows = 6;
+constexpr std::int64_t pair_elements = 2 * strip_columns;
+constexpr std::int64_t pair_bytes = pair_elements * 2;
+constexpr std::int64_t lines_per_pair = pair_bytes / 64;
+
+/// Two neighbouring elements of a row of A in all lanes.
+[[SLUICE_BF16_TARGET]] inline __m512bh broadcast_pair(const std::uint16_t* a) {
+  int pair = 0;
+  std::memcpy(&pair, a, sizeof(pair));
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
+/// `Rows` rows of C over `pairs` pairs of depth. Fetches `Lines` lines a pair from `ahead` on into
+/// the second-level cache meanwhile.
+template <int Rows, int Lines>
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void tile(const StripGemm& call, const std::uint16_t* a,
+                                              const std::uint16_t* b, float* c,
+                                              std::int64_t pairs, bool accumulate,
+                                              const char* ahead) {
+  __m512 sum[Rows][4];
+  for (int r = 0; r < Rows; ++r) {
+    for (int j = 0; j < 4; ++j) {
+      sum[r][j] = accumulate ? _mm512_loadu_ps(c + r * call.c_stride + 16 * j) : _mm512_setzero_ps();
+    }
+  }
+  for (std::int64_t k = 0; k < pairs; ++k) {
+    for (int line = 0; line < Lines; ++line) {
+      _mm_prefetch(ahead + 64 * (Lines * k + line), _MM_HINT_T1);
+    }
+    __m512bh column[4];
+    for (int j = 0; j < 4; ++j) {
+      column[j] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + k * pair_elements + 32 * j));
+    }
+    for (int r = 0; r < Rows; ++r) {
+      const __m512bh row = broadcast_pair(a + r * call.a_stride + 2 * k);
+      for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_dpbf16_ps(sum[r][j], row, column[j]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int j = 0; j < 4; ++j) _mm512_storeu_ps(c + r * call.c_stride + 16 * j, sum[r][j]);
+  }
+}
+
+template <int Lines>
+[[SLUICE_BF16_TARGET]] void tile_of(std::int64_t rows, const StripGemm& call, const std::uint16_t* a,
+                       const std::uint16_t* b, float* c, std::int64_t pairs, bool accumulate,
+                       const char* ahead) {
+  switch (rows) {
+    case 1:
+      return tile<1, Lines>(call, a, b, c, pairs, accumulate, ahead);
+    case 2:
+      return tile<2, Lines>(call, a, b, c, pairs, accumulate, ahead);
+    case 3:
+      return tile<3, Lines>(call, a, b, c, pairs, accumulate, ahead);
+    case 4:
+      return tile<4, Lines>(call, a, b, c, pairs, accumulate, ahead);
+    case 5:
+      return tile<5, Lines>(call, a, b, c, pairs, accumulate, ahead);
+    default:
+      return tile<6, Lines>(call, a, b, c, pairs, accumulate, ahead);
+  }
+}
+
+/// Pairs of depth that stay in the second-level cache while all rows pass over them.
+std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
+
+template <int Queries>
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call, const std::uint16_t* q,
+                                                   float* scores) {
+  // Enough independent sums to hide the instruction's latency.
+  constexpr int chains = Queries == 1 ? 4 : Queries <= 3 ? 2 : 1;
+  __m512 sum[Queries][chains];
+  for (auto& chain : sum) {
+    for (__m512& value : chain) value = _mm512_setzero_ps();
+  }
+  const std::int64_t pairs = call.depth / 2;
+  std::int64_t k = 0;
+  for (; k + chains <= pairs; k += chains) {
+    for (int chain = 0; chain < chains; ++chain) {
+      const auto keys = reinterpret_cast<__m512bh>(_mm512_loadu_si512(call.k + (k + chain) * 32));
+      for (int i = 0; i < Queries; ++i) {
+        sum[i][chain] = _mm512_dpbf16_ps(sum[i][chain],
+                                         broadcast_pair(q + i * call.q_stride + 2 * (k + chain)), keys);
+      }
+    }
+  }
+  for (; k < pairs; ++k) {
+    const auto keys = reinterpret_cast<__m512bh>(_mm512_loadu_si512(call.k + k * 32));
+    for (int i = 0; i < Queries; ++i) {
+      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], broadcast_pair(q + i * call.q_stride + 2 * k), keys);
+    }
+  }
+  for (int i = 0; i < Queries; ++i) {
+    for (int chain = 1; chain < chains; ++chain) sum[i][0] = _mm512_add_ps(sum[i][0], sum[i][chain]);
+    _mm512_storeu_ps(scores + i * call.score_stride, sum[i][0]);
+  }
+}
+
+}  // namespace
+
+bool has_bf16_strips() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
+[[SLUICE_BF16_TARGET]] void strip_gemm(const StripGemm& call) {
+  const std::int64_t num_tiles = (call.rows + tile_rows - 1) / tile_rows;
+  const std::int64_t all_pairs = call.depth / 2;
+  // One tile reads B once, as the hardware foresees; several leave the memory idle while they
+  // compute from cache, so they fetch the block that comes next.
+  const std::int64_t lines = call.source == StripSource::cache || num_tiles == 1 ? 0
+                             : num_tiles >= lines_per_pair                        ? 1
+                                                           : 2;
+  for (std::int64_t first = 0; first < all_pairs; first += block_pairs(call.rows)) {
+    const std::int64_t pairs = std::min(block_pairs(call.rows), all_pairs - first);
+    const std::uint16_t* b = call.b + first * pair_elements;
+    const char* next = reinterpret_cast<const char*>(b + pairs * pair_elements);
+    const bool accumulate = call.accumulate || first > 0;
+    std::int64_t row = 0;
+    for (std::int64_t t = 0; t < num_tiles; ++t) {
+      const std::int64_t rows = (call.rows - row + num_tiles - t - 1) / (num_tiles - t);
+      const std::uint16_t* a = call.a + row * call.a_stride + 2 * first;
+      float* c = call.c + row * call.c_stride;
+      const char* ahead = next + t * lines * pairs * 64;
+      const bool fetches = (t + 1) * lines <= lines_per_pair;
+      if (lines == 2 && fetches) {
+        tile_of<2>(rows, call, a, b, c, pairs, accumulate, ahead);
+      } else if (lines == 1 && fetches) {
+        tile_of<1>(rows, call, a, b, c, pairs, accumulate, ahead);
+      } else {
+        tile_of<0>(rows, call, a, b, c, pairs, accumulate, nullptr);
+      }
+      row += rows;
+    }
+  }
+}
+
+[[SLUICE_BF16_TARGET]] void page_scores(const PageScores& call) {
+  for (std::int64_t i = 0; i < call.queries;) {
+    const std::uint16_t* q = call.q + i * call.q_stride;
+    float* scores = call.scores + i * call.score_stride;
+    switch (std::min<std::int64_t>(call.queries - i, 8)) {
+      case 1:
+        page_tile<1>(call, q, scores);
+        i += 1;
+        break;
+      case 2:
+        page_tile<2>(call, q, scores);
+        i += 2;
+        break;
+      case 3:
+        page_tile<3>(call, q, scores);
+        i += 3;
+        break;
+      case 8:
+        page_tile<8>(call, q, scores);
+        i += 8;
+        break;
+      default:
+        page_tile<4>(call, q, scores);
+        i += 4;
+        break;
+    }
+  }
+}
+
+#undef SLUICE_BF16_TARGET
+
+}  // namespace sluice
+
+#else
+
+namespace sluice {
+
+bool has_bf16_strips() { return false; }
+void strip_gemm(const StripGemm& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
+void page_scores(const PageScores& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
+
+}  // namespace sluice
+
+#endif

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+/// GEMM with AVX-512's bfloat16 dot product (VDPBF16PS) over the layout that oneDNN packs weights
+/// into on such a CPU (its BA16a64b2a): strips of 64 columns, each [depth / 2][64][2]. Ours because
+/// oneDNN reaches neither the memory's nor the units' limit at 8 to 32 rows (docs/performance.md).
+constexpr std::int64_t strip_columns = 64;
+
+/// The CPU and the operating system have AVX512_BF16.
+bool has_bf16_strips();
+
+enum class StripSource : std::uint8_t {
+  cache,   ///< B was just written or read
+  memory,  ///< B comes from memory, and what lies behind it is needed next
+};
+
+/// C = A B, or C += A B.
+struct StripGemm {
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;            ///< even
+  const std::uint16_t* a = nullptr;  ///< bf16 [rows, depth]
+  std::int64_t a_stride = 0;         ///< elements between rows of A
+  const std::uint16_t* b = nullptr;  ///< bf16 [depth / 2][64][2], 64-byte aligned
+  float* c = nullptr;                ///< [rows, 64]
+  std::int64_t c_stride = 0;         ///< elements between rows of C
+  bool accumulate = false;
+  StripSource source = StripSource::cache;
+};
+/// A value is the sum over depth in order, two products at a time: a row's bits do not depend on
+/// the other rows.
+void strip_gemm(const StripGemm& call);
+
+/// Dot products of queries with the 16 keys of a KV page: scores[i, t] = q_i . k_t.
+struct PageScores {
+  std::int64_t queries = 0;
+  std::int64_t depth = 0;            ///< even
+  const std::uint16_t* q = nullptr;  ///< bf16 [queries, depth]
+  std::int64_t q_stride = 0;         ///< elements
+  const std::uint16_t* k = nullptr;  ///< bf16 [depth / 2][16][2]
+  float* scores = nullptr;           ///< [queries, 16]
+  std::int64_t score_stride = 0;     ///< elements
+};
+void page_scores(const PageScores& call);
+
+}  // namespace sluice

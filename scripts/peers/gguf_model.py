@@ -1,0 +1,152 @@
+"""Writes a Hugging Face folder (Llama, Mistral, Qwen2) as a GGUF file: the same weights, for llama.cpp."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from workload import PeerError
+
+STORED = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}  # NumPy has no bf16: its bits are carried
+# model_type -> llama.cpp's architecture, and whether it rotates pairs (2i, 2i+1) rather than (i, i + head_dim/2).
+ARCHITECTURES = {"llama": ("llama", True), "mistral": ("llama", True), "qwen2": ("qwen2", False)}
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def safetensors(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
+    """-> (name, stored type, array), mapped from the file: an 8-byte length, a JSON header, the data."""
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_bytes))
+    data = np.memmap(path, np.uint8, "r", offset=8 + header_bytes)
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in STORED:
+            raise PeerError(f"{path}: {name} is {entry['dtype']}; expected one of {', '.join(STORED)}")
+        begin, end = entry["data_offsets"]
+        yield name, entry["dtype"], data[begin:end].view(STORED[entry["dtype"]]).reshape(entry["shape"])
+
+
+def gguf_name(name: str) -> str:
+    """model.layers.3.mlp.up_proj.weight -> blk.3.ffn_up.weight"""
+    stem, _, kind = name.rpartition(".")
+    prefix = ""
+    if stem.startswith("model.layers."):
+        _, _, layer, stem = stem.split(".", 3)
+        prefix = f"blk.{layer}."
+    if stem not in NAMES:
+        raise PeerError(f"no GGUF name is known for the tensor {name}")
+    return f"{prefix}{NAMES[stem]}.{kind}"
+
+
+def interleave_halves(array: np.ndarray, num_heads: int) -> np.ndarray:
+    """Rows i and i + head_dim/2 of each head become rows 2i and 2i+1, the pairs that llama.cpp rotates."""
+    return array.reshape(num_heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def as_f32(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32)
+
+
+def add_tensor(writer: gguf.GGUFWriter, name: str, stored: str, array: np.ndarray) -> None:
+    """Matrices stay as they are stored; llama.cpp wants vectors (norms, biases) in f32."""
+    if array.ndim == 1:
+        writer.add_tensor(name, as_f32(array))
+    elif stored == "BF16":
+        bits = np.ascontiguousarray(array).view(np.uint8)
+        writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, array)
+
+
+def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """Transformers 5 writes rope_parameters; before, rope_theta and rope_scaling were apart."""
+    return {"rope_theta": config.get("rope_theta", 10000.0)} | (
+        config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def llama3_rope_factors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
+    """What llama.cpp divides each frequency by: Llama 3.1's stretching of the long wavelengths."""
+    factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    context = rope["original_max_position_embeddings"]
+    wavelengths = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
+    smooth = np.clip((context / wavelengths - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def add_metadata(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
+    """No tokenizer: the tests use random token ids."""
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config.get("num_key_value_heads", config["num_attention_heads"]))
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(rope_parameters(config)["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+
+
+def add_tensors(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any], pairs_adjacent: bool) -> None:
+    heads = config["num_attention_heads"]
+    num_heads = {"attn_q": heads, "attn_k": config.get("num_key_value_heads", heads)}
+    for path in sorted(folder.glob("model*.safetensors")):
+        for name, stored, array in safetensors(path):
+            if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+                continue  # llama.cpp takes the embedding when there is no output matrix
+            new_name = gguf_name(name)
+            part = new_name.split(".")[-2]
+            if pairs_adjacent and part in num_heads:
+                array = interleave_halves(array, num_heads[part])
+            add_tensor(writer, new_name, stored, array)
+
+
+def write_gguf(folder: Path, path: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    model_type = config["model_type"]
+    if model_type not in ARCHITECTURES:
+        raise PeerError(f"llama.cpp has no {model_type} models")
+    rope = rope_parameters(config)
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    if rope_type not in ("default", "llama3"):
+        raise PeerError(f"conversion to GGUF: RoPE of type {rope_type} is not written yet")
+    architecture, pairs_adjacent = ARCHITECTURES[model_type]
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    part = path.with_name(path.name + ".part")  # a broken run leaves no file that looks whole
+    writer = gguf.GGUFWriter(part, architecture)
+    add_metadata(writer, config, head_dim)
+    if rope_type == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_rope_factors(rope, head_dim))
+    add_tensors(writer, folder, config, pairs_adjacent)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(part, path)

@@ -1,0 +1,50 @@
+"""What is measured: tests by name. Shared by the program and its worker processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+NAME = re.compile(r"(pp|tg)([1-9]\d*)(?:@([1-9]\d*))?(?:\+(\d+))?")
+
+
+class PeerError(Exception):
+    """Something that is said in one line; the other engines go on."""
+
+
+@dataclass
+class Description:
+    version: str
+    weights: str  # their type, such as bf16
+    kv: str  # the KV cache's type
+
+
+@dataclass(frozen=True)
+class Test:
+    """Of kind "pp", prompts are processed, or "tg", tokens are generated one at a time in each sequence."""
+
+    kind: str
+    tokens: int  # of each sequence
+    batch: int = 1  # sequences
+    depth: int = 0  # tokens each sequence has before; filling them is not timed
+
+    @classmethod
+    def parse(cls, text: str) -> Test:
+        """pp512, tg32, tg32@16 (batch of 16), tg32@16+2048 (each after a context of 2048)."""
+        match = NAME.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not a test: '{text}'; expected such as pp512, tg32@16 or tg32@16+2048")
+        kind, tokens, batch, depth = match.groups()
+        if kind == "pp" and depth is not None:
+            raise ValueError(f"'{text}': only tg takes a depth; prompts start with an empty context")
+        return cls(kind, int(tokens), int(batch or 1), int(depth or 0))
+
+    @property
+    def name(self) -> str:
+        batch = "" if self.kind == "pp" and self.batch == 1 else f"@{self.batch}"
+        return f"{self.kind}{self.tokens}{batch}" + (f"+{self.depth}" if self.depth else "")
+
+    @property
+    def total_tokens(self) -> int:
+        """What tokens per second count: the timed tokens of all sequences together."""
+        return self.tokens * self.batch
