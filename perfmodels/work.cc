@@ -1,0 +1,82 @@
+#include "perfmodels/work.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+/// Keys that the rows of one sequence see, summed over the rows: row i sees context + i + 1 of
+/// them, at most the window.
+double visible_keys(const SequenceWork& sequence, std::int64_t window) {
+  const auto triangle = [](std::int64_t first, std::int64_t count) {  // first + (first + 1) + ...
+    return static_cast<double>(count) *
+           (static_cast<double>(first) + (static_cast<double>(count) - 1) / 2);
+  };
+  const std::int64_t first = sequence.context + 1;
+  if (window == 0) return triangle(first, sequence.rows);
+  const std::int64_t below = std::clamp<std::int64_t>(window - sequence.context, 0, sequence.rows);
+  return triangle(first, below) + static_cast<double>((sequence.rows - below) * window);
+}
+
+/// Tokens whose K and V some row of the sequence sees.
+std::int64_t visible_tokens(const SequenceWork& sequence, std::int64_t window) {
+  const std::int64_t all = sequence.context + sequence.rows;
+  return window == 0 ? all : std::min(all, window + sequence.rows - 1);
+}
+
+}  // namespace
+
+std::vector<StageWork> iteration_work(const ModelDimensions& model,
+                                      std::span<const SequenceWork> sequences) {
+  double rows = 0;
+  double logit_rows = 0;
+  double keys = 0;
+  double kv_tokens = 0;
+  for (const SequenceWork& sequence : sequences) {
+    rows += static_cast<double>(sequence.rows);
+    logit_rows += static_cast<double>(sequence.logit_rows);
+    keys += visible_keys(sequence, model.sliding_window_tokens);
+    kv_tokens += static_cast<double>(visible_tokens(sequence, model.sliding_window_tokens));
+  }
+  const auto layers = static_cast<double>(model.num_layers);
+  const auto element = static_cast<double>(model.element_bytes);
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto embed = static_cast<double>(model.embed_size);
+  const auto ffn = static_cast<double>(model.ffn_size);
+  const auto q = static_cast<double>(model.num_heads * model.head_dim);
+  const auto kv = static_cast<double>(model.num_kv_heads * model.head_dim);
+  const auto product = [&](std::string_view name, double weights, double count) {
+    return StageWork{name, weights * element, 2 * count * weights};
+  };
+  std::vector<StageWork> stages = {
+      product("qkv", layers * hidden * (q + 2 * kv), rows),
+      {"attention", layers * kv_tokens * 2 * kv * element, layers * 4 * q * keys},
+      product("out_proj", layers * q * hidden, rows),
+      product("fc1", layers * hidden * ffn * (model.gated_ffn ? 2 : 1), rows),
+      product("fc2", layers * ffn * hidden, rows)};
+  const bool projections = model.embed_size != model.hidden_size;
+  if (projections) stages.push_back(product("embedding", embed * hidden, rows));
+  if (logit_rows > 0) {
+    const double project_out = projections ? hidden * embed : 0;
+    stages.push_back(product("lm_head", embed * static_cast<double>(model.vocab_size) + project_out,
+                             logit_rows));
+  }
+  return stages;
+}
+
+std::string_view to_string(Bound bound) {
+  return bound == Bound::bandwidth ? "bandwidth" : "compute";
+}
+
+TimeLimit time_limit(std::span<const StageWork> stages, const MachineRates& rates) {
+  TimeLimit limit;
+  for (const StageWork& stage : stages) {
+    const double reading_s = stage.bytes / rates.read_bandwidth_bytes_per_s;
+    const double computing_s = stage.flops / rates.gemm_flop_per_s;
+    (computing_s > reading_s ? limit.compute_s : limit.bandwidth_s) +=
+        std::max(reading_s, computing_s);
+  }
+  return limit;
+}
+
+}  // namespace sluice

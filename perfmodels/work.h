@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+/// What the accounting of work needs of a decoder. Counts are elements, heads, layers or tokens.
+struct ModelDimensions {
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t embed_size = 0;  ///< != hidden_size: two projections around the layers (OPT-350M)
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn_size = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t sliding_window_tokens = 0;  ///< 0: no window
+  bool gated_ffn = true;                   ///< FC1 is two matrices
+  std::int64_t element_bytes = 2;          ///< of weights and KV
+};
+
+/// One sequence's part of an iteration.
+struct SequenceWork {
+  std::int64_t rows = 1;        ///< new tokens
+  std::int64_t context = 0;     ///< tokens whose KV is cached already
+  std::int64_t logit_rows = 1;  ///< rows that need logits
+};
+
+/// What one stage of an iteration must do, all layers together.
+struct StageWork {
+  std::string_view name;  ///< "qkv", "attention", "out_proj", "fc1", "fc2", "embedding", "lm_head"
+  double bytes = 0;       ///< weights, each once, or KV, once a sequence
+  double flops = 0;
+};
+
+/// The work of one iteration over `sequences` that no implementation can avoid. Per layer, with T
+/// rows in all (LIA Table 1's C, and its D_Y as bytes; heads may share KV here, and attention is
+/// causal):
+///   qkv        2 T hidden (q + 2 kv) FLOP
+///   attention  4 q (keys that a row sees, summed over rows) FLOP; K and V of every token that a
+///              row sees, once a sequence
+///   out_proj   2 T q hidden FLOP
+///   fc1        2 T hidden ffn FLOP, twice that when gated
+///   fc2        2 T ffn hidden FLOP
+/// and once: lm_head, 2 (logit rows) embed vocab FLOP. A row at position p sees p + 1 keys, fewer
+/// within a sliding window. Projections to and from the embedding count as `embedding` and with
+/// `lm_head`. Left out: activations (LIA's D_X: they can stay in caches), norms, table rows.
+std::vector<StageWork> iteration_work(const ModelDimensions& model,
+                                      std::span<const SequenceWork> sequences);
+
+/// What a machine does at best.
+struct MachineRates {
+  double read_bandwidth_bytes_per_s = 0;
+  double gemm_flop_per_s = 0;
+};
+
+enum class Bound : std::uint8_t { bandwidth, compute };
+std::string_view to_string(Bound bound);
+
+/// The shortest time that work can take, split by what sets it.
+struct TimeLimit {
+  double bandwidth_s = 0;  ///< of stages that wait for memory
+  double compute_s = 0;    ///< of stages that wait for arithmetic
+
+  double total_s() const { return bandwidth_s + compute_s; }
+  /// What makes up more of the sum.
+  Bound bound() const { return compute_s > bandwidth_s ? Bound::compute : Bound::bandwidth; }
+};
+
+/// Sum over stages of max(bytes / bandwidth, FLOP / rate).
+TimeLimit time_limit(std::span<const StageWork> stages, const MachineRates& rates);
+
+}  // namespace sluice
