@@ -48,6 +48,19 @@ std::string cpu_model_name() {
   return "unknown CPU";
 }
 
+/// The caches of the highest level that there is, summed.
+std::uint64_t last_level_cache_bytes(hwloc_topology_t topology) {
+  for (const hwloc_obj_type_t level : {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
+    std::uint64_t bytes = 0;
+    hwloc_obj_t cache = nullptr;
+    while ((cache = hwloc_get_next_obj_by_type(topology, level, cache)) != nullptr) {
+      bytes += cache->attr->cache.size;
+    }
+    if (bytes > 0) return bytes;
+  }
+  return 0;
+}
+
 }  // namespace
 
 CpuTopology read_cpu_topology() {
@@ -56,6 +69,7 @@ CpuTopology read_cpu_topology() {
   result.model_name = cpu_model_name();
   result.num_processors = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PU);
   result.num_packages = std::max(1, hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PACKAGE));
+  result.last_level_cache_bytes = last_level_cache_bytes(topology.get());
   result.cgroup_cores = cgroup_quota_cores();
   hwloc_obj_t core = nullptr;
   while ((core = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_CORE, core)) != nullptr) {

@@ -19,7 +19,8 @@ struct CpuTopology {
   std::vector<int> cores;  ///< one operating-system processor a physical core, in hwloc's order
   int num_processors = 0;  ///< hardware threads
   int num_packages = 0;
-  int cgroup_cores = 0;  ///< the cgroup's quota rounded up, 0: none
+  std::uint64_t last_level_cache_bytes = 0;  ///< all of them together, 0: unknown
+  int cgroup_cores = 0;                      ///< the cgroup's quota rounded up, 0: none
   std::vector<NumaNode> numa_nodes;
 };
 

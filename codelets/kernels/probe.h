@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "base/thread_pool.h"
+
+namespace sluice {
+
+/// What the memory gives these threads when they do nothing but read, by the fastest of several
+/// loops. Machines drift, so it is measured again beside every run that it judges.
+class ReadProbe {
+ public:
+  /// Takes memory well beyond the last-level cache, touches it, and picks the fastest loop. No task
+  /// may run meanwhile.
+  explicit ReadProbe(ThreadPool& pool);
+
+  /// Bytes per second, the median of three passes; some 30 ms. No task may run meanwhile.
+  double measure();
+
+  /// Memory that a probe takes on this machine.
+  static std::size_t buffer_bytes();
+  /// How each thread reads its part: so many streams at once, software prefetch so far ahead.
+  struct Loop {
+    int num_streams = 1;  ///< 1 or 4
+    std::int64_t prefetch_bytes = 0;
+  };
+  const Loop& loop() const { return loop_; }
+
+ private:
+  double pass(const Loop& loop);
+
+  ThreadPool& pool_;
+  Buffer buffer_;
+  Loop loop_;
+};
+
+/// One way of multiplying [rows, in] by a packed [in, columns] from a thread's own caches.
+struct GemmCandidate {
+  std::string name;
+  double flops = 0;  ///< of one product
+  /// One product on operands of the calling thread's own.
+  std::function<void()> multiply;
+};
+
+/// What these threads multiply in caches, each on its own, by the fastest of several kernels and
+/// shapes: the rate of a GEMM that never waits for memory.
+class GemmProbe {
+ public:
+  /// Picks the fastest candidate. `dtype` is f32 or bf16. Throws Error when the CPU has no such
+  /// GEMM. No task may run meanwhile.
+  GemmProbe(ThreadPool& pool, DType dtype);
+
+  /// FLOP per second of all threads together, the median of three passes; some 30 ms. No task may
+  /// run meanwhile.
+  double measure();
+
+  const GemmCandidate& chosen() const { return chosen_; }
+
+ private:
+  double pass(const GemmCandidate& candidate, std::int64_t products_per_job);
+  std::int64_t products_for(const GemmCandidate& candidate, double seconds);
+
+  ThreadPool& pool_;
+  GemmCandidate chosen_;
+  std::int64_t products_per_job_ = 1;
+};
+
+}  // namespace sluice
