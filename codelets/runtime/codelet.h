@@ -2,6 +2,7 @@
 
 #include <starpu.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -63,6 +64,24 @@ class AccessList {
  private:
   Access accesses_[STARPU_NMAXBUFS];
   int count_ = 0;
+};
+
+/// Adds the time for which it lives to a domain's busy time.
+class BusyTime {
+ public:
+  explicit BusyTime(const CpuContext& cpu) : busy_ns_(cpu.busy_ns), start_(Clock::now()) {}
+  ~BusyTime() {
+    if (busy_ns_ == nullptr) return;
+    const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_);
+    busy_ns_->fetch_add(spent.count(), std::memory_order_relaxed);
+  }
+  BusyTime(const BusyTime&) = delete;
+  BusyTime& operator=(const BusyTime&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<std::int64_t>* busy_ns_;
+  Clock::time_point start_;
 };
 
 /// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
@@ -138,7 +157,9 @@ class Codelet {
     if (run_failure().happened()) return;
     const Args& args = *static_cast<const Args*>(arg);
     try {
-      Kernel(Runtime::current_cpu(), args, Buffers(buffers));
+      const CpuContext cpu = Runtime::current_cpu();
+      const BusyTime busy(cpu);
+      Kernel(cpu, args, Buffers(buffers));
     } catch (const std::exception& error) {
       starpu_task* task = starpu_task_get_current();
       const std::string layer =

@@ -24,6 +24,7 @@ struct Runtime::Domain {
   explicit Domain(std::vector<int> cores) : pool(std::move(cores), use_one_openmp_thread) {}
   ThreadPool pool;
   Workspace workspace;
+  std::atomic<std::int64_t> busy_ns{0};
 };
 
 namespace {
@@ -86,7 +87,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   }
   for (std::size_t i = 0; i < domains_.size(); ++i) {
     contexts.at(static_cast<std::size_t>(workers.at(i))) =
-        new CpuContext{domains_[i]->pool, domains_[i]->workspace};
+        new CpuContext{domains_[i]->pool, domains_[i]->workspace, &domains_[i]->busy_ns};
   }
   starpu_execute_on_each_worker(
       [](void*) {
@@ -109,6 +110,16 @@ CpuContext Runtime::current_cpu() {
 }
 
 ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }
+
+double Runtime::busy_seconds() const {
+  std::int64_t busy_ns = 0;
+  for (const auto& domain : domains_) busy_ns += domain->busy_ns.load(std::memory_order_relaxed);
+  return static_cast<double>(busy_ns) * 1e-9;
+}
+
+void Runtime::reset_busy() {
+  for (const auto& domain : domains_) domain->busy_ns.store(0, std::memory_order_relaxed);
+}
 
 int Runtime::num_threads() const {
   int threads = 0;

@@ -2,6 +2,7 @@
 
 #include <starpu.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,7 @@ void check_starpu(int status, const char* what);
 struct CpuContext {
   ThreadPool& pool;
   Workspace& workspace;  ///< shared by all threads of the domain; one kernel at a time
+  std::atomic<std::int64_t>* busy_ns = nullptr;  ///< time that the domain spent inside of kernels
 };
 
 /// How the machine's processors are used.
@@ -44,6 +46,11 @@ class Runtime {
 
   /// All domains' threads in turn, for work outside of tasks (packing weights) while no task runs.
   ThreadPool& setup_pool();
+
+  /// Time inside of CPU kernels since reset_busy(), summed over the domains. What a run takes
+  /// beyond it is the task system's: submission, scheduling, waiting.
+  double busy_seconds() const;
+  void reset_busy();
 
   int num_threads() const;
   std::string version() const;  ///< "1.4.10"
