@@ -46,6 +46,7 @@ std::uint64_t parse_size_bytes(const std::string& text, const std::string& optio
 std::string format_bytes(std::uint64_t bytes);
 
 /// The subcommands; each returns the exit code and throws Error or UsageError.
+int run_bench(const CommandLine::Arguments& arguments);
 int run_generate(const CommandLine::Arguments& arguments);
 int run_info(const CommandLine::Arguments& arguments);
 int run_make_model(const CommandLine::Arguments& arguments);

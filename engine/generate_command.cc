@@ -13,10 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/cpu.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
 #include "engine/command_line.h"
+#include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/output_file.h"
@@ -90,15 +90,6 @@ struct Settings {
   std::optional<std::uint64_t> ddr_bytes;
 };
 
-template <typename T>
-T in_range(const CommandLine& line, const std::string& name, T low, T high) {
-  const T value = line.get<T>(name);
-  if (!(value >= low && value <= high)) {
-    throw UsageError("--{} {}: expected a value from {} to {}", name, value, low, high);
-  }
-  return value;
-}
-
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.model = line.get<std::string>("model");
@@ -107,13 +98,8 @@ Settings read_settings(const CommandLine& line) {
   if (line.given("stop")) settings.stop = line.get<std::vector<std::string>>("stop");
   settings.ignore_eos = line.get<bool>("ignore-eos");
   if (line.get<bool>("no-special-tokens")) settings.special = Tokenizer::SpecialTokens::leave_out;
-  if (line.given("dtype")) {
-    settings.dtype = parse_dtype(line.get<std::string>("dtype"));
-    if (!settings.dtype) {
-      throw UsageError("--dtype {}: expected f32, bf16 or f16", line.get<std::string>("dtype"));
-    }
-  }
-  if (line.given("threads")) settings.threads = in_range(line, "threads", 1, 512);
+  settings.dtype = read_dtype(line);
+  settings.threads = read_threads(line);
   const std::string& attention = line.get<std::string>("attention");
   if (attention != "fused" && attention != "split") {
     throw UsageError("--attention {}: expected fused or split", attention);
@@ -158,37 +144,6 @@ SamplingParams read_sampling(const CommandLine& line, const GenerationDefaults& 
     params.seed = static_cast<std::uint64_t>(in_range<std::int64_t>(line, "seed", 0, largest));
   }
   return params;
-}
-
-/// The GEMM type that suits this processor, with a word when that is not what was asked for.
-DType choose_dtype(const Settings& settings) {
-  const DType wanted = settings.dtype.value_or(onednn_has_fast_bf16() ? DType::bf16 : DType::f32);
-  if (wanted == DType::f32) return wanted;
-  if (!onednn_has_fast_bf16()) {
-    fmt::print(
-        stderr,
-        "sluice: this processor has neither AVX-512 nor AMX; computing in f32 instead of {}\n",
-        to_string(wanted));
-    return DType::f32;
-  }
-  if (wanted == DType::f16) fmt::print(stderr, "sluice: on the CPU f16 is computed as bf16\n");
-  return DType::bf16;
-}
-
-std::vector<std::vector<int>> choose_domains(const Settings& settings) {
-  const CpuTopology topology = read_cpu_topology();
-  const int threads = settings.threads.value_or(default_num_threads(topology));
-  const auto cores = static_cast<int>(topology.cores.size());
-  if (threads > cores) {
-    fmt::print(stderr,
-               "sluice: --threads {} on {} cores: threads will share cores and run slower\n",
-               threads, cores);
-  }
-  std::vector<int> domain;
-  domain.reserve(static_cast<std::size_t>(threads));
-  for (int i = 0; i < threads; ++i)
-    domain.push_back(topology.cores[static_cast<std::size_t>(i % cores)]);
-  return {domain};
 }
 
 /// Tokenises and checks one prompt. `place` says where it came from.
@@ -279,12 +234,8 @@ MemoryPlan plan_memory(const std::vector<Request>& requests, const ModelConfig& 
   plan.weight_bytes = packed_weight_bytes(config, dtype);
   plan.kv_pages = KvCache::pages_for(longest) * batch;
   plan.kv_bytes = KvCache::size_bytes(shape, config.num_layers, plan.kv_pages);
-  // Two iterations may be alive at once: residual, input, q, k, v, attention, FFN, and the logits.
-  const std::int64_t rows = std::min(longest_prompt, chunk_tokens) * batch;
-  const auto row_bytes =
-      static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
-  plan.activation_bytes = 2 * (static_cast<std::uint64_t>(rows) * row_bytes +
-                               static_cast<std::uint64_t>(batch * config.vocab_size) * 4);
+  plan.activation_bytes =
+      activation_bytes(config, dtype, std::min(longest_prompt, chunk_tokens) * batch, batch);
   return plan;
 }
 
@@ -460,7 +411,7 @@ class GenerateRun {
         settings_(settings),
         model_(model),
         tokenizer_(tokenizer),
-        dtype_(choose_dtype(settings)) {}
+        dtype_(choose_dtype(settings.dtype)) {}
 
   int execute(std::vector<Request> requests) {
     report_.finish_reasons.resize(requests.size());
@@ -484,7 +435,7 @@ class GenerateRun {
     const MemoryPlan plan =
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
-    Runtime runtime({.domains = choose_domains(settings_)});
+    Runtime runtime({.domains = {choose_cores(settings_.threads)}});
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(

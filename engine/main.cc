@@ -21,13 +21,15 @@ constexpr const char* help =
     "Sluice runs large language models on one machine whose parts differ.\n\n"
     "Usage: sluice COMMAND [options]\n\n"
     "  generate    continue a prompt, or a file of prompts\n"
+    "  bench       measure tokens per second, beside what this machine can do at best\n"
     "  info        what Sluice sees of this machine\n"
     "  make-model  write a folder with random weights of a known shape\n\n"
     "sluice COMMAND --help shows a command's options; sluice --version the version.\n";
 
 int dispatch(const std::vector<std::string>& words) {
   using Command = int (*)(const sluice::CommandLine::Arguments&);
-  static const std::map<std::string, Command> commands = {{"generate", sluice::run_generate},
+  static const std::map<std::string, Command> commands = {{"bench", sluice::run_bench},
+                                                          {"generate", sluice::run_generate},
                                                           {"info", sluice::run_info},
                                                           {"make-model", sluice::run_make_model}};
   if (words.empty()) throw sluice::UsageError("no command given; sluice --help lists them");
@@ -41,7 +43,8 @@ int dispatch(const std::vector<std::string>& words) {
   }
   const auto command = commands.find(words[0]);
   if (command == commands.end()) {
-    const std::string nearest = sluice::nearest_word(words[0], {"generate", "info", "make-model"});
+    const std::string nearest =
+        sluice::nearest_word(words[0], {"bench", "generate", "info", "make-model"});
     throw sluice::UsageError(
         "unknown command {}; {}", words[0],
         nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");

@@ -20,6 +20,11 @@ class KvCache {
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
   }
+  /// The memory of a layer's slab, for who writes KV without a model. No task that uses the slab
+  /// may run meanwhile.
+  const Buffer& memory(std::int64_t layer) const {
+    return buffers_[static_cast<std::size_t>(layer)];
+  }
   std::int64_t num_pages() const { return num_pages_; }
   std::int64_t num_free_pages() const { return static_cast<std::int64_t>(free_pages_.size()); }
 

@@ -1,0 +1,213 @@
+#include "engine/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+
+#include "engine/interrupt.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Rows of an iteration, as many as Generator::Options::prefill_chunk_tokens.
+constexpr std::int64_t max_rows = 2048;
+
+/// Iterations of a warm-up.
+constexpr std::size_t warm_up_iterations = 8;
+
+/// One page list a sequence.
+std::vector<std::int32_t> pages_of(const BenchTest& test, std::int64_t sequence) {
+  const std::int64_t count = KvCache::pages_for(test.depth + test.tokens);
+  std::vector<std::int32_t> pages;
+  pages.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i)
+    pages.push_back(static_cast<std::int32_t>(sequence * count + i));
+  return pages;
+}
+
+std::vector<std::vector<BenchPiece>> prefill_iterations(const BenchTest& test) {
+  std::vector<std::vector<BenchPiece>> iterations;
+  std::int64_t free_rows = 0;
+  for (std::int64_t sequence = 0; sequence < test.batch; ++sequence) {
+    for (std::int64_t done = 0; done < test.tokens; done += max_rows) {
+      const std::int64_t rows = std::min(max_rows, test.tokens - done);
+      if (rows > free_rows) {
+        iterations.emplace_back();
+        free_rows = max_rows;
+      }
+      iterations.back().push_back({.sequence = sequence,
+                                   .context = test.depth + done,
+                                   .rows = rows,
+                                   .draws = done + rows == test.tokens});
+      free_rows -= rows;
+    }
+  }
+  return iterations;
+}
+
+std::vector<std::vector<BenchPiece>> decode_iterations(const BenchTest& test) {
+  std::vector<std::vector<BenchPiece>> iterations;
+  for (std::int64_t i = 0; i < test.tokens; ++i) {
+    std::vector<BenchPiece>& pieces = iterations.emplace_back();
+    for (std::int64_t sequence = 0; sequence < test.batch; ++sequence)
+      pieces.push_back({.sequence = sequence, .context = test.depth + i});
+  }
+  return iterations;
+}
+
+}  // namespace
+
+std::string BenchTest::name() const {
+  return fmt::format("{}{}", phase == Phase::prefill ? "pp" : "tg", tokens);
+}
+
+std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test) {
+  return test.phase == Phase::prefill ? prefill_iterations(test) : decode_iterations(test);
+}
+
+std::vector<StageWork> bench_work(const BenchTest& test, const ModelDimensions& model) {
+  std::vector<StageWork> work;
+  std::vector<SequenceWork> sequences;
+  for (const std::vector<BenchPiece>& iteration : bench_iterations(test)) {
+    sequences.clear();
+    for (const BenchPiece& piece : iteration) {
+      sequences.push_back(
+          {.rows = piece.rows, .context = piece.context, .logit_rows = piece.draws ? 1 : 0});
+    }
+    const std::vector<StageWork> stages = iteration_work(model, sequences);
+    work.insert(work.end(), stages.begin(), stages.end());
+  }
+  return work;
+}
+
+ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
+  return {.num_layers = config.num_layers,
+          .hidden_size = config.hidden_size,
+          .embed_size = config.embed_size,
+          .num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .ffn_size = config.ffn_size,
+          .vocab_size = config.vocab_size,
+          .sliding_window_tokens = config.sliding_window_tokens,
+          .gated_ffn = config.gated_ffn,
+          .element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
+}
+
+std::int64_t bench_pages(const BenchTest& test) {
+  return test.batch * KvCache::pages_for(test.depth + test.tokens);
+}
+
+MachineProbes::MachineProbes(Runtime& runtime, DType dtype) : runtime_(runtime) {
+  const PausedWorkers paused;
+  read_.emplace(runtime.setup_pool());
+  gemm_.emplace(runtime.setup_pool(), dtype);
+}
+
+MachineRates MachineProbes::measure() {
+  const PausedWorkers paused;
+  return {.read_bandwidth_bytes_per_s = read_->measure(), .gemm_flop_per_s = gemm_->measure()};
+}
+
+BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
+                         std::int64_t max_batch)
+    : model_(model), kv_(kv), runtime_(runtime), graph_(model, kv, {.num_slots = max_batch}) {
+  // NOLINTNEXTLINE(bugprone-random-generator-seed): the same tokens in every run
+  std::mt19937 random(1);
+  std::uniform_int_distribution<std::int32_t> ids(
+      0, static_cast<std::int32_t>(model.config().vocab_size) - 1);
+  for (std::int64_t i = 0; i < max_rows; ++i) prompt_.push_back(ids(random));
+  fill_kv();
+}
+
+/// A prefill of the whole depth would take longer than the tests, and what K and V hold does not
+/// change how long attention takes, as long as it is finite and of sensible size. So one block of
+/// random values in [-1, 1) is repeated over the slabs; its length is odd, so that pages differ.
+void BenchRunner::fill_kv() {
+  const DType dtype = model_.shape().dtype;
+  constexpr std::size_t block_elements = (std::size_t{1} << 18) + 7;
+  const std::size_t block_bytes = block_elements * size_bytes(dtype);
+  const Buffer block(block_bytes);
+  // NOLINTNEXTLINE(bugprone-random-generator-seed): the same values in every run
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> values(-1.0F, 1.0F);
+  for (std::size_t i = 0; i < block_elements; ++i) {
+    if (dtype == DType::f32) {
+      block.as<float>()[i] = values(random);
+    } else {
+      block.as<BFloat16>()[i] = to_bf16(values(random));
+    }
+  }
+  const PausedWorkers paused;
+  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
+    if (interrupt_flag()) throw Interrupted();
+    const Buffer& slab = kv_.memory(layer);
+    const auto num_blocks =
+        static_cast<std::int64_t>((slab.size() + block_bytes - 1) / block_bytes);
+    runtime_.setup_pool().run(num_blocks, [&](std::int64_t i) {
+      const std::size_t at = static_cast<std::size_t>(i) * block_bytes;
+      std::memcpy(slab.data() + at, block.data(), std::min(block_bytes, slab.size() - at));
+    });
+  }
+}
+
+void BenchRunner::warm_up(const BenchTest& test) {
+  auto iterations = bench_iterations(test);
+  if (test.phase == Phase::decode)
+    iterations.resize(std::min(iterations.size(), warm_up_iterations));
+  run_iterations(iterations, test);
+}
+
+BenchSample BenchRunner::run(const BenchTest& test) {
+  const auto iterations = bench_iterations(test);
+  runtime_.reset_busy();
+  BenchSample sample;
+  sample.seconds = run_iterations(iterations, test);
+  sample.busy_s = runtime_.busy_seconds();
+  return sample;
+}
+
+/// As Generator does it: an iteration is submitted before the one before it is looked at.
+double BenchRunner::run_iterations(const std::vector<std::vector<BenchPiece>>& iterations,
+                                   const BenchTest& test) {
+  const Clock::time_point start = Clock::now();
+  PendingIteration before;
+  bool any = false;
+  for (const std::vector<BenchPiece>& iteration : iterations) {
+    if (interrupt_flag()) throw Interrupted();
+    PendingIteration current = submit(iteration, test);
+    if (any) before.tokens();
+    before = std::move(current);
+    any = true;
+  }
+  if (any) before.tokens();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+PendingIteration BenchRunner::submit(const std::vector<BenchPiece>& iteration,
+                                     const BenchTest& test) {
+  SubBatch sub_batch;
+  sub_batch.phase = test.phase;
+  for (const BenchPiece& piece : iteration) {
+    const auto slot = static_cast<std::int32_t>(piece.sequence);
+    const std::int32_t last_drawn = -(slot + 1);
+    std::span<const std::int32_t> tokens(&last_drawn, 1);
+    if (test.phase == Phase::prefill)
+      tokens = std::span(prompt_).first(static_cast<std::size_t>(piece.rows));
+    const std::vector<std::int32_t> pages = pages_of(test, piece.sequence);
+    sub_batch.batch.add(
+        {.slot = slot,
+         .context = static_cast<std::int32_t>(piece.context),
+         .fresh = piece.context == test.depth,
+         .tokens = tokens,
+         .pages = pages,
+         .sampling = {}},
+        piece.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+  }
+  return graph_.submit(sub_batch);
+}
+
+}  // namespace sluice

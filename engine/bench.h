@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codelets/kernels/probe.h"
+#include "codelets/runtime/runtime.h"
+#include "graphs/decoder_graph.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// One thing to measure: `batch` sequences with `depth` tokens of KV each get `tokens` more, either
+/// as prompts (prefill, "pp512") or one after the other (decode, "tg128").
+struct BenchTest {
+  Phase phase = Phase::decode;
+  std::int64_t tokens = 0;
+  std::int64_t batch = 1;
+  std::int64_t depth = 0;
+
+  std::string name() const;
+  std::int64_t total_tokens() const { return tokens * batch; }
+};
+
+/// One sequence's part of one iteration of a test.
+struct BenchPiece {
+  std::int64_t sequence = 0;
+  std::int64_t context = 0;
+  std::int64_t rows = 1;
+  bool draws = true;
+};
+/// What each iteration of a test computes. Prompts are cut as Generator cuts them, into chunks of
+/// at most 2048 tokens; whole chunks share an iteration of at most 2048 rows.
+std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
+
+/// The work of a whole test, one iteration after the other.
+std::vector<StageWork> bench_work(const BenchTest& test, const ModelDimensions& model);
+
+ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
+
+/// KV pages that a test needs.
+std::int64_t bench_pages(const BenchTest& test);
+
+/// Both probes, and the rest that StarPU's workers take while they run.
+class MachineProbes {
+ public:
+  /// Calibrates itself: about a second.
+  MachineProbes(Runtime& runtime, DType dtype);
+  /// Some 60 ms. No task may run meanwhile.
+  MachineRates measure();
+
+ private:
+  Runtime& runtime_;
+  std::optional<ReadProbe> read_;
+  std::optional<GemmProbe> gemm_;
+};
+
+/// One repetition of a test.
+struct BenchSample {
+  double seconds = 0;  ///< from the first submission to the last result
+  double busy_s = 0;   ///< of that, inside of kernels
+  MachineRates rates;  ///< mean of the probes right before and right after
+};
+
+/// A test and what was measured.
+struct BenchResult {
+  BenchTest test;
+  std::vector<StageWork> work;
+  std::int64_t num_iterations = 0;
+  std::vector<BenchSample> samples;
+};
+
+/// Runs tests on a loaded model. The KV cache is the test's alone.
+class BenchRunner {
+ public:
+  /// Fills the cache, so that a depth needs no prefill.
+  BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime, std::int64_t max_batch);
+
+  /// A short run, in which kernels are compiled and memory is touched.
+  void warm_up(const BenchTest& test);
+  /// Throws Interrupted soon after Ctrl-C. The sample has no rates.
+  BenchSample run(const BenchTest& test);
+
+ private:
+  void fill_kv();
+  double run_iterations(const std::vector<std::vector<BenchPiece>>& iterations,
+                        const BenchTest& test);
+  PendingIteration submit(const std::vector<BenchPiece>& iteration, const BenchTest& test);
+
+  const LoadedModel& model_;
+  KvCache& kv_;
+  Runtime& runtime_;
+  DecoderGraph graph_;
+  std::vector<std::int32_t> prompt_;  ///< random token ids, as many as the longest chunk
+};
+
+}  // namespace sluice

@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/memory.h"
+#include "codelets/kernels/linear.h"
+#include "engine/bench.h"
+#include "engine/bench_report.h"
+#include "engine/command_line.h"
+#include "engine/compute_options.h"
+#include "engine/interrupt.h"
+#include "engine/progress.h"
+#include "models/model.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+void declare_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("model", po::value<std::string>()->default_value("tiny"),
+       "Hugging Face folder; tiny: the embedded model; or the name of a shape, such as "
+       "llama-3.2-1b, which gets random weights in memory")  //
+      ("prompt-tokens", po::value<std::string>()->default_value("512"),
+       "tokens of each prompt; a list 128,512 makes several tests, 0 none")  //
+      ("gen-tokens", po::value<std::string>()->default_value("128"),
+       "tokens to generate for each sequence; a list, 0: no such test")                     //
+      ("batch", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
+      ("depth", po::value<std::string>()->default_value("0"),
+       "tokens in each sequence's KV cache before the test; a list")              //
+      ("repeat", po::value<int>()->default_value(5), "repetitions of each test")  //
+      ("no-warmup", po::bool_switch(), "measure from the first run on")           //
+      ("dtype", po::value<std::string>(),
+       "f32, bf16 or f16; without it, what suits the processor")                           //
+      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+      ("domains", po::value<int>()->default_value(1),
+       "cut the threads into so many compute domains")  //
+      ("output-format", po::value<std::string>()->default_value("table"),
+       "table, markdown, csv or json")                                         //
+      ("markdown", po::bool_switch(), "the same as --output-format markdown")  //
+      ("csv", po::bool_switch(), "the same as --output-format csv")            //
+      ("json", po::bool_switch(), "the same as --output-format json");
+}
+
+/// "1,8,64" as numbers of [low, high], in the order given, each once. Throws UsageError.
+std::vector<std::int64_t> read_list(const CommandLine& line, const std::string& name,
+                                    std::int64_t low, std::int64_t high) {
+  const std::string& text = line.get<std::string>(name);
+  std::vector<std::int64_t> values;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  while (true) {
+    std::int64_t value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || (next != end && *next != ',') || value < low || value > high) {
+      throw UsageError("--{} {}: expected whole numbers from {} to {}, like 1,8,64", name, text,
+                       low, high);
+    }
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+    if (next == end) return values;
+    at = next + 1;
+  }
+}
+
+OutputFormat read_format(const CommandLine& line) {
+  static const std::vector<std::pair<std::string, OutputFormat>> formats = {
+      {"table", OutputFormat::table},
+      {"markdown", OutputFormat::markdown},
+      {"csv", OutputFormat::csv},
+      {"json", OutputFormat::json}};
+  std::vector<OutputFormat> asked;
+  if (line.given("output-format")) {
+    const std::string& name = line.get<std::string>("output-format");
+    const auto found = std::find_if(formats.begin(), formats.end(),
+                                    [&](const auto& format) { return format.first == name; });
+    if (found == formats.end()) {
+      throw UsageError("--output-format {}: expected table, markdown, csv or json", name);
+    }
+    asked.push_back(found->second);
+  }
+  for (const auto& [name, format] : formats) {
+    if (format != OutputFormat::table && line.get<bool>(name)) asked.push_back(format);
+  }
+  if (asked.size() > 1) {
+    throw UsageError("one of --output-format, --markdown, --csv and --json is enough");
+  }
+  return asked.empty() ? OutputFormat::table : asked.front();
+}
+
+struct Settings {
+  std::string model;
+  std::vector<BenchTest> tests;
+  int repeat = 5;
+  bool warm_up = true;
+  std::optional<DType> dtype;
+  std::optional<int> threads;
+  int domains = 1;
+  OutputFormat format = OutputFormat::table;
+};
+
+/// Prefill before decode, and of each every batch at every depth.
+std::vector<BenchTest> read_tests(const CommandLine& line) {
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 24;
+  const auto prompts = read_list(line, "prompt-tokens", 0, most_tokens);
+  const auto generated = read_list(line, "gen-tokens", 0, most_tokens);
+  const auto batches = read_list(line, "batch", 1, 65536);
+  const auto depths = read_list(line, "depth", 0, most_tokens);
+  std::vector<BenchTest> tests;
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    for (const std::int64_t tokens : phase == Phase::prefill ? prompts : generated) {
+      for (const std::int64_t depth : depths) {
+        for (const std::int64_t batch : batches) {
+          if (tokens > 0)
+            tests.push_back({.phase = phase, .tokens = tokens, .batch = batch, .depth = depth});
+        }
+      }
+    }
+  }
+  if (tests.empty())
+    throw UsageError("--prompt-tokens 0 and --gen-tokens 0 leave nothing to measure");
+  return tests;
+}
+
+Settings read_settings(const CommandLine& line) {
+  Settings settings;
+  settings.model = line.get<std::string>("model");
+  settings.tests = read_tests(line);
+  settings.repeat = in_range(line, "repeat", 1, 1000);
+  settings.warm_up = !line.get<bool>("no-warmup");
+  settings.dtype = read_dtype(line);
+  settings.threads = read_threads(line);
+  settings.domains = in_range(line, "domains", 1, 64);
+  settings.format = read_format(line);
+  return settings;
+}
+
+/// A folder, the embedded model, or a shape.
+struct BenchModel {
+  Model model;
+  std::uint64_t table_bytes = 0;  ///< embedding tables that random weights keep in memory
+};
+
+bool is_shape(const std::string& name) {
+  const std::vector<NamedShape>& shapes = named_shapes();
+  return std::any_of(shapes.begin(), shapes.end(),
+                     [&](const NamedShape& shape) { return shape.name == name; });
+}
+
+BenchModel open_bench_model(const std::string& name, DType dtype) {
+  if (name == "tiny" || (!is_shape(name) && std::filesystem::exists(name)))
+    return {open_model(name)};
+  if (name.find('/') != std::string::npos) return {open_model(name)};  // says what is missing
+  BenchModel opened;
+  opened.model.name = name;
+  opened.model.config = find_shape(name);
+  const ModelConfig& config = opened.model.config;
+  decoder_shape(config, dtype);  // throws for shapes that cannot run
+  std::int64_t elements = config.vocab_size * config.embed_size;
+  if (config.position == PositionKind::learned)
+    elements += (config.max_positions + config.position_offset) * config.hidden_size;
+  opened.table_bytes = static_cast<std::uint64_t>(elements) * size_bytes(dtype);
+  opened.model.weights = random_weights(config, dtype, 0);
+  return opened;
+}
+
+std::int64_t max_pages(const std::vector<BenchTest>& tests) {
+  std::int64_t pages = 0;
+  for (const BenchTest& test : tests) pages = std::max(pages, bench_pages(test));
+  return pages;
+}
+
+std::int64_t max_batch(const std::vector<BenchTest>& tests) {
+  std::int64_t batch = 1;
+  for (const BenchTest& test : tests) batch = std::max(batch, test.batch);
+  return batch;
+}
+
+std::int64_t max_iteration_rows(const std::vector<BenchTest>& tests) {
+  std::int64_t most = 1;
+  for (const BenchTest& test : tests) {
+    std::int64_t rows = test.batch;
+    if (test.phase == Phase::prefill) rows = std::min<std::int64_t>(2048, test.total_tokens());
+    most = std::max(most, rows);
+  }
+  return most;
+}
+
+void check_context(const std::vector<BenchTest>& tests, const ModelConfig& config) {
+  for (const BenchTest& test : tests) {
+    if (test.depth + test.tokens <= config.max_positions) continue;
+    throw UsageError(
+        "{} at depth {} needs a context of {} tokens, the model's is {}; use a smaller --depth, "
+        "--prompt-tokens or --gen-tokens",
+        test.name(), test.depth, test.depth + test.tokens, config.max_positions);
+  }
+}
+
+void check_memory(const BenchModel& opened, const std::vector<BenchTest>& tests, DType dtype) {
+  const ModelConfig& config = opened.model.config;
+  const std::uint64_t weights = packed_weight_bytes(config, dtype) + opened.table_bytes;
+  const std::uint64_t kv =
+      KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests));
+  const std::uint64_t rest =
+      activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)) +
+      ReadProbe::buffer_bytes();
+  const std::uint64_t available = available_memory_bytes();
+  if (weights + kv + rest <= available) return;
+  throw Error(
+      "not enough memory: {} needed (weights {}, KV cache {}, activations and probes {}), {} "
+      "available; use a smaller --batch, --depth or model",
+      format_bytes(weights + kv + rest), format_bytes(weights), format_bytes(kv),
+      format_bytes(rest), format_bytes(available));
+}
+
+/// The cores of each domain, as equal as can be.
+std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains) {
+  if (num_domains > static_cast<int>(cores.size())) {
+    throw UsageError("--domains {}: there are only {} threads to share", num_domains, cores.size());
+  }
+  std::vector<std::vector<int>> domains;
+  const auto count = static_cast<std::size_t>(num_domains);
+  for (std::size_t i = 0; i < count; ++i) {
+    domains.emplace_back(
+        cores.begin() + static_cast<std::ptrdiff_t>(i * cores.size() / count),
+        cores.begin() + static_cast<std::ptrdiff_t>((i + 1) * cores.size() / count));
+  }
+  return domains;
+}
+
+MachineRates mean(const MachineRates& a, const MachineRates& b) {
+  return {.read_bandwidth_bytes_per_s =
+              (a.read_bandwidth_bytes_per_s + b.read_bandwidth_bytes_per_s) / 2,
+          .gemm_flop_per_s = (a.gemm_flop_per_s + b.gemm_flop_per_s) / 2};
+}
+
+std::string describe(const BenchTest& test) {
+  return fmt::format("{}, batch {}, depth {}", test.name(), test.batch, test.depth);
+}
+
+/// Every test once, then every test again: a machine that drifts does so for all of them.
+std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions& dimensions,
+                                 BenchRunner& runner, MachineProbes& probes) {
+  std::vector<BenchResult> results;
+  for (const BenchTest& test : settings.tests) {
+    results.push_back({.test = test,
+                       .work = bench_work(test, dimensions),
+                       .num_iterations = static_cast<std::int64_t>(bench_iterations(test).size()),
+                       .samples = {}});
+  }
+  ProgressBar bar("measuring");
+  const std::size_t rounds = static_cast<std::size_t>(settings.repeat) + (settings.warm_up ? 1 : 0);
+  std::size_t done = 0;
+  const auto progress = [&](const BenchTest& test) {
+    bar.update(static_cast<double>(done++), static_cast<double>(rounds * results.size()),
+               describe(test));
+  };
+  if (settings.warm_up) {
+    for (const BenchTest& test : settings.tests) {
+      progress(test);
+      runner.warm_up(test);
+    }
+  }
+  MachineRates before = probes.measure();
+  for (int repetition = 0; repetition < settings.repeat; ++repetition) {
+    for (BenchResult& result : results) {
+      progress(result.test);
+      BenchSample& sample = result.samples.emplace_back(runner.run(result.test));
+      const MachineRates after = probes.measure();
+      sample.rates = mean(before, after);
+      before = after;  // nothing happens between this repetition and the next
+    }
+  }
+  return results;
+}
+
+std::optional<double> probe_bf16(Runtime& runtime) {
+  if (!onednn_has_fast_bf16()) return std::nullopt;
+  const PausedWorkers paused;
+  return GemmProbe(runtime.setup_pool(), DType::bf16).measure();
+}
+
+}  // namespace
+
+int run_bench(const CommandLine::Arguments& arguments) {
+  CommandLine line("sluice bench [--model DIR|SHAPE] [options]",
+                   "Measures tokens per second, beside the share of what this machine's memory and "
+                   "arithmetic allow.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  const DType dtype = choose_dtype(settings.dtype);
+  const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
+  const BenchModel opened = open_bench_model(settings.model, dtype);
+  const ModelConfig& config = opened.model.config;
+  check_context(settings.tests, config);
+  check_memory(opened, settings.tests, dtype);
+
+  Runtime runtime({.domains = domains});
+  ProgressBar loading("packing weights");
+  const LoadedModel loaded(
+      opened.model, dtype, runtime.setup_pool(), [&](std::uint64_t done, std::uint64_t total) {
+        if (interrupt_flag()) throw Interrupted();
+        loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
+      });
+  loading.clear();
+  KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests));
+  BenchRunner runner(loaded, kv, runtime, max_batch(settings.tests));
+  MachineProbes probes(runtime, dtype);
+  const std::vector<BenchResult> results =
+      measure(settings, model_dimensions(config, dtype), runner, probes);
+  const BenchContext context = {
+      .model = opened.model.name,
+      .weight_bytes = loaded.weight_bytes(),
+      .dtype = dtype,
+      .backend = fmt::format("CPU ({})", onednn_isa_name()),
+      .policy = "cpu-only",
+      .threads = runtime.num_threads(),
+      .domains = settings.domains,
+      .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
+  std::cout << format_bench(settings.format, context, results);
+  return 0;
+}
+
+}  // namespace sluice

@@ -1,0 +1,256 @@
+#include "engine/bench_report.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "engine/command_line.h"
+
+namespace sluice {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+using Json = nlohmann::ordered_json;
+
+/// Of all probes of a run.
+struct RateRange {
+  double least;
+  double middle;
+  double most;
+};
+
+template <typename Rate>
+RateRange rate_range(const std::vector<BenchResult>& results, const Rate& rate) {
+  std::vector<double> values;
+  for (const BenchResult& result : results) {
+    for (const BenchSample& sample : result.samples) values.push_back(rate(sample.rates));
+  }
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return {*least, median(values), *most};
+}
+
+RateRange bandwidth_range(const std::vector<BenchResult>& results) {
+  return rate_range(results, [](const MachineRates& r) { return r.read_bandwidth_bytes_per_s; });
+}
+
+RateRange gemm_range(const std::vector<BenchResult>& results) {
+  return rate_range(results, [](const MachineRates& r) { return r.gemm_flop_per_s; });
+}
+
+Json json_of(const BenchContext& context, const BenchResult& result) {
+  const BenchSummary summary = summarise(result);
+  const MeanDeviation rate = mean_deviation(summary.tokens_per_s);
+  Json json;
+  json["model"] = context.model;
+  json["weight_bytes"] = context.weight_bytes;
+  json["dtype"] = to_string(context.dtype);
+  json["backend"] = context.backend;
+  json["policy"] = context.policy;
+  json["threads"] = context.threads;
+  json["domains"] = context.domains;
+  json["test"] = result.test.name();
+  json["batch"] = result.test.batch;
+  json["depth"] = result.test.depth;
+  json["repetitions"] = result.samples.size();
+  json["tokens_per_s"] = rate.mean;
+  json["tokens_per_s_stddev"] = rate.deviation;
+  json["tokens_per_s_median"] = median(summary.tokens_per_s);
+  json["limit_share"] = median(summary.limit_share);
+  json["limit_share_stddev"] = mean_deviation(summary.limit_share).deviation;
+  json["limit"] = to_string(summary.bound);
+  json["overhead_us_per_iteration"] =
+      context.domains == 1 ? Json(summary.overhead_us_per_iteration) : Json();
+  json["tokens_per_s_all"] = summary.tokens_per_s;
+  json["limit_share_all"] = summary.limit_share;
+  return json;
+}
+
+/// Everything that JSON has but the lists.
+std::string format_bench_csv(const Json& objects) {
+  Rows rows;
+  for (const Json& object : objects) {
+    if (rows.empty()) {
+      std::vector<std::string>& header = rows.emplace_back();
+      for (const auto& [key, value] : object.items()) {
+        if (!value.is_array()) header.push_back(key);
+      }
+    }
+    std::vector<std::string>& row = rows.emplace_back();
+    for (const Json& value : object) {
+      if (value.is_array()) continue;
+      if (value.is_null()) {
+        row.emplace_back();
+      } else {
+        row.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+      }
+    }
+  }
+  return format_csv(rows);
+}
+
+std::string count_with(double value, double deviation) {
+  const int digits = value >= 100 ? 1 : 2;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, digits, deviation, digits);
+}
+
+Rows bench_rows(const BenchContext& context, const std::vector<BenchResult>& results) {
+  Rows rows = {{"model", "size", "dtype", "backend", "policy", "threads", "test", "batch", "depth",
+                "tokens/s", "share of limit", "bound by", "overhead"}};
+  for (const BenchResult& result : results) {
+    const BenchSummary summary = summarise(result);
+    const MeanDeviation rate = mean_deviation(summary.tokens_per_s);
+    rows.push_back(
+        {context.model, format_bytes(context.weight_bytes), std::string(to_string(context.dtype)),
+         context.backend, context.policy, fmt::format("{}", context.threads), result.test.name(),
+         fmt::format("{}", result.test.batch), fmt::format("{}", result.test.depth),
+         count_with(rate.mean, rate.deviation), fmt::format("{:.2f}", median(summary.limit_share)),
+         std::string(to_string(summary.bound)),
+         context.domains == 1 ? fmt::format("{:.0f} us", summary.overhead_us_per_iteration) : "-"});
+  }
+  return rows;
+}
+
+std::string probe_line(const BenchContext& context, const std::vector<BenchResult>& results) {
+  const RateRange bandwidth = bandwidth_range(results);
+  const RateRange gemm = gemm_range(results);
+  return fmt::format(
+      "probed around the repetitions: memory reads at {:.1f} to {:.1f} GB/s (median {:.1f}), {} "
+      "GEMMs at {:.0f} to {:.0f} GFLOP/s (median {:.0f})\n",
+      bandwidth.least * 1e-9, bandwidth.most * 1e-9, bandwidth.middle * 1e-9,
+      to_string(context.dtype), gemm.least * 1e-9, gemm.most * 1e-9, gemm.middle * 1e-9);
+}
+
+/// Characters that a terminal shows, not bytes.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+
+std::vector<std::size_t> column_widths(const Rows& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+  }
+  return widths;
+}
+
+/// A column of figures: its first value begins with a digit, and it is no size of a model.
+bool is_number_column(const Rows& rows, std::size_t column) {
+  if (rows.size() < 2) return false;
+  const std::string& cell = rows[1][column];
+  return !cell.empty() && (cell[0] >= '0' && cell[0] <= '9');
+}
+
+std::string joined(const Rows& rows, const std::vector<std::string>& row,
+                   std::string_view between) {
+  const std::vector<std::size_t> widths = column_widths(rows);
+  std::string line;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const std::string padding(widths[i] - width_of(row[i]), ' ');
+    if (i > 0) line += between;
+    line += is_number_column(rows, i) ? padding + row[i] : row[i] + padding;
+  }
+  return line;
+}
+
+}  // namespace
+
+MeanDeviation mean_deviation(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  if (values.size() < 2) return {.mean = mean, .deviation = 0};
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return {.mean = mean, .deviation = std::sqrt(squares / (count - 1))};
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+BenchSummary summarise(const BenchResult& result) {
+  BenchSummary summary;
+  TimeLimit sum;
+  std::vector<double> overheads;
+  for (const BenchSample& sample : result.samples) {
+    const TimeLimit limit = time_limit(result.work, sample.rates);
+    sum.bandwidth_s += limit.bandwidth_s;
+    sum.compute_s += limit.compute_s;
+    summary.tokens_per_s.push_back(static_cast<double>(result.test.total_tokens()) /
+                                   sample.seconds);
+    summary.limit_share.push_back(limit.total_s() / sample.seconds);
+    overheads.push_back((sample.seconds - sample.busy_s) * 1e6 /
+                        static_cast<double>(result.num_iterations));
+  }
+  summary.bound = sum.bound();
+  summary.overhead_us_per_iteration = median(overheads);
+  return summary;
+}
+
+std::string format_bench(OutputFormat format, const BenchContext& context,
+                         const std::vector<BenchResult>& results) {
+  if (format == OutputFormat::table || format == OutputFormat::markdown) {
+    const Rows rows = bench_rows(context, results);
+    return (format == OutputFormat::table ? format_table(rows) : format_markdown(rows)) + "\n" +
+           probe_line(context, results);
+  }
+  Json objects = Json::array();
+  for (const BenchResult& result : results) {
+    Json object = json_of(context, result);
+    object["read_bandwidth_bytes_per_s"] = bandwidth_range(results).middle;
+    object["gemm_flop_per_s"] = gemm_range(results).middle;
+    object["gemm_bf16_flop_per_s"] =
+        context.dtype == DType::bf16
+            ? Json(gemm_range(results).middle)
+            : (context.gemm_bf16_flop_per_s ? Json(*context.gemm_bf16_flop_per_s) : Json());
+    objects.push_back(std::move(object));
+  }
+  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_bench_csv(objects);
+}
+
+std::string format_table(const Rows& rows) {
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = joined(rows, row, "  ");
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string format_markdown(const Rows& rows) {
+  const std::vector<std::size_t> widths = column_widths(rows);
+  std::string text = "| " + joined(rows, rows.front(), " | ") + " |\n|";
+  for (std::size_t i = 0; i < widths.size(); ++i)
+    text += std::string(widths[i] + 1, '-') + (is_number_column(rows, i) ? ":|" : "-|");
+  text += "\n";
+  for (std::size_t i = 1; i < rows.size(); ++i)
+    text += "| " + joined(rows, rows[i], " | ") + " |\n";
+  return text;
+}
+
+std::string format_csv(const Rows& rows) {
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::string cell = row[i];
+      if (cell.find_first_of(",\"\n") != std::string::npos) {
+        for (std::size_t at = 0; (at = cell.find('"', at)) != std::string::npos; at += 2)
+          cell.insert(at, "\"");
+        cell = "\"" + cell + "\"";
+      }
+      text += (i > 0 ? "," : "") + cell;
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace sluice

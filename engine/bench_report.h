@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "engine/bench.h"
+
+namespace sluice {
+
+enum class OutputFormat : std::uint8_t { table, markdown, csv, json };
+
+/// Mean and sample standard deviation (0 for fewer than two values).
+struct MeanDeviation {
+  double mean = 0;
+  double deviation = 0;
+};
+MeanDeviation mean_deviation(const std::vector<double>& values);
+/// Of at least one value; the mean of the middle two when their number is even.
+double median(std::vector<double> values);
+
+/// What the repetitions of one test say.
+struct BenchSummary {
+  std::vector<double> tokens_per_s;  ///< one a repetition
+  std::vector<double> limit_share;  ///< one a repetition: shortest possible time over measured time
+  Bound bound = Bound::bandwidth;
+  double overhead_us_per_iteration = 0;  ///< time outside of kernels, the median
+};
+BenchSummary summarise(const BenchResult& result);
+
+/// What all tests of a run have in common.
+struct BenchContext {
+  std::string model;
+  std::uint64_t weight_bytes = 0;
+  DType dtype = DType::bf16;
+  std::string backend;
+  std::string policy;
+  int threads = 1;
+  int domains = 1;
+  /// Nothing where the CPU has no fast bf16.
+  std::optional<double> gemm_bf16_flop_per_s;
+};
+
+/// The tests and what the probes saw, ready to print; ends with a line end.
+std::string format_bench(OutputFormat format, const BenchContext& context,
+                         const std::vector<BenchResult>& results);
+
+/// Cells as aligned columns or as a Markdown table; the first row is the header. Numbers (cells
+/// that begin with a digit) stand at the right.
+std::string format_table(const std::vector<std::vector<std::string>>& rows);
+std::string format_markdown(const std::vector<std::vector<std::string>>& rows);
+/// Quoted where needed (RFC 4180).
+std::string format_csv(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace sluice

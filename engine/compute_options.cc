@@ -1,0 +1,61 @@
+#include "engine/compute_options.h"
+
+#include "base/cpu.h"
+#include "codelets/kernels/linear.h"
+#include "graphs/loaded_model.h"
+
+namespace sluice {
+
+std::optional<DType> read_dtype(const CommandLine& line) {
+  if (!line.given("dtype")) return std::nullopt;
+  const std::string& text = line.get<std::string>("dtype");
+  const std::optional<DType> dtype = parse_dtype(text);
+  if (!dtype) throw UsageError("--dtype {}: expected f32, bf16 or f16", text);
+  return dtype;
+}
+
+std::optional<int> read_threads(const CommandLine& line) {
+  if (!line.given("threads")) return std::nullopt;
+  return in_range(line, "threads", 1, 512);
+}
+
+DType choose_dtype(std::optional<DType> asked) {
+  const DType wanted = asked.value_or(onednn_has_fast_bf16() ? DType::bf16 : DType::f32);
+  if (wanted == DType::f32) return wanted;
+  if (!onednn_has_fast_bf16()) {
+    fmt::print(
+        stderr,
+        "sluice: this processor has neither AVX-512 nor AMX; computing in f32 instead of {}\n",
+        to_string(wanted));
+    return DType::f32;
+  }
+  if (wanted == DType::f16) fmt::print(stderr, "sluice: on the CPU f16 is computed as bf16\n");
+  return DType::bf16;
+}
+
+std::vector<int> choose_cores(std::optional<int> asked) {
+  const CpuTopology topology = read_cpu_topology();
+  const int threads = asked.value_or(default_num_threads(topology));
+  const auto cores = static_cast<int>(topology.cores.size());
+  if (threads > cores) {
+    fmt::print(stderr,
+               "sluice: --threads {} on {} cores: threads will share cores and run slower\n",
+               threads, cores);
+  }
+  std::vector<int> chosen;
+  chosen.reserve(static_cast<std::size_t>(threads));
+  for (int i = 0; i < threads; ++i)
+    chosen.push_back(topology.cores[static_cast<std::size_t>(i % cores)]);
+  return chosen;
+}
+
+std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
+                               std::int64_t logit_rows) {
+  const DecoderShape shape = decoder_shape(config, dtype);
+  const auto row_bytes =
+      static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
+  return 2 * (static_cast<std::uint64_t>(rows) * row_bytes +
+              static_cast<std::uint64_t>(logit_rows * config.vocab_size) * 4);
+}
+
+}  // namespace sluice

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "engine/command_line.h"
+#include "models/config.h"
+
+namespace sluice {
+
+/// The value of `name`. Throws UsageError when it is outside of [low, high].
+template <typename T>
+T in_range(const CommandLine& line, const std::string& name, T low, T high) {
+  const T value = line.get<T>(name);
+  if (!(value >= low && value <= high)) {
+    throw UsageError("--{} {}: expected a value from {} to {}", name, value, low, high);
+  }
+  return value;
+}
+
+/// --dtype, if it was given. Throws UsageError.
+std::optional<DType> read_dtype(const CommandLine& line);
+/// --threads, if it was given. Throws UsageError.
+std::optional<int> read_threads(const CommandLine& line);
+
+/// The GEMM type that suits this processor, with a word on stderr when that is not what was asked
+/// for.
+DType choose_dtype(std::optional<DType> wanted);
+
+/// The cores to compute on, one a thread, with a word on stderr when there are fewer.
+std::vector<int> choose_cores(std::optional<int> threads);
+
+/// Memory that two iterations of so many rows, which may be alive at once, take: residual, input,
+/// q, k, v, attention, FFN, and the logits of `logit_rows`.
+std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
+                               std::int64_t logit_rows);
+
+}  // namespace sluice
