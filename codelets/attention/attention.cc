@@ -23,20 +23,20 @@ void submit_attention(const AttentionArgs& args, const AttentionHandles& handles
       {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.out)});
 }
 
-simd::KvHead kv_head_of(const DecoderShape& shape, const BatchView& batch,
-                        const BatchSequence& sequence, const std::byte* slab,
-                        std::int64_t kv_head) {
+simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,
+                          const BatchSequence& sequence, const std::byte* slab,
+                          std::int64_t first_head, std::int64_t num_heads) {
   return {.dtype = shape.dtype,
+          .num_heads = num_heads,
           .head_dim = shape.head_dim,
           .padded_head_dim = shape.padded_head_dim(),
           .slab = slab,
           .page_elements = shape.page_elements(),
-          .k_offset = shape.k_offset(kv_head),
-          .v_offset = shape.v_offset(kv_head),
+          .first_offset = shape.k_offset(first_head),
           .pages = batch.pages(sequence)};
 }
 
-simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHead& kv,
+simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHeads& kv,
                             std::int64_t position, std::int64_t group, const std::byte* q) {
   return {.kv = kv,
           .group = group,

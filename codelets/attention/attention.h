@@ -35,12 +35,12 @@ struct AttentionHandles {
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 
-/// The keys and values of one sequence and KV head; shared with the split pair.
-simd::KvHead kv_head_of(const DecoderShape& shape, const BatchView& batch,
-                        const BatchSequence& sequence, const std::byte* slab,
-                        std::int64_t kv_head);
-/// What a row at `position` asks of it: `q` [group, head_dim] are its `group` first heads.
-simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHead& kv,
+/// The keys and values of one sequence, of `num_heads` KV heads; shared with the split pair.
+simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,
+                          const BatchSequence& sequence, const std::byte* slab,
+                          std::int64_t first_head, std::int64_t num_heads);
+/// What a row at `position` asks of them: `q` [num_heads * group, head_dim].
+simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHeads& kv,
                             std::int64_t position, std::int64_t group, const std::byte* q);
 
 }  // namespace sluice

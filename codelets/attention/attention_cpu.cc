@@ -18,14 +18,18 @@ constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_tokens = 2 * strip_columns;
 /// Tokens of one sequence that one job reads. Always cut at the same places, so that a row's bits do
 /// not depend on what else there is to do.
-constexpr std::int64_t chunk_tokens = 512;
+constexpr std::int64_t chunk_tokens = 256;
+/// Bytes of one page that one job reads, if there are as many: enough for the processor to foresee
+/// the next ones.
+constexpr std::int64_t job_page_bytes = 32 << 10;
 
-/// One KV head of one row (`num_rows` is 0), or of a block of rows that goes through tiles.
+/// Some KV heads of one row (`num_rows` is 0), or one of a block of rows that goes through tiles.
 struct Job {
   const BatchSequence* sequence;
   std::int64_t first_row;
   std::int64_t num_rows;
-  std::int64_t kv_head;
+  std::int64_t first_head;
+  std::int64_t num_heads = 1;  ///< KV heads
   // Rows only, whose context is cut into `num_chunks` jobs:
   std::int64_t chunk = 0;
   std::int64_t num_chunks = 1;
@@ -39,7 +43,10 @@ class Attention {
       : cpu_(cpu),
         operands_(operands),
         shape_(operands.args->shape),
-        out_stride_(activation_stride(shape_.q_size(), shape_.dtype)) {}
+        out_stride_(activation_stride(shape_.q_size(), shape_.dtype)),
+        heads_per_job_(std::clamp<std::int64_t>(
+            job_page_bytes * shape_.num_kv_heads / static_cast<std::int64_t>(shape_.page_bytes()),
+            1, shape_.num_kv_heads)) {}
 
   void run() {
     for (const BatchSequence& sequence : operands_.batch.sequences()) {
@@ -88,40 +95,44 @@ class Attention {
       const std::int64_t position = sequence.context + i;
       const std::int64_t first_chunk = first_visible(position) / chunk_tokens;
       const std::int64_t num_chunks = position / chunk_tokens - first_chunk + 1;
-      for (std::int64_t head = 0; head < shape_.num_kv_heads; ++head) {
+      for (std::int64_t head = 0; head < shape_.num_kv_heads; head += heads_per_job_) {
+        const std::int64_t num_heads = std::min(heads_per_job_, shape_.num_kv_heads - head);
         for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-          jobs_.push_back({&sequence, sequence.first_row + i, 0, head, first_chunk + chunk,
-                           num_chunks, num_part_floats_, num_counters_});
+          jobs_.push_back({&sequence, sequence.first_row + i, 0, head, num_heads,
+                           first_chunk + chunk, num_chunks, num_part_floats_, num_counters_});
         }
         ++num_counters_;
-        num_part_floats_ += num_chunks * part_floats();
+        num_part_floats_ += num_chunks * part_floats(num_heads);
       }
     }
   }
 
-  std::int64_t part_floats() const {
-    return simd::PartialAttention::num_floats(shape_.group_size(), shape_.padded_head_dim());
+  std::int64_t part_floats(std::int64_t num_heads) const {
+    return simd::PartialAttention::num_floats(num_heads * shape_.group_size(),
+                                              shape_.padded_head_dim());
   }
 
   /// A chunk of a row's context. Who comes last puts the chunks together.
   void attend_row(const Job& job) {
     const std::int64_t group = shape_.group_size();
-    const simd::KvHead kv =
-        kv_head_of(shape_, operands_.batch, *job.sequence, operands_.slab, job.kv_head);
+    const std::int64_t num_queries = job.num_heads * group;
+    const simd::KvHeads kv = kv_heads_of(shape_, operands_.batch, *job.sequence, operands_.slab,
+                                         job.first_head, job.num_heads);
     simd::GroupedQuery query = query_of(shape_, kv, position_of(job), group,
-                                        q_at(job.first_row, job.kv_head * group));
+                                        q_at(job.first_row, job.first_head * group));
     query.first_token = std::max(query.first_token, job.chunk * chunk_tokens);
     query.end_token = std::min(query.end_token, (job.chunk + 1) * chunk_tokens);
     const std::int64_t first_chunk = first_visible(position_of(job)) / chunk_tokens;
     float* parts = parts_ + job.parts;
-    float* mine = parts + (job.chunk - first_chunk) * part_floats();
+    float* mine = parts + (job.chunk - first_chunk) * part_floats(job.num_heads);
     thread_local Workspace scratch;
-    simd::attend(query, simd::PartialAttention::at(mine, group, shape_.padded_head_dim()),
-                 scratch.reserve(simd::attend_scratch_bytes(group, shape_.padded_head_dim())));
+    simd::attend(
+        query, simd::PartialAttention::at(mine, num_queries, shape_.padded_head_dim()),
+        scratch.reserve(simd::attend_scratch_bytes(num_queries, shape_.padded_head_dim())));
     auto& done = chunks_done_[static_cast<std::size_t>(job.counter)];
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == job.num_chunks) {
       simd::combine_attention(query, parts, job.num_chunks,
-                              out_at(job.first_row, job.kv_head * group));
+                              out_at(job.first_row, job.first_head * group));
     }
   }
 
@@ -177,14 +188,14 @@ class Attention {
 
   /// Puts the keys and values of [first_token, + tile_tokens) side by side. Values that no row sees
   /// become zero: a weight of zero would not hide a NaN.
-  void gather(const simd::KvHead& kv, std::int64_t first_token, const Visible& visible,
+  void gather(const simd::KvHeads& kv, std::int64_t first_token, const Visible& visible,
               const Tile& tile) const {
     for (std::int64_t token = first_token; token < first_token + tile_tokens;
          token += page_tokens) {
       const std::int64_t at = token - first_token;
       const bool seen = token < visible.end && token + page_tokens > visible.first;
-      gather_keys(kv, seen ? kv.k(token / page_tokens) : nullptr, at, tile);
-      gather_values(kv, seen ? kv.v(token / page_tokens) : nullptr, at, tile);
+      gather_keys(kv, seen ? kv.k(token / page_tokens, 0) : nullptr, at, tile);
+      gather_values(kv, seen ? kv.v(token / page_tokens, 0) : nullptr, at, tile);
       if (!seen) continue;
       for (std::int64_t t = 0; t < page_tokens; ++t) {
         if (token + t >= visible.first && token + t < visible.end) continue;
@@ -194,7 +205,7 @@ class Attention {
   }
 
   /// One page of keys (null: zeros) as tokens [at, at + 16) of the tile.
-  void gather_keys(const simd::KvHead& kv, const std::byte* page, std::int64_t at,
+  void gather_keys(const simd::KvHeads& kv, const std::byte* page, std::int64_t at,
                    const Tile& tile) const {
     constexpr std::size_t pair_bytes = 4 * page_tokens;
     std::uint16_t* to = tile.k + at / strip_columns * kv.head_dim * strip_columns +
@@ -208,7 +219,7 @@ class Attention {
     }
   }
 
-  void gather_values(const simd::KvHead& kv, const std::byte* page, std::int64_t at,
+  void gather_values(const simd::KvHeads& kv, const std::byte* page, std::int64_t at,
                      const Tile& tile) const {
     for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
       const std::int64_t columns =
@@ -236,8 +247,8 @@ class Attention {
     const std::int64_t group = shape_.group_size();
     const std::int64_t position = position_of(job);
     const Visible visible{first_visible(position), position + job.num_rows};
-    const simd::KvHead kv =
-        kv_head_of(shape_, operands_.batch, *job.sequence, operands_.slab, job.kv_head);
+    const simd::KvHeads kv =
+        kv_heads_of(shape_, operands_.batch, *job.sequence, operands_.slab, job.first_head, 1);
     for (std::int64_t token = visible.first / tile_tokens * tile_tokens; token < visible.end;
          token += tile_tokens) {
       gather(kv, token, visible, tile);
@@ -250,7 +261,7 @@ class Attention {
         simd::store_attention_row(tile.sum + (i * tile_rows + r) * tile.sum_columns,
                                   tile.denominator[i * tile_rows + r], shape_.head_dim,
                                   shape_.dtype,
-                                  out_at(job.first_row + r, job.kv_head * group + i));
+                                  out_at(job.first_row + r, job.first_head * group + i));
       }
     }
   }
@@ -258,7 +269,7 @@ class Attention {
   /// One head of the job's rows against one tile of tokens, of which the first `num_tokens` count.
   void add_tile(const Job& job, std::int64_t head_in_group, std::int64_t first_token,
                 std::int64_t num_tokens, const Tile& tile) const {
-    const std::int64_t head = job.kv_head * shape_.group_size() + head_in_group;
+    const std::int64_t head = job.first_head * shape_.group_size() + head_in_group;
     const std::int64_t columns = (num_tokens + strip_columns - 1) / strip_columns * strip_columns;
     for (std::int64_t strip = 0; strip < columns; strip += strip_columns) {
       strip_gemm({.rows = job.num_rows,
@@ -302,6 +313,7 @@ class Attention {
   const AttentionOperands& operands_;
   const DecoderShape& shape_;
   std::int64_t out_stride_;
+  std::int64_t heads_per_job_;
   std::vector<Job> jobs_;
   std::int64_t num_part_floats_ = 0;
   std::int64_t num_counters_ = 0;

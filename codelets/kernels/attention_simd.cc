@@ -10,7 +10,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codelets/kernels/attention_simd.cc"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file once a target:
 #include <hwy/contrib/math/math-inl.h>
@@ -28,9 +27,8 @@ using Words = hn::Vec<WordTag>;
 
 constexpr std::int64_t lanes() { return static_cast<std::int64_t>(hn::MaxLanes(FloatTag())); }
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-/// Tokens whose scores are held at once.
-constexpr std::int64_t block_tokens = 128;
-constexpr std::int64_t block_pages = block_tokens / page_tokens;
+/// Tokens of a tile in a prompt's attention.
+constexpr std::int64_t max_tile_tokens = 128;
 /// Queries whose sums are held in registers at once, over four vectors of the head each.
 constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
@@ -49,15 +47,12 @@ HWY_INLINE Vector exp_of(Vector x) {
   return hn::IfThenZeroElse(vanishes, hn::Exp(d, hn::IfThenZeroElse(vanishes, x)));
 }
 
-HWY_INLINE void fetch(const std::byte* from, std::int64_t size_bytes) {
-  for (std::int64_t at = 0; at < size_bytes; at += 64) hwy::Prefetch(from + at);
-}
-
 /// scores[i, 0..16) = q_i . k for `Queries` queries and one page of keys. q is f32, padded.
 template <int Queries>
-HWY_INLINE void score_queries(const KvHead& kv, const std::byte* k, const float* q,
-                              std::int64_t stride, float* scores) {
+HWY_INLINE void score_queries(const KvHeads& kv, const std::byte* k, const float* q,
+                              float* scores) {
   const FloatTag d;
+  const std::int64_t stride = kv.padded_head_dim;
   for (std::int64_t t = 0; t < page_tokens; t += lanes()) {
     Vector sum[Queries];
     for (Vector& value : sum) value = hn::Zero(d);
@@ -79,111 +74,89 @@ HWY_INLINE void score_queries(const KvHead& kv, const std::byte* k, const float*
         }
       }
     }
-    for (int n = 0; n < Queries; ++n) hn::StoreU(sum[n], d, scores + n * block_tokens + t);
+    for (int n = 0; n < Queries; ++n) hn::StoreU(sum[n], d, scores + n * page_tokens + t);
   }
 }
 
-/// Scores of all queries with one page of keys.
-HWY_INLINE void score_page(const GroupedQuery& query, std::int64_t page, const float* q,
-                           float* scores) {
-  const KvHead& kv = query.kv;
-  if (q == nullptr) {
-    page_scores({.queries = query.group,
-                 .depth = kv.head_dim,
-                 .q = reinterpret_cast<const std::uint16_t*>(query.q),
-                 .q_stride = kv.head_dim,
-                 .k = reinterpret_cast<const std::uint16_t*>(kv.k(page)),
-                 .scores = scores,
-                 .score_stride = block_tokens});
-    return;
-  }
+HWY_INLINE void score_group(const KvHeads& kv, const std::byte* k, const float* q,
+                            std::int64_t group, float* scores) {
   std::int64_t i = 0;
-  for (; i + max_queries <= query.group; i += max_queries) {
-    score_queries<max_queries>(kv, kv.k(page), q + i * kv.padded_head_dim, kv.padded_head_dim,
-                               scores + i * block_tokens);
+  for (; i + max_queries <= group; i += max_queries) {
+    score_queries<max_queries>(kv, k, q + i * kv.padded_head_dim, scores + i * page_tokens);
   }
-  for (; i < query.group; ++i) {
-    score_queries<1>(kv, kv.k(page), q + i * kv.padded_head_dim, kv.padded_head_dim,
-                     scores + i * block_tokens);
+  for (; i < group; ++i) {
+    score_queries<1>(kv, k, q + i * kv.padded_head_dim, scores + i * page_tokens);
   }
 }
 
-/// Tokens of a block of pages: weights w[i, t - base] apply to tokens [low, high).
-struct Block {
-  std::int64_t base, low, high;
+/// Tokens [low, high) of a page.
+struct Part {
+  std::int64_t low, high;
 };
 
-/// sum_i = factor_i sum_i + sum_t w[i, t] v_t over `Vectors` vectors of the head from `dim` on.
+/// sum_i += sum_t w[i, t] v_t over `Vectors` vectors of the head from `dim` on.
 template <int Queries, int Vectors>
-HWY_INLINE void add_values(const KvHead& kv, const Block& block, const float* weights,
-                           const float* factors, std::int64_t dim, float* sums) {
+HWY_INLINE void add_values(const KvHeads& kv, const std::byte* v, const Part& part,
+                           const float* weights, std::int64_t dim, float* sums) {
   const FloatTag d;
+  const std::int64_t stride = kv.padded_head_dim;
   Vector sum[Queries][Vectors];
   for (int n = 0; n < Queries; ++n) {
     for (int j = 0; j < Vectors; ++j) {
-      const float* from = sums + n * kv.padded_head_dim + dim + j * lanes();
-      sum[n][j] = hn::Mul(hn::Set(d, factors[n]), hn::LoadU(d, from));
+      sum[n][j] = hn::LoadU(d, sums + n * stride + dim + j * lanes());
     }
   }
   const auto add = [&](std::int64_t token, const auto& value_of) {
     for (int n = 0; n < Queries; ++n) {
-      const Vector weight = hn::Set(d, weights[n * block_tokens + token - block.base]);
+      const Vector weight = hn::Set(d, weights[n * page_tokens + token]);
       for (int j = 0; j < Vectors; ++j) sum[n][j] = hn::MulAdd(weight, value_of(j), sum[n][j]);
     }
   };
-  for (std::int64_t token = block.low; token < block.high;) {
-    const std::byte* page = kv.v(token / page_tokens);
-    const std::int64_t page_begin = token / page_tokens * page_tokens;
-    const std::int64_t page_end = std::min(page_begin + page_tokens, block.high);
-    if (kv.dtype == DType::bf16) {
-      const auto* words = reinterpret_cast<const std::uint32_t*>(page) + dim;
-      while (token < page_end) {
-        Words pair[Vectors];
-        const std::int64_t row = (token - page_begin) / 2;
-        for (int j = 0; j < Vectors; ++j) {
-          pair[j] = hn::LoadU(WordTag(), words + row * kv.padded_head_dim + j * lanes());
-        }
-        if (token % 2 == 0) add(token++, [&](int j) { return lower(pair[j]); });
-        if (token < page_end) add(token++, [&](int j) { return upper(pair[j]); });
+  std::int64_t token = part.low;
+  if (kv.dtype == DType::bf16) {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(v) + dim;
+    while (token < part.high) {
+      Words pair[Vectors];
+      for (int j = 0; j < Vectors; ++j) {
+        pair[j] = hn::LoadU(WordTag(), words + token / 2 * stride + j * lanes());
       }
-    } else {
-      const auto* values = reinterpret_cast<const float*>(page) + dim;
-      for (; token < page_end; ++token) {
-        add(token, [&](int j) {
-          return hn::LoadU(d, values + (token - page_begin) * kv.padded_head_dim + j * lanes());
-        });
-      }
+      if (token % 2 == 0) add(token++, [&](int j) { return lower(pair[j]); });
+      if (token < part.high) add(token++, [&](int j) { return upper(pair[j]); });
+    }
+  } else {
+    const auto* values = reinterpret_cast<const float*>(v) + dim;
+    for (; token < part.high; ++token) {
+      add(token, [&](int j) { return hn::LoadU(d, values + token * stride + j * lanes()); });
     }
   }
   for (int n = 0; n < Queries; ++n) {
     for (int j = 0; j < Vectors; ++j) {
-      hn::StoreU(sum[n][j], d, sums + n * kv.padded_head_dim + dim + j * lanes());
+      hn::StoreU(sum[n][j], d, sums + n * stride + dim + j * lanes());
     }
   }
 }
 
 template <int Queries>
-HWY_INLINE void add_values_of(const KvHead& kv, const Block& block, const float* weights,
-                              const float* factors, float* sums) {
+HWY_INLINE void add_values_of(const KvHeads& kv, const std::byte* v, const Part& part,
+                              const float* weights, float* sums) {
   std::int64_t dim = 0;
   for (; dim + 4 * lanes() <= kv.padded_head_dim; dim += 4 * lanes()) {
-    add_values<Queries, 4>(kv, block, weights, factors, dim, sums);
+    add_values<Queries, 4>(kv, v, part, weights, dim, sums);
   }
   for (; dim < kv.padded_head_dim; dim += lanes()) {
-    add_values<Queries, 1>(kv, block, weights, factors, dim, sums);
+    add_values<Queries, 1>(kv, v, part, weights, dim, sums);
   }
 }
 
-HWY_INLINE void add_all_values(const KvHead& kv, const Block& block, std::int64_t group,
-                               const float* weights, const float* factors, float* sums) {
+HWY_INLINE void add_group_values(const KvHeads& kv, const std::byte* v, const Part& part,
+                                 std::int64_t group, const float* weights, float* sums) {
   std::int64_t i = 0;
   for (; i + max_queries <= group; i += max_queries) {
-    add_values_of<max_queries>(kv, block, weights + i * block_tokens, factors + i,
+    add_values_of<max_queries>(kv, v, part, weights + i * page_tokens,
                                sums + i * kv.padded_head_dim);
   }
   for (; i < group; ++i) {
-    add_values_of<1>(kv, block, weights + i * block_tokens, factors + i,
-                     sums + i * kv.padded_head_dim);
+    add_values_of<1>(kv, v, part, weights + i * page_tokens, sums + i * kv.padded_head_dim);
   }
 }
 
@@ -238,54 +211,105 @@ HWY_INLINE float weigh(const float* scores, std::int64_t columns, std::int64_t l
                                       store);
 }
 
+HWY_INLINE void scale_row(float factor, std::int64_t n, float* row) {
+  const FloatTag d;
+  const Vector by = hn::Set(d, factor);
+  for (std::int64_t i = 0; i < n; i += lanes()) {
+    hn::StoreU(hn::Mul(by, hn::LoadU(d, row + i)), d, row + i);
+  }
+}
+
+/// A page's scores of one query become weights exp(scale s - maximum), zero outside of `part`. When
+/// a score exceeds the maximum so far, what was summed before shrinks.
+HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, std::int64_t i,
+                           const PartialAttention& out, float* scores) {
+  const FloatTag d;
+  Vector score[page_tokens / lanes()];
+  bool exceeds = false;
+  const Vector maximum = hn::Set(d, out.maximum[i]);
+  for (std::int64_t t = 0, n = 0; t < page_tokens; t += lanes(), ++n) {
+    score[n] = hn::Mul(hn::LoadU(d, scores + t), hn::Set(d, query.scale));
+    if (part.low > 0 || part.high < page_tokens) {
+      const Vector index = hn::Iota(d, static_cast<float>(t));
+      const auto seen = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(part.low))),
+                                hn::Lt(index, hn::Set(d, static_cast<float>(part.high))));
+      score[n] = hn::IfThenElse(seen, score[n], hn::Set(d, minus_infinity));
+    }
+    exceeds = exceeds || !hn::AllTrue(d, hn::Le(score[n], maximum));
+  }
+  float* denominators = out.denominators + i * page_tokens;
+  if (exceeds) {
+    Vector highest = maximum;
+    for (std::int64_t n = 0; n < page_tokens / lanes(); ++n) highest = hn::Max(highest, score[n]);
+    const float new_maximum = hn::GetLane(hn::MaxOfLanes(d, highest));
+    const float factor = std::exp(out.maximum[i] - new_maximum);
+    scale_row(factor, query.kv.padded_head_dim, out.sum + i * query.kv.padded_head_dim);
+    scale_row(factor, page_tokens, denominators);
+    out.maximum[i] = new_maximum;
+  }
+  const Vector shift = hn::Set(d, out.maximum[i]);
+  for (std::int64_t t = 0, n = 0; t < page_tokens; t += lanes(), ++n) {
+    const Vector weight = exp_of(hn::Sub(score[n], shift));
+    hn::StoreU(hn::Add(hn::LoadU(d, denominators + t), weight), d, denominators + t);
+    hn::StoreU(weight, d, scores + t);
+  }
+}
+
 /// A query as f32, padded with zeros.
 HWY_INLINE void load_query(const GroupedQuery& query, std::int64_t i, float* to) {
-  const KvHead& kv = query.kv;
+  const KvHeads& kv = query.kv;
   load_row(query.q + static_cast<std::size_t>(i * kv.head_dim) * size_bytes(kv.dtype), kv.head_dim,
            kv.dtype, to);
   std::fill(to + kv.head_dim, to + kv.padded_head_dim, 0.0F);
 }
 
 void attend(const GroupedQuery& query, const PartialAttention& out, void* scratch) {
-  const FloatTag d;
-  const KvHead& kv = query.kv;
+  const KvHeads& kv = query.kv;
+  const std::int64_t padded = kv.padded_head_dim;
+  const bool strips = kv.dtype == DType::bf16 && kv.head_dim % 2 == 0 && has_bf16_strips();
   auto* scores = static_cast<float*>(scratch);
-  float* factors = scores + query.group * block_tokens;
-  float* q = nullptr;
-  if (kv.dtype != DType::bf16 || kv.head_dim % 2 != 0 || !has_bf16_strips()) {
-    q = factors + query.group;
-    for (std::int64_t i = 0; i < query.group; ++i) load_query(query, i, q + i * kv.padded_head_dim);
-  }
-  std::fill(out.sum, out.sum + query.group * kv.padded_head_dim, 0.0F);
-  std::fill(out.maximum, out.maximum + query.group, minus_infinity);
-  std::fill(out.denominator, out.denominator + query.group, 0.0F);
-  const std::int64_t head_bytes =
-      2 * page_tokens * kv.padded_head_dim * static_cast<std::int64_t>(size_bytes(kv.dtype));
-  const std::int64_t end_page = (query.end_token + page_tokens - 1) / page_tokens;
+  float* q = scores + query.group * page_tokens;
+  const std::int64_t num_queries = query.num_queries();
+  for (std::int64_t i = 0; i < num_queries && !strips; ++i) load_query(query, i, q + i * padded);
+  std::fill(out.sum, out.sum + num_queries * padded, 0.0F);
+  std::fill(out.denominators, out.denominators + num_queries * page_tokens, 0.0F);
+  std::fill(out.maximum, out.maximum + num_queries, minus_infinity);
 
-  for (std::int64_t base = query.first_token / block_tokens * block_tokens;
-       base < query.end_token; base += block_tokens) {
-    const Block block{base, std::max(base, query.first_token),
-                      std::min(base + block_tokens, query.end_token)};
-    for (std::int64_t page = block.low / page_tokens; page * page_tokens < block.high; ++page) {
-      // The page of the next block that will be needed as much later as this one was fetched ahead.
-      if (page + block_pages < end_page) fetch(kv.k(page + block_pages), head_bytes);
-      score_page(query, page, q, scores + page * page_tokens - base);
+  for (std::int64_t page = query.first_token / page_tokens; page * page_tokens < query.end_token;
+       ++page) {
+    const Part part{std::max(query.first_token - page * page_tokens, std::int64_t{0}),
+                    std::min(query.end_token - page * page_tokens, page_tokens)};
+    for (std::int64_t head = 0; head < kv.num_heads; ++head) {
+      const std::int64_t first = head * query.group;
+      if (strips) {
+        page_scores({.queries = query.group,
+                     .depth = kv.head_dim,
+                     .q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim,
+                     .q_stride = kv.head_dim,
+                     .k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head)),
+                     .scores = scores});
+      } else {
+        score_group(kv, kv.k(page, head), q + first * padded, query.group, scores);
+      }
+      for (std::int64_t i = 0; i < query.group; ++i) {
+        weigh_page(query, part, first + i, out, scores + i * page_tokens);
+      }
+      float* sums = out.sum + first * padded;
+      if (strips && part.low == 0 && part.high == page_tokens) {
+        page_values({.queries = query.group,
+                     .columns = padded,
+                     .weights = scores,
+                     .v = reinterpret_cast<const std::uint16_t*>(kv.v(page, head)),
+                     .sum = sums});
+      } else {
+        add_group_values(kv, kv.v(page, head), part, query.group, scores, sums);
+      }
     }
-    const std::int64_t columns =
-        ((block.high - base) + page_tokens - 1) / page_tokens * page_tokens;
-    for (std::int64_t i = 0; i < query.group; ++i) {
-      float* row = scores + i * block_tokens;
-      factors[i] = weigh(row, columns, block.low - base, block.high - base, query.scale,
-                         out.maximum + i, out.denominator + i,
-                         [&](Vector weight, std::int64_t t) { hn::StoreU(weight, d, row + t); });
-    }
-    add_all_values(kv, block, query.group, scores, factors, out.sum);
   }
 }
 
-std::size_t attend_scratch_bytes(std::int64_t group, std::int64_t padded_head_dim) {
-  return static_cast<std::size_t>(group * (block_tokens + 1 + padded_head_dim)) * sizeof(float);
+std::size_t attend_scratch_bytes(std::int64_t num_queries, std::int64_t padded_head_dim) {
+  return static_cast<std::size_t>(num_queries * (page_tokens + padded_head_dim)) * sizeof(float);
 }
 
 void store_attention_row(const float* sum, float denominator, std::int64_t head_dim, DType dtype,
@@ -301,29 +325,41 @@ void store_attention_row(const float* sum, float denominator, std::int64_t head_
 
 void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num_parts,
                        std::byte* out) {
-  const KvHead& kv = query.kv;
+  const FloatTag d;
+  const KvHeads& kv = query.kv;
+  const std::int64_t num_queries = query.num_queries();
   const auto part = [&](std::int64_t p) {
     return PartialAttention::at(
-        parts + p * PartialAttention::num_floats(query.group, kv.padded_head_dim), query.group,
+        parts + p * PartialAttention::num_floats(num_queries, kv.padded_head_dim), num_queries,
         kv.padded_head_dim);
   };
   const PartialAttention total = part(0);
-  for (std::int64_t i = 0; i < query.group; ++i) {
+  for (std::int64_t i = 0; i < num_queries; ++i) {
     float maximum = total.maximum[i];
     for (std::int64_t p = 1; p < num_parts; ++p) maximum = std::max(maximum, part(p).maximum[i]);
     float* sum = total.sum + i * kv.padded_head_dim;
-    float denominator = 0.0F;
-    for (std::int64_t p = 0; p < num_parts; ++p) {
+    float* denominators = total.denominators + i * page_tokens;
+    const auto add = [&](float factor, const float* from, std::int64_t n, float* to) {
+      for (std::int64_t k = 0; k < n; k += lanes()) {
+        const Vector sum_so_far = hn::LoadU(d, to + k);
+        hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, from + k), sum_so_far), d, to + k);
+      }
+    };
+    const float first_factor = std::exp(total.maximum[i] - maximum);
+    scale_row(first_factor, kv.padded_head_dim, sum);
+    scale_row(first_factor, page_tokens, denominators);
+    for (std::int64_t p = 1; p < num_parts; ++p) {
       const PartialAttention from = part(p);
       const float factor = std::exp(from.maximum[i] - maximum);
-      denominator += factor * from.denominator[i];
-      const float* add = from.sum + i * kv.padded_head_dim;
-      for (std::int64_t k = 0; k < kv.head_dim; ++k) {
-        sum[k] = p == 0 ? factor * add[k] : sum[k] + factor * add[k];
-      }
+      add(factor, from.sum + i * kv.padded_head_dim, kv.padded_head_dim, sum);
+      add(factor, from.denominators + i * page_tokens, page_tokens, denominators);
+    }
+    Vector denominator = hn::Zero(d);
+    for (std::int64_t t = 0; t < page_tokens; t += lanes()) {
+      denominator = hn::Add(denominator, hn::LoadU(d, denominators + t));
     }
     store_attention_row(
-        sum, denominator, kv.head_dim, kv.dtype,
+        sum, hn::GetLane(hn::SumOfLanes(d, denominator)), kv.head_dim, kv.dtype,
         out + static_cast<std::size_t>(i * kv.head_dim) * size_bytes(kv.dtype));
   }
 }
@@ -331,43 +367,40 @@ void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num
 void score_row(const GroupedQuery& query, float* scores, void* scratch) {
   auto* q = static_cast<float*>(scratch);
   load_query(query, 0, q);
-  float page_scores_of_one[block_tokens];
+  float in_page[page_tokens];
   for (std::int64_t token = query.first_token; token < query.end_token;) {
     const std::int64_t page = token / page_tokens;
-    score_queries<1>(query.kv, query.kv.k(page), q, 0, page_scores_of_one);
+    score_group(query.kv, query.kv.k(page, 0), q, 1, in_page);
     for (; token < query.end_token && token / page_tokens == page; ++token) {
-      scores[token - query.first_token] = query.scale * page_scores_of_one[token % page_tokens];
+      scores[token - query.first_token] = query.scale * in_page[token % page_tokens];
     }
   }
 }
 
 void value_row(const GroupedQuery& query, const float* scores, std::byte* out, void* scratch) {
-  const FloatTag d;
-  const KvHead& kv = query.kv;
+  const KvHeads& kv = query.kv;
   auto* sum = static_cast<float*>(scratch);
-  float weights[block_tokens];
   std::fill(sum, sum + kv.padded_head_dim, 0.0F);
-  float maximum = minus_infinity;
+  const std::int64_t count = query.end_token - query.first_token;
+  const float maximum = *std::max_element(scores, scores + count);
   float denominator = 0.0F;
-  for (std::int64_t base = query.first_token / block_tokens * block_tokens;
-       base < query.end_token; base += block_tokens) {
-    const Block block{base, std::max(base, query.first_token),
-                      std::min(base + block_tokens, query.end_token)};
-    std::fill(weights, weights + block_tokens, 0.0F);
-    std::copy(scores + (block.low - query.first_token), scores + (block.high - query.first_token),
-              weights + (block.low - base));
-    const float factor =
-        weigh(weights, block_tokens, block.low - base, block.high - base, 1.0F, &maximum,
-              &denominator,
-              [&](Vector weight, std::int64_t t) { hn::StoreU(weight, d, weights + t); });
-    add_all_values(kv, block, 1, weights, &factor, sum);
+  float weights[page_tokens];
+  for (std::int64_t token = query.first_token; token < query.end_token;) {
+    const std::int64_t page = token / page_tokens;
+    const Part part{token % page_tokens,
+                    std::min(query.end_token - page * page_tokens, page_tokens)};
+    for (std::int64_t t = part.low; t < part.high; ++t, ++token) {
+      weights[t] = std::exp(scores[token - query.first_token] - maximum);
+      denominator += weights[t];
+    }
+    add_group_values(kv, kv.v(page, 0), part, 1, weights, sum);
   }
   store_attention_row(sum, denominator, kv.head_dim, kv.dtype, out);
 }
 
 void softmax_tile(const SoftmaxTile& tile) {
   const FloatTag d;
-  HWY_ALIGN float rests[block_tokens];
+  HWY_ALIGN float rests[max_tile_tokens];
   const hn::Rebind<std::int32_t, FloatTag> d32;
   const hn::Rebind<std::uint16_t, FloatTag> d16;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
@@ -386,12 +419,7 @@ void softmax_tile(const SoftmaxTile& tile) {
                 hn::Store(hn::Sub(weight, upper(words)), d, rests + t);
               });
     store_row(rests, tile.columns, DType::bf16, tile.rests + r * tile.stride);
-    if (factor == 1.0F) continue;
-    float* sum = tile.sum + r * tile.sum_columns;
-    const Vector shrink = hn::Set(d, factor);
-    for (std::int64_t i = 0; i < tile.sum_columns; i += lanes()) {
-      hn::StoreU(hn::Mul(shrink, hn::LoadU(d, sum + i)), d, sum + i);
-    }
+    if (factor != 1.0F) scale_row(factor, tile.sum_columns, tile.sum + r * tile.sum_columns);
   }
 }
 
@@ -409,8 +437,8 @@ HWY_EXPORT(value_row);
 HWY_EXPORT(softmax_tile);
 HWY_EXPORT(store_attention_row);
 
-std::size_t attend_scratch_bytes(std::int64_t group, std::int64_t padded_head_dim) {
-  return HWY_DYNAMIC_DISPATCH(attend_scratch_bytes)(group, padded_head_dim);
+std::size_t attend_scratch_bytes(std::int64_t num_queries, std::int64_t padded_head_dim) {
+  return HWY_DYNAMIC_DISPATCH(attend_scratch_bytes)(num_queries, padded_head_dim);
 }
 void attend(const GroupedQuery& query, const PartialAttention& out, void* scratch) {
   HWY_DYNAMIC_DISPATCH(attend)(query, out, scratch);

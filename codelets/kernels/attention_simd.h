@@ -12,64 +12,70 @@
 /// time.
 namespace sluice::simd {
 
-/// The keys and values of one sequence and KV head; see DecoderShape for a page's layout.
-struct KvHead {
+/// The keys and values of one sequence, of some neighbouring KV heads; see DecoderShape for a
+/// page's layout.
+struct KvHeads {
   DType dtype = DType::bf16;
+  std::int64_t num_heads = 1;
   std::int64_t head_dim = 0;
   std::int64_t padded_head_dim = 0;
   const std::byte* slab = nullptr;
   std::int64_t page_elements = 0;
-  std::int64_t k_offset = 0;            ///< elements from a page's start to this head's K
-  std::int64_t v_offset = 0;            ///< likewise V
+  std::int64_t first_offset = 0;        ///< elements from a page's start to the first head
   std::span<const std::int32_t> pages;  ///< of the sequence, in order
 
-  const std::byte* k(std::int64_t page) const { return at(page, k_offset); }
-  const std::byte* v(std::int64_t page) const { return at(page, v_offset); }
+  const std::byte* k(std::int64_t page, std::int64_t head) const { return at(page, 2 * head); }
+  const std::byte* v(std::int64_t page, std::int64_t head) const { return at(page, 2 * head + 1); }
 
  private:
-  const std::byte* at(std::int64_t page, std::int64_t offset) const {
-    return slab + static_cast<std::size_t>(pages[static_cast<std::size_t>(page)] * page_elements +
-                                           offset) *
-                      size_bytes(dtype);
+  const std::byte* at(std::int64_t page, std::int64_t halves) const {
+    const std::int64_t element = pages[static_cast<std::size_t>(page)] * page_elements +
+                                 first_offset + halves * page_tokens * padded_head_dim;
+    return slab + static_cast<std::size_t>(element) * size_bytes(dtype);
   }
 };
 
-/// The query heads of one row that share a KV head, over tokens [first_token, end_token).
+/// The query heads of one row that share these KV heads, `group` each, over tokens [first_token,
+/// end_token).
 struct GroupedQuery {
-  KvHead kv;
+  KvHeads kv;
   std::int64_t group = 1;
-  const std::byte* q = nullptr;  ///< [group, head_dim], dtype
+  const std::byte* q = nullptr;  ///< [num_queries, head_dim], dtype
   float scale = 1.0F;            ///< 1 / sqrt(head_dim)
   std::int64_t first_token = 0;
   std::int64_t end_token = 0;
+
+  std::int64_t num_queries() const { return group * kv.num_heads; }
 };
 
 /// Softmax over a part of the context, not yet divided by its sum: that of query i is
-/// sum[i, :] = sum_t exp(scale q_i k_t - maximum[i]) v_t, and denominator[i] the same without v_t.
+/// sum[i, :] = sum_t exp(scale q_i k_t - maximum[i]) v_t, and denominators[i, :] add up to the same
+/// without v_t.
 struct PartialAttention {
-  float* sum = nullptr;          ///< [group, padded_head_dim]
-  float* maximum = nullptr;      ///< [group], of scale q_i k_t
-  float* denominator = nullptr;  ///< [group]
+  float* sum = nullptr;           ///< [num_queries, padded_head_dim]
+  float* denominators = nullptr;  ///< [num_queries, page_tokens]
+  float* maximum = nullptr;       ///< [num_queries], of scale q_i k_t
 
   /// Floats that one takes.
-  static std::int64_t num_floats(std::int64_t group, std::int64_t padded_head_dim) {
-    return group * (padded_head_dim + 2);
+  static std::int64_t num_floats(std::int64_t num_queries, std::int64_t padded_head_dim) {
+    return num_queries * (padded_head_dim + page_tokens + 1);
   }
-  static PartialAttention at(float* memory, std::int64_t group, std::int64_t padded_head_dim) {
-    float* after = memory + group * padded_head_dim;
-    return {memory, after, after + group};
+  static PartialAttention at(float* memory, std::int64_t num_queries,
+                             std::int64_t padded_head_dim) {
+    float* after = memory + num_queries * padded_head_dim;
+    return {memory, after, after + num_queries * page_tokens};
   }
 };
 
-/// Scratch bytes that attend() needs.
-std::size_t attend_scratch_bytes(std::int64_t group, std::int64_t padded_head_dim);
+/// Scratch bytes that attend() and the split pair need.
+std::size_t attend_scratch_bytes(std::int64_t num_queries, std::int64_t padded_head_dim);
 
-/// Reads each key and value once for all heads of the group, in f32 throughout (flash attention's
-/// running maximum; NEO section 4). Only the named tokens are read.
+/// Reads each key and value once, in the order in which they lie in memory, for all heads of a group
+/// (flash attention's running maximum; NEO section 4), in f32. Only the named tokens are read.
 void attend(const GroupedQuery& query, const PartialAttention& out, void* scratch);
 
-/// Puts parts of one context together and writes each head's row: out [group, head_dim] in dtype
-/// (flash-decoding's second step). `parts` lie behind one another.
+/// Puts parts of one context together and writes each head's row: out [num_queries, head_dim] in
+/// dtype (flash-decoding's second step). `parts` lie behind one another.
 void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num_parts,
                        std::byte* out);
 

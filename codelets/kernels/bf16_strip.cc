@@ -18,6 +18,8 @@ constexpr std::int64_t tile_rows = 6;
 constexpr std::int64_t pair_elements = 2 * strip_columns;
 constexpr std::int64_t pair_bytes = pair_elements * 2;
 constexpr std::int64_t lines_per_pair = pair_bytes / 64;
+/// Tokens of a KV page.
+constexpr std::int64_t page_size = 16;
 
 /// Two neighbouring elements of a row of A in all lanes.
 [[SLUICE_BF16_TARGET]] inline __m512bh broadcast_pair(const std::uint16_t* a) {
@@ -108,7 +110,69 @@ template <int Queries>
   }
   for (int i = 0; i < Queries; ++i) {
     for (int chain = 1; chain < chains; ++chain) sum[i][0] = _mm512_add_ps(sum[i][0], sum[i][chain]);
-    _mm512_storeu_ps(scores + i * call.score_stride, sum[i][0]);
+    _mm512_storeu_ps(scores + i * page_size, sum[i][0]);
+  }
+}
+
+/// Weights as pairs of tokens in bf16, and what they lack.
+struct SplitWeights {
+  alignas(64) std::uint16_t high[page_size];
+  alignas(64) std::uint16_t rest[page_size];
+};
+
+[[SLUICE_BF16_TARGET]] inline void split(const float* weights, SplitWeights* out) {
+  const __m512 all = _mm512_loadu_ps(weights);
+  const auto high = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(all));
+  constexpr __mmask16 all_lanes = 0xffff;  // unmasked, these make GCC 12 warn of its own header
+  const __m512 restored = _mm512_castsi512_ps(_mm512_maskz_slli_epi32(
+      all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, high), 16));
+  const auto rest = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(all, restored)));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out->high), high);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out->rest), rest);
+}
+
+/// `Queries` queries' sums over `Vectors` vectors of the values' elements.
+template <int Queries, int Vectors>
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void value_tile(const PageValues& call,
+                                                                  const SplitWeights* weights,
+                                                                  const std::uint16_t* v,
+                                                                  float* sums) {
+  __m512 sum[Queries][Vectors];
+  for (int i = 0; i < Queries; ++i) {
+    for (int j = 0; j < Vectors; ++j) sum[i][j] = _mm512_loadu_ps(sums + i * call.columns + 16 * j);
+  }
+  for (std::int64_t pair = 0; pair < page_size / 2; ++pair) {
+    __m512bh values[Vectors];
+    for (int j = 0; j < Vectors; ++j) {
+      values[j] =
+          reinterpret_cast<__m512bh>(_mm512_loadu_si512(v + 2 * (pair * call.columns + 16 * j)));
+    }
+    for (int i = 0; i < Queries; ++i) {
+      const __m512bh high = broadcast_pair(weights[i].high + 2 * pair);
+      const __m512bh rest = broadcast_pair(weights[i].rest + 2 * pair);
+      for (int j = 0; j < Vectors; ++j) {
+        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], high, values[j]);
+        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], rest, values[j]);
+      }
+    }
+  }
+  for (int i = 0; i < Queries; ++i) {
+    for (int j = 0; j < Vectors; ++j) _mm512_storeu_ps(sums + i * call.columns + 16 * j, sum[i][j]);
+  }
+}
+
+template <int Queries>
+[[SLUICE_BF16_TARGET]] void add_page_values(const PageValues& call, std::int64_t first) {
+  SplitWeights weights[Queries];
+  for (int i = 0; i < Queries; ++i) split(call.weights + (first + i) * page_size, &weights[i]);
+  std::int64_t column = 0;
+  for (; column + 64 <= call.columns; column += 64) {
+    value_tile<Queries, 4>(call, weights, call.v + 2 * column,
+                           call.sum + first * call.columns + column);
+  }
+  for (; column < call.columns; column += 16) {
+    value_tile<Queries, 1>(call, weights, call.v + 2 * column,
+                           call.sum + first * call.columns + column);
   }
 }
 
@@ -156,7 +220,7 @@ bool has_bf16_strips() {
 [[SLUICE_BF16_TARGET]] void page_scores(const PageScores& call) {
   for (std::int64_t i = 0; i < call.queries;) {
     const std::uint16_t* q = call.q + i * call.q_stride;
-    float* scores = call.scores + i * call.score_stride;
+    float* scores = call.scores + i * page_size;
     switch (std::min<std::int64_t>(call.queries - i, 8)) {
       case 1:
         page_tile<1>(call, q, scores);
@@ -182,6 +246,21 @@ bool has_bf16_strips() {
   }
 }
 
+[[SLUICE_BF16_TARGET]] void page_values(const PageValues& call) {
+  std::int64_t i = 0;
+  for (; i + 4 <= call.queries; i += 4) add_page_values<4>(call, i);
+  switch (call.queries - i) {
+    case 1:
+      return add_page_values<1>(call, i);
+    case 2:
+      return add_page_values<2>(call, i);
+    case 3:
+      return add_page_values<3>(call, i);
+    default:
+      return;
+  }
+}
+
 #undef SLUICE_BF16_TARGET
 
 }  // namespace sluice
@@ -193,6 +272,7 @@ namespace sluice {
 bool has_bf16_strips() { return false; }
 void strip_gemm(const StripGemm& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
 void page_scores(const PageScores& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
+void page_values(const PageValues& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
 
 }  // namespace sluice
 

@@ -28,12 +28,6 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def only_line(text: str) -> str:
-    """The last line that says something: where programs put their error."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"
-
-
 class Sluice:
     """`sluice bench`; loads the model for each test, which it does not count."""
 
@@ -45,7 +39,7 @@ class Sluice:
         self.command = [str(program), "bench", "--model", str(model), "--threads", str(threads),
                         "--repeat", "1", "--json"]
         version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-        self.description = Description(only_line(version.stdout).removeprefix("sluice "), "?", "?")
+        self.description = Description(environment.last_line(version.stdout).removeprefix("sluice "), "?", "?")
 
     def tokens_per_s(self, test: Test) -> float:
         prompt, generated = (test.tokens, 0) if test.kind == "pp" else (0, test.tokens)
@@ -53,7 +47,7 @@ class Sluice:
                               "--batch", str(test.batch), "--depth", str(test.depth)],
                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if run.returncode != 0:
-            raise PeerError(only_line(run.stderr))
+            raise PeerError(environment.last_line(run.stderr))
         try:
             (result,) = json.loads(run.stdout)
             # KV has the model's type there.

@@ -40,6 +40,12 @@ def say(text: str) -> None:
     print(f"[peers] {text}", file=sys.stderr, flush=True)
 
 
+def last_line(text: str) -> str:
+    """That says something: where programs put their error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no output"
+
+
 def logged(log: Path, what: str, command: list[str | Path], environment: dict[str, str] | None = None) -> None:
     """Runs a command with its output in the log."""
     say(what)
@@ -51,7 +57,7 @@ def logged(log: Path, what: str, command: list[str | Path], environment: dict[st
         except OSError as error:
             raise PeerError(f"failed: {what}: {error}") from error
     if status != 0:
-        raise PeerError(f"failed: {what}; the log: {log}")
+        raise PeerError(f"failed: {what}: {last_line(log.read_text(errors='replace'))} (the log: {log})")
 
 
 def recipe(peer: str) -> str:
