@@ -1,15 +1,9 @@
 #include "graphs/decoder_graph.h"
 
-#include "codelets/attention/attention.h"
 #include "codelets/embedding/embedding.h"
-#include "codelets/fc1/fc1.h"
-#include "codelets/fc2/fc2.h"
 #include "codelets/lm_head/lm_head.h"
-#include "codelets/out_proj/out_proj.h"
-#include "codelets/qk/qk.h"
-#include "codelets/qkv/qkv.h"
 #include "codelets/sampling/sampling.h"
-#include "codelets/sv/sv.h"
+#include "codelets/stage/stage.h"
 
 namespace sluice {
 
@@ -36,13 +30,14 @@ struct DecoderGraph::Chain {
   const DataHandle& batch;
   DataHandle x;        ///< [tokens, hidden_size] f32
   DataHandle rope;     ///< [tokens, head_dim] f32, rotary models only
+  // What passes from one stage to another; empty where no stage ends there:
   DataHandle q;        ///< [tokens, q_size]
-  DataHandle context;  ///< attention's output [tokens, q_size]
   DataHandle scores;   ///< split attention only
+  DataHandle context;  ///< attention's output [tokens, q_size]
   DataHandle h;        ///< [tokens, ffn_size]
 
   Chain(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_batch,
-        std::int64_t score_columns)
+        const std::vector<SublayerRange>& stages, std::int64_t score_columns)
       : tag(the_tag), shape(the_shape), batch(the_batch) {
     const std::size_t element = size_bytes(shape.dtype);
     const auto bytes = [this](std::int64_t width, std::size_t each) {
@@ -50,12 +45,25 @@ struct DecoderGraph::Chain {
     };
     x = DataHandle::temporary(bytes(shape.hidden_size, sizeof(float)));
     if (shape.rope) rope = DataHandle::temporary(bytes(shape.head_dim, sizeof(float)));
-    q = DataHandle::temporary(bytes(shape.q_size(), element));
-    context = DataHandle::temporary(bytes(activation_stride(shape.q_size(), shape.dtype), element));
-    h = DataHandle::temporary(bytes(activation_stride(shape.ffn_size, shape.dtype), element));
-    if (score_columns > 0) {
-      scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) *
-                                     sizeof(float));
+    for (const SublayerRange& stage : stages) {
+      switch (stage.last) {
+        case Sublayer::qkv:
+          q = DataHandle::temporary(bytes(shape.q_size(), element));
+          break;
+        case Sublayer::qk:
+          scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) *
+                                         sizeof(float));
+          break;
+        case Sublayer::sv:
+          context = DataHandle::temporary(
+              bytes(activation_stride(shape.q_size(), shape.dtype), element));
+          break;
+        case Sublayer::fc1:
+          h = DataHandle::temporary(bytes(activation_stride(shape.ffn_size, shape.dtype), element));
+          break;
+        default:
+          break;
+      }
     }
   }
   ~Chain() {
@@ -64,18 +72,38 @@ struct DecoderGraph::Chain {
   Chain(const Chain&) = delete;
   Chain& operator=(const Chain&) = delete;
 
-  TaskTag tagged(Sublayer sublayer, std::int64_t layer = -1) const {
+  TaskTag tagged(Sublayer sublayer) const { return tagged({sublayer, sublayer}, -1); }
+  TaskTag tagged(const SublayerRange& range, std::int64_t layer) const {
     TaskTag result = tag;
-    result.sublayer = sublayer;
+    result.sublayer = range.first;
+    result.last_sublayer = range.last;
     result.layer = static_cast<std::int32_t>(layer);
     return result;
   }
 };
 
+namespace {
+
+std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options) {
+  std::vector<SublayerRange> stages;
+  for (int i = 1; i <= 6; ++i) {
+    const auto sublayer = static_cast<Sublayer>(i);
+    const bool begins = i == 1 || (sublayer == Sublayer::sv
+                                       ? options.attention == AttentionForm::split
+                                       : options.fusion == Fusion::sublayers);
+    if (begins) stages.push_back({sublayer, sublayer});
+    stages.back().last = sublayer;
+  }
+  return stages;
+}
+
+}  // namespace
+
 DecoderGraph::DecoderGraph(const LoadedModel& model, const KvCache& kv, const Options& options)
     : model_(model),
       kv_(kv),
       options_(options),
+      stages_(cut_layer(options)),
       slot_tokens_memory_(static_cast<std::size_t>(options.num_slots) * sizeof(std::int32_t)),
       seen_memory_(
           static_cast<std::size_t>(options.num_slots * seen_words(model.config().vocab_size)) *
@@ -101,7 +129,8 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
   tag.num_tokens = batch.num_rows();
   tag.context_tokens = batch.context_tokens();
   const bool split = options_.attention == AttentionForm::split;
-  const Chain chain(tag, model_.shape(), out.batch_, split ? batch.num_score_columns() : 0);
+  const Chain chain(tag, model_.shape(), out.batch_, stages_,
+                    split ? batch.num_score_columns() : 0);
 
   submit_embedding_task(chain);
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer)
@@ -139,43 +168,26 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
 
 void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
-  const VectorLayout& vectors = model_.vectors();
-  submit_qkv({.tag = chain.tagged(Sublayer::qkv, layer), .shape = chain.shape, .vectors = vectors},
-             {.batch = chain.batch,
-              .x = chain.x,
-              .rope = chain.rope,
-              .vectors = weights.vectors,
-              .weight = weights.qkv,
-              .q = chain.q,
-              .slab = kv_.slab(layer)});
-  submit_attention_tasks(chain, layer);
-  submit_out_proj(
-      {.tag = chain.tagged(Sublayer::out_proj, layer), .shape = chain.shape, .vectors = vectors},
-      {.attention = chain.context,
-       .vectors = weights.vectors,
-       .weight = weights.out,
-       .x = chain.x});
-  submit_fc1({.tag = chain.tagged(Sublayer::fc1, layer), .shape = chain.shape, .vectors = vectors},
-             {.x = chain.x,
-              .vectors = weights.vectors,
-              .weight = weights.fc1,
-              .gate = weights.gate,
-              .h = chain.h});
-  submit_fc2({.tag = chain.tagged(Sublayer::fc2, layer), .shape = chain.shape, .vectors = vectors},
-             {.h = chain.h, .vectors = weights.vectors, .weight = weights.fc2, .x = chain.x});
-}
-
-void DecoderGraph::submit_attention_tasks(const Chain& chain, std::int64_t layer) {
-  const DataHandle& slab = kv_.slab(layer);
-  if (options_.attention == AttentionForm::fused) {
-    submit_attention({.tag = chain.tagged(Sublayer::attention, layer), .shape = chain.shape},
-                     {.batch = chain.batch, .q = chain.q, .slab = slab, .out = chain.context});
-    return;
+  for (const SublayerRange& range : stages_) {
+    submit_stage({.tag = chain.tagged(range, layer),
+                  .shape = chain.shape,
+                  .vectors = model_.vectors(),
+                  .range = range},
+                 {.batch = chain.batch,
+                  .x = chain.x,
+                  .rope = chain.rope,
+                  .vectors = weights.vectors,
+                  .qkv_weight = weights.qkv,
+                  .out_weight = weights.out,
+                  .gate_weight = weights.gate,
+                  .fc1_weight = weights.fc1,
+                  .fc2_weight = weights.fc2,
+                  .slab = kv_.slab(layer),
+                  .q = chain.q,
+                  .scores = chain.scores,
+                  .context = chain.context,
+                  .h = chain.h});
   }
-  submit_qk({.tag = chain.tagged(Sublayer::qk, layer), .shape = chain.shape},
-            {.batch = chain.batch, .q = chain.q, .slab = slab, .scores = chain.scores});
-  submit_sv({.tag = chain.tagged(Sublayer::sv, layer), .shape = chain.shape},
-            {.batch = chain.batch, .scores = chain.scores, .slab = slab, .out = chain.context});
 }
 
 void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) {

@@ -5,6 +5,7 @@
 
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/task.h"
+#include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"
 
@@ -12,6 +13,8 @@ namespace sluice {
 
 /// How sublayers 2 and 3 run: as one flash-style stage, or as the split pair with stored scores.
 enum class AttentionForm : std::uint8_t { fused, split };
+/// Whether neighbouring sublayers on one device are one task.
+enum class Fusion : std::uint8_t { stages, sublayers };
 
 /// Which tokens an iteration computes for one sub-batch.
 struct SubBatch {
@@ -66,6 +69,7 @@ class DecoderGraph {
   struct Options {
     std::int64_t num_slots = 1;  ///< sequences that run at once
     AttentionForm attention = AttentionForm::fused;
+    Fusion fusion = Fusion::stages;
   };
   enum class Logits : std::uint8_t { drop, keep };
 
@@ -78,13 +82,13 @@ class DecoderGraph {
   struct Chain;  // the handles and tag that the tasks of one sub-batch share
   void submit_embedding_task(const Chain& chain);
   void submit_layer(const Chain& chain, std::int64_t layer);
-  void submit_attention_tasks(const Chain& chain, std::int64_t layer);
   void submit_head(const Chain& chain, const PendingIteration& out);
   void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
 
   const LoadedModel& model_;
   const KvCache& kv_;
   Options options_;
+  std::vector<SublayerRange> stages_;  ///< of a layer
   std::int64_t iteration_ = 0;
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;

@@ -92,6 +92,7 @@ class Codelet {
   static_assert(std::is_trivially_copyable_v<Args> && std::is_standard_layout_v<Args>);
 
  public:
+  Codelet() = default;  ///< nothing yet
   using CpuKernel = void (*)(const CpuContext&, const Args&, Buffers);
 
   template <CpuKernel Kernel>

@@ -27,6 +27,7 @@ struct TaskTag {
   std::uint32_t magic = expected_magic;
   std::int32_t layer = -1;  ///< -1 outside of the layers
   Sublayer sublayer = Sublayer::embedding;
+  Sublayer last_sublayer = Sublayer::embedding;  ///< of a stage; of any other task the same one
   Phase phase = Phase::prefill;
   std::int16_t sub_batch = 0;
   std::int64_t iteration = 0;

@@ -1,0 +1,215 @@
+#include "codelets/stage/stage.h"
+
+#include <array>
+
+#include "codelets/fc1/fc1.h"
+#include "codelets/fc2/fc2.h"
+#include "codelets/out_proj/out_proj.h"
+#include "codelets/qk/qk.h"
+#include "codelets/qkv/qkv.h"
+#include "codelets/sv/sv.h"
+
+namespace sluice {
+namespace {
+
+/// How a range uses something that one sublayer writes and a later one reads.
+struct Passing {
+  bool produced, consumed;
+
+  bool crosses() const { return produced != consumed; }
+  bool inside() const { return produced && consumed; }
+};
+
+Passing q_of(const SublayerRange& range) {
+  return {range.has(Sublayer::qkv), range.has(Sublayer::qk)};
+}
+Passing scores_of(const SublayerRange& range) {
+  return {range.has(Sublayer::qk), range.has(Sublayer::sv)};
+}
+Passing context_of(const SublayerRange& range) {
+  return {range.has(Sublayer::sv), range.has(Sublayer::out_proj)};
+}
+Passing h_of(const SublayerRange& range) {
+  return {range.has(Sublayer::fc1), range.has(Sublayer::fc2)};
+}
+
+bool reads_x(const SublayerRange& range) {
+  return range.has(Sublayer::qkv) || range.has(Sublayer::fc1);
+}
+bool updates_x(const SublayerRange& range) {
+  return range.has(Sublayer::out_proj) || range.has(Sublayer::fc2);
+}
+bool uses_batch(const SublayerRange& range) { return range.first <= Sublayer::sv; }
+bool uses_vectors(const SublayerRange& range) {
+  return range.has(Sublayer::qkv) || range.last >= Sublayer::out_proj;
+}
+
+/// The buffers of a running stage, and its scratch, in the order of submit_stage().
+struct StageOperands {
+  BatchView batch{nullptr};
+  float* x = nullptr;
+  const float* rope = nullptr;
+  const float* vectors = nullptr;
+  const std::byte* qkv_weight = nullptr;
+  const std::byte* out_weight = nullptr;
+  const std::byte* gate_weight = nullptr;
+  const std::byte* fc1_weight = nullptr;
+  const std::byte* fc2_weight = nullptr;
+  std::byte* slab = nullptr;
+  std::byte* q = nullptr;
+  float* scores = nullptr;
+  std::byte* context = nullptr;
+  std::byte* h = nullptr;
+
+  StageOperands(const StageArgs& args, Buffers buffers) {
+    const SublayerRange& range = args.range;
+    if (uses_batch(range)) batch = BatchView(buffers.take<void>());
+    x = buffers.take_if<float>(reads_x(range) || updates_x(range));
+    rope = buffers.take_if<float>(range.has(Sublayer::qkv) && args.shape.rope);
+    vectors = buffers.take_if<float>(uses_vectors(range));
+    qkv_weight = buffers.take_if<std::byte>(range.has(Sublayer::qkv));
+    out_weight = buffers.take_if<std::byte>(range.has(Sublayer::out_proj));
+    gate_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1) && args.shape.gated_ffn);
+    fc1_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1));
+    fc2_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc2));
+    slab = buffers.take_if<std::byte>(uses_batch(range));
+    q = buffers.take_if<std::byte>(q_of(range).crosses());
+    scores = buffers.take_if<float>(scores_of(range).crosses());
+    context = buffers.take_if<std::byte>(context_of(range).crosses());
+    h = buffers.take_if<std::byte>(h_of(range).crosses());
+    take_scratch(args);
+  }
+
+ private:
+  void take_scratch(const StageArgs& args) {
+    const DecoderShape& shape = args.shape;
+    const auto bytes = [&](bool needed, std::int64_t width) {
+      if (!needed) return std::size_t{0};
+      return (static_cast<std::size_t>(args.tag.num_tokens * width) * size_bytes(shape.dtype) +
+              63) /
+             64 * 64;
+    };
+    const std::size_t q_bytes = bytes(q_of(args.range).inside(), shape.q_size());
+    const std::size_t context_bytes =
+        bytes(context_of(args.range).inside(), activation_stride(shape.q_size(), shape.dtype));
+    const std::size_t h_bytes =
+        bytes(h_of(args.range).inside(), activation_stride(shape.ffn_size, shape.dtype));
+    thread_local Workspace scratch;  // the StarPU worker's; the kernels below have another
+    std::byte* memory = scratch.reserve(q_bytes + context_bytes + h_bytes);
+    if (q_bytes != 0) q = memory;
+    if (context_bytes != 0) context = memory + q_bytes;
+    if (h_bytes != 0) h = memory + q_bytes + context_bytes;
+  }
+};
+
+void attend(const CpuContext& cpu, const StageArgs& args, const StageOperands& at) {
+  const AttentionArgs attention{args.tag, args.shape};
+  if (scores_of(args.range).inside()) {
+    attention_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.context});
+  } else if (args.range.has(Sublayer::qk)) {
+    qk_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.scores});
+  } else if (args.range.has(Sublayer::sv)) {
+    sv_cpu(cpu, {&attention, at.batch, at.scores, at.slab, at.context});
+  }
+}
+
+void run(const CpuContext& cpu, const StageArgs& args, Buffers buffers) {
+  const StageOperands at(args, buffers);
+  const SublayerRange& range = args.range;
+  if (range.has(Sublayer::qkv)) {
+    const QkvArgs qkv{args.tag, args.shape, args.vectors};
+    qkv_cpu(cpu, {&qkv, at.batch, at.x, at.rope, at.vectors, at.qkv_weight, at.q, at.slab});
+  }
+  attend(cpu, args, at);
+  if (range.has(Sublayer::out_proj)) {
+    const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
+    out_proj_cpu(cpu, {&out_proj, at.context, at.vectors, at.out_weight, at.x});
+  }
+  if (range.has(Sublayer::fc1)) {
+    const Fc1Args fc1{args.tag, args.shape, args.vectors};
+    fc1_cpu(cpu, {&fc1, at.x, at.vectors, at.fc1_weight, at.gate_weight, at.h});
+  }
+  if (range.has(Sublayer::fc2)) {
+    const Fc2Args fc2{args.tag, args.shape, args.vectors};
+    fc2_cpu(cpu, {&fc2, at.h, at.vectors, at.fc2_weight, at.x});
+  }
+}
+
+/// One codelet a range: the range is part of its name, hence of its performance model.
+const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
+  constexpr std::size_t count = 6;
+  static const auto codelets = [] {
+    std::array<std::array<Codelet<StageArgs>, count>, count> made;
+    for (std::size_t first = 0; first < count; ++first) {
+      for (std::size_t last = first; last < count; ++last) {
+        made.at(first).at(last) = Codelet<StageArgs>::with_cpu<run>(
+            fmt::format("stage_{}_{}", first + 1, last + 1).c_str());
+      }
+    }
+    return made;
+  }();
+  return codelets.at(static_cast<std::size_t>(range.first) - 1)
+      .at(static_cast<std::size_t>(range.last) - 1);
+}
+
+void submit_single(const StageArgs& args, const StageHandles& handles) {
+  const AttentionArgs attention{args.tag, args.shape};
+  switch (args.range.first) {
+    case Sublayer::qkv:
+      return submit_qkv({args.tag, args.shape, args.vectors},
+                        {handles.batch, handles.x, handles.rope, handles.vectors,
+                         handles.qkv_weight, handles.q, handles.slab});
+    case Sublayer::qk:
+      return submit_qk(attention, {handles.batch, handles.q, handles.slab, handles.scores});
+    case Sublayer::sv:
+      return submit_sv(attention, {handles.batch, handles.scores, handles.slab, handles.context});
+    case Sublayer::out_proj:
+      return submit_out_proj({args.tag, args.shape, args.vectors},
+                             {handles.context, handles.vectors, handles.out_weight, handles.x});
+    case Sublayer::fc1:
+      return submit_fc1({args.tag, args.shape, args.vectors},
+                        {handles.x, handles.vectors, handles.fc1_weight, handles.gate_weight,
+                         handles.h});
+    case Sublayer::fc2:
+      return submit_fc2({args.tag, args.shape, args.vectors},
+                        {handles.h, handles.vectors, handles.fc2_weight, handles.x});
+    default:
+      throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range.first));
+  }
+}
+
+}  // namespace
+
+void submit_stage(const StageArgs& args, const StageHandles& handles) {
+  const SublayerRange& range = args.range;
+  if (range.is_single()) return submit_single(args, handles);
+  if (range == SublayerRange{Sublayer::qk, Sublayer::sv}) {
+    TaskTag tag = args.tag;
+    tag.sublayer = tag.last_sublayer = Sublayer::attention;
+    return submit_attention({tag, args.shape},
+                            {handles.batch, handles.q, handles.slab, handles.context});
+  }
+  AccessList accesses{};
+  const auto passes = [&](const Passing& passing, const DataHandle& handle) {
+    accesses.add_if(passing.crosses(), passing.produced ? writes(handle) : reads(handle));
+  };
+  accesses.add_if(uses_batch(range), reads(handles.batch));
+  accesses.add_if(reads_x(range) || updates_x(range),
+                  updates_x(range) ? updates(handles.x) : reads(handles.x));
+  accesses.add_if(range.has(Sublayer::qkv) && args.shape.rope, reads(handles.rope));
+  accesses.add_if(uses_vectors(range), reads(handles.vectors));
+  accesses.add_if(range.has(Sublayer::qkv), reads(handles.qkv_weight));
+  accesses.add_if(range.has(Sublayer::out_proj), reads(handles.out_weight));
+  accesses.add_if(range.has(Sublayer::fc1) && args.shape.gated_ffn, reads(handles.gate_weight));
+  accesses.add_if(range.has(Sublayer::fc1), reads(handles.fc1_weight));
+  accesses.add_if(range.has(Sublayer::fc2), reads(handles.fc2_weight));
+  accesses.add_if(uses_batch(range),
+                  range.has(Sublayer::qkv) ? updates(handles.slab) : reads(handles.slab));
+  passes(q_of(range), handles.q);
+  passes(scores_of(range), handles.scores);
+  passes(context_of(range), handles.context);
+  passes(h_of(range), handles.h);
+  codelet_of(range).submit(args.shape.dtype, args, accesses);
+}
+
+}  // namespace sluice

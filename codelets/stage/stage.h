@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+
+#include "codelets/attention/attention.h"
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Neighbouring sublayers of one layer, LIA's numbers: first <= last, both of 1..6. Where a range
+/// holds sublayers 2 and 3, they run as one flash-style attention.
+struct SublayerRange {
+  Sublayer first = Sublayer::qkv;
+  Sublayer last = Sublayer::fc2;
+
+  bool has(Sublayer sublayer) const { return first <= sublayer && sublayer <= last; }
+  bool is_single() const { return first == last; }
+  bool operator==(const SublayerRange&) const = default;
+};
+
+/// Argument of a stage: sublayers that run on one device, one after the other, as one task (LIA's
+/// placement puts neighbours on one device more often than not; the chain of small tasks would cost
+/// a scheduling decision and a wait each).
+struct StageArgs {
+  TaskTag tag;  ///< from tag.sublayer to tag.last_sublayer, the range's
+  DecoderShape shape;
+  VectorLayout vectors;
+  SublayerRange range;
+};
+
+/// What the range's sublayers read and write; see each codelet. Values that only sublayers of the
+/// range share (q, scores, context, h) stay in scratch memory, and are empty here.
+struct StageHandles {
+  const DataHandle& batch;
+  const DataHandle& x;
+  const DataHandle& rope;
+  const DataHandle& vectors;
+  const DataHandle& qkv_weight;
+  const DataHandle& out_weight;
+  const DataHandle& gate_weight;
+  const DataHandle& fc1_weight;
+  const DataHandle& fc2_weight;
+  const DataHandle& slab;
+  const DataHandle& q;
+  const DataHandle& scores;
+  const DataHandle& context;
+  const DataHandle& h;
+};
+
+/// A range of one sublayer is submitted as that sublayer's own codelet.
+void submit_stage(const StageArgs& args, const StageHandles& handles);
+
+}  // namespace sluice
