@@ -39,6 +39,7 @@ TEST(CliHelpTest, IsThereForEveryCommand) {
   const std::vector<Arguments> runs = {{"--help"},
                                        {"-h"},
                                        {"help"},
+                                       {"bench", "--help"},
                                        {"generate", "--help"},
                                        {"generate", "-h"},
                                        {"info", "--help"},
