@@ -101,6 +101,33 @@ std::int64_t bench_pages(const BenchTest& test) {
   return test.batch * KvCache::pages_for(test.depth + test.tokens);
 }
 
+MachineRates mean_rates(const MachineRates& a, const MachineRates& b) {
+  return {.read_bandwidth_bytes_per_s =
+              (a.read_bandwidth_bytes_per_s + b.read_bandwidth_bytes_per_s) / 2,
+          .gemm_flop_per_s = (a.gemm_flop_per_s + b.gemm_flop_per_s) / 2};
+}
+
+void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype) {
+  constexpr std::size_t block_elements = (std::size_t{1} << 18) + 7;
+  const std::size_t block_bytes = block_elements * size_bytes(dtype);
+  const Buffer block(block_bytes);
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> values(-1.0F, 1.0F);
+  for (std::size_t i = 0; i < block_elements; ++i) {
+    if (dtype == DType::f32) {
+      block.as<float>()[i] = values(random);
+    } else {
+      block.as<BFloat16>()[i] = to_bf16(values(random));
+    }
+  }
+  const auto num_blocks =
+      static_cast<std::int64_t>((buffer.size() + block_bytes - 1) / block_bytes);
+  pool.run(num_blocks, [&](std::int64_t i) {
+    const std::size_t at = static_cast<std::size_t>(i) * block_bytes;
+    std::memcpy(buffer.data() + at, block.data(), std::min(block_bytes, buffer.size() - at));
+  });
+}
+
 MachineProbes::MachineProbes(Runtime& runtime, DType dtype) : runtime_(runtime) {
   const PausedWorkers paused;
   read_.emplace(runtime.setup_pool());
@@ -115,7 +142,6 @@ MachineRates MachineProbes::measure() {
 BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
                          std::int64_t max_batch)
     : model_(model), kv_(kv), runtime_(runtime), graph_(model, kv, {.num_slots = max_batch}) {
-  // NOLINTNEXTLINE(bugprone-random-generator-seed): the same tokens in every run
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> ids(
       0, static_cast<std::int32_t>(model.config().vocab_size) - 1);
@@ -124,33 +150,12 @@ BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime
 }
 
 /// A prefill of the whole depth would take longer than the tests, and what K and V hold does not
-/// change how long attention takes, as long as it is finite and of sensible size. So one block of
-/// random values in [-1, 1) is repeated over the slabs; its length is odd, so that pages differ.
+/// change how long attention takes, as long as it is finite and of sensible size.
 void BenchRunner::fill_kv() {
-  const DType dtype = model_.shape().dtype;
-  constexpr std::size_t block_elements = (std::size_t{1} << 18) + 7;
-  const std::size_t block_bytes = block_elements * size_bytes(dtype);
-  const Buffer block(block_bytes);
-  // NOLINTNEXTLINE(bugprone-random-generator-seed): the same values in every run
-  std::mt19937 random(2);
-  std::uniform_real_distribution<float> values(-1.0F, 1.0F);
-  for (std::size_t i = 0; i < block_elements; ++i) {
-    if (dtype == DType::f32) {
-      block.as<float>()[i] = values(random);
-    } else {
-      block.as<BFloat16>()[i] = to_bf16(values(random));
-    }
-  }
   const PausedWorkers paused;
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
     if (interrupt_flag()) throw Interrupted();
-    const Buffer& slab = kv_.memory(layer);
-    const auto num_blocks =
-        static_cast<std::int64_t>((slab.size() + block_bytes - 1) / block_bytes);
-    runtime_.setup_pool().run(num_blocks, [&](std::int64_t i) {
-      const std::size_t at = static_cast<std::size_t>(i) * block_bytes;
-      std::memcpy(slab.data() + at, block.data(), std::min(block_bytes, slab.size() - at));
-    });
+    fill_with_random_values(runtime_.setup_pool(), kv_.memory(layer), model_.shape().dtype);
   }
 }
 

@@ -57,6 +57,12 @@ class MachineProbes {
   std::optional<GemmProbe> gemm_;
 };
 
+MachineRates mean_rates(const MachineRates& a, const MachineRates& b);
+
+/// Fills memory with values in [-1, 1): one block of random ones, repeated; its length is odd, so
+/// that rows, pages and weights differ. `dtype` is f32 or bf16. No task may run meanwhile.
+void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype);
+
 /// One repetition of a test.
 struct BenchSample {
   double seconds = 0;  ///< from the first submission to the last result

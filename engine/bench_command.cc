@@ -11,7 +11,9 @@
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/interrupt.h"
+#include "engine/output_file.h"
 #include "engine/progress.h"
+#include "engine/sweep.h"
 #include "models/model.h"
 
 namespace sluice {
@@ -38,6 +40,9 @@ void declare_options(CommandLine& line) {
       ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains")  //
+      ("sweep", po::bool_switch(),
+       "instead of the model: rates of its GEMMs and of decode attention over sizes")            //
+      ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file")  //
       ("output-format", po::value<std::string>()->default_value("table"),
        "table, markdown, csv or json")                                         //
       ("markdown", po::bool_switch(), "the same as --output-format markdown")  //
@@ -92,6 +97,8 @@ OutputFormat read_format(const CommandLine& line) {
 
 struct Settings {
   std::string model;
+  bool sweep = false;
+  std::optional<std::string> plot;
   std::vector<BenchTest> tests;
   int repeat = 5;
   bool warm_up = true;
@@ -124,9 +131,30 @@ std::vector<BenchTest> read_tests(const CommandLine& line) {
   return tests;
 }
 
+PlotFormat plot_format(const std::string& path) {
+  if (path.ends_with(".svg")) return PlotFormat::svg;
+  if (path.ends_with(".png")) return PlotFormat::png;
+  throw UsageError("--plot {}: expected a file that ends in .svg or .png", path);
+}
+
+void read_sweep(const CommandLine& line, Settings& settings) {
+  settings.sweep = line.get<bool>("sweep");
+  if (line.given("plot")) {
+    if (!settings.sweep) throw UsageError("--plot needs --sweep");
+    settings.plot = line.get<std::string>("plot");
+    plot_format(*settings.plot);
+  }
+  if (!settings.sweep) return;
+  if (!line.given("model")) settings.model = "llama-3.2-1b";
+  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth"}) {
+    if (line.given(name)) throw UsageError("--sweep has sizes of its own; leave out --{}", name);
+  }
+}
+
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.model = line.get<std::string>("model");
+  read_sweep(line, settings);
   settings.tests = read_tests(line);
   settings.repeat = in_range(line, "repeat", 1, 1000);
   settings.warm_up = !line.get<bool>("no-warmup");
@@ -230,12 +258,6 @@ std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, in
   return domains;
 }
 
-MachineRates mean(const MachineRates& a, const MachineRates& b) {
-  return {.read_bandwidth_bytes_per_s =
-              (a.read_bandwidth_bytes_per_s + b.read_bandwidth_bytes_per_s) / 2,
-          .gemm_flop_per_s = (a.gemm_flop_per_s + b.gemm_flop_per_s) / 2};
-}
-
 std::string describe(const BenchTest& test) {
   return fmt::format("{}, batch {}, depth {}", test.name(), test.batch, test.depth);
 }
@@ -269,7 +291,7 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
       progress(result.test);
       BenchSample& sample = result.samples.emplace_back(runner.run(result.test));
       const MachineRates after = probes.measure();
-      sample.rates = mean(before, after);
+      sample.rates = mean_rates(before, after);
       before = after;  // nothing happens between this repetition and the next
     }
   }
@@ -282,22 +304,11 @@ std::optional<double> probe_bf16(Runtime& runtime) {
   return GemmProbe(runtime.setup_pool(), DType::bf16).measure();
 }
 
-}  // namespace
-
-int run_bench(const CommandLine::Arguments& arguments) {
-  CommandLine line("sluice bench [--model DIR|SHAPE] [options]",
-                   "Measures tokens per second, beside the share of what this machine's memory and "
-                   "arithmetic allow.");
-  declare_options(line);
-  if (!line.parse(arguments)) return 0;
-  const Settings settings = read_settings(line);
-  const DType dtype = choose_dtype(settings.dtype);
-  const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
-  const BenchModel opened = open_bench_model(settings.model, dtype);
+int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
+              const std::vector<std::vector<int>>& domains) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
-
   Runtime runtime({.domains = domains});
   ProgressBar loading("packing weights");
   const LoadedModel loaded(
@@ -322,6 +333,43 @@ int run_bench(const CommandLine::Arguments& arguments) {
       .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
   std::cout << format_bench(settings.format, context, results);
   return 0;
+}
+
+int run_sweep(const Settings& settings, DType dtype, const Model& model,
+              const std::vector<std::vector<int>>& domains) {
+  if (settings.plot) check_writable(*settings.plot);
+  Runtime runtime({.domains = domains});
+  ProgressBar bar("measuring");
+  const std::vector<SweepPoint> points =
+      sweep(model.config, runtime,
+            {.dtype = dtype,
+             .repeat = settings.repeat,
+             .progress = [&bar](std::int64_t done, std::int64_t total, const std::string& what) {
+               bar.update(static_cast<double>(done), static_cast<double>(total), what);
+             }});
+  bar.clear();
+  std::cout << format_sweep(settings.format, model.name, dtype, runtime.num_threads(), points);
+  if (settings.plot) {
+    write_file(*settings.plot,
+               draw_plots(sweep_plots(model.name, dtype, points), plot_format(*settings.plot)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_bench(const CommandLine::Arguments& arguments) {
+  CommandLine line("sluice bench [--model DIR|SHAPE] [options]",
+                   "Measures tokens per second, beside the share of what this machine's memory and "
+                   "arithmetic allow.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  const DType dtype = choose_dtype(settings.dtype);
+  const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
+  const BenchModel opened = open_bench_model(settings.model, dtype);
+  return settings.sweep ? run_sweep(settings, dtype, opened.model, domains)
+                        : run_tests(settings, dtype, opened, domains);
 }
 
 }  // namespace sluice

@@ -68,29 +68,6 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   return json;
 }
 
-/// Everything that JSON has but the lists.
-std::string format_bench_csv(const Json& objects) {
-  Rows rows;
-  for (const Json& object : objects) {
-    if (rows.empty()) {
-      std::vector<std::string>& header = rows.emplace_back();
-      for (const auto& [key, value] : object.items()) {
-        if (!value.is_array()) header.push_back(key);
-      }
-    }
-    std::vector<std::string>& row = rows.emplace_back();
-    for (const Json& value : object) {
-      if (value.is_array()) continue;
-      if (value.is_null()) {
-        row.emplace_back();
-      } else {
-        row.push_back(value.is_string() ? value.get<std::string>() : value.dump());
-      }
-    }
-  }
-  return format_csv(rows);
-}
-
 std::string count_with(double value, double deviation) {
   const int digits = value >= 100 ? 1 : 2;
   return fmt::format("{:.{}f} ± {:.{}f}", value, digits, deviation, digits);
@@ -138,7 +115,7 @@ std::vector<std::size_t> column_widths(const Rows& rows) {
   return widths;
 }
 
-/// A column of figures: its first value begins with a digit, and it is no size of a model.
+/// A column of figures: its first value begins with a digit.
 bool is_number_column(const Rows& rows, std::size_t column) {
   if (rows.size() < 2) return false;
   const std::string& cell = rows[1][column];
@@ -212,7 +189,29 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
             : (context.gemm_bf16_flop_per_s ? Json(*context.gemm_bf16_flop_per_s) : Json());
     objects.push_back(std::move(object));
   }
-  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_bench_csv(objects);
+  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
+}
+
+std::string format_objects_csv(const nlohmann::ordered_json& objects) {
+  Rows rows;
+  for (const Json& object : objects) {
+    if (rows.empty()) {
+      std::vector<std::string>& header = rows.emplace_back();
+      for (const auto& [key, value] : object.items()) {
+        if (!value.is_array()) header.push_back(key);
+      }
+    }
+    std::vector<std::string>& row = rows.emplace_back();
+    for (const Json& value : object) {
+      if (value.is_array()) continue;
+      if (value.is_null()) {
+        row.emplace_back();
+      } else {
+        row.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+      }
+    }
+  }
+  return format_csv(rows);
 }
 
 std::string format_table(const Rows& rows) {
@@ -244,7 +243,7 @@ std::string format_csv(const Rows& rows) {
       if (cell.find_first_of(",\"\n") != std::string::npos) {
         for (std::size_t at = 0; (at = cell.find('"', at)) != std::string::npos; at += 2)
           cell.insert(at, "\"");
-        cell = "\"" + cell + "\"";
+        cell = fmt::format("\"{}\"", cell);
       }
       text += (i > 0 ? "," : "") + cell;
     }

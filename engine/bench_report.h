@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,5 +54,8 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 std::string format_markdown(const std::vector<std::vector<std::string>>& rows);
 /// Quoted where needed (RFC 4180).
 std::string format_csv(const std::vector<std::vector<std::string>>& rows);
+
+/// Objects with the same keys as CSV: every value but lists.
+std::string format_objects_csv(const nlohmann::ordered_json& objects);
 
 }  // namespace sluice

@@ -28,10 +28,10 @@ std::optional<int> read_threads(const CommandLine& line);
 
 /// The GEMM type that suits this processor, with a word on stderr when that is not what was asked
 /// for.
-DType choose_dtype(std::optional<DType> wanted);
+DType choose_dtype(std::optional<DType> asked);
 
 /// The cores to compute on, one a thread, with a word on stderr when there are fewer.
-std::vector<int> choose_cores(std::optional<int> threads);
+std::vector<int> choose_cores(std::optional<int> asked);
 
 /// Memory that two iterations of so many rows, which may be alive at once, take: residual, input,
 /// q, k, v, attention, FFN, and the logits of `logit_rows`.

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -387,19 +386,6 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
         path);
   }
   return left;
-}
-
-/// Tries what write_file will do, while nothing is lost yet.
-void check_writable(const std::string& path) {
-  struct stat status {};
-  const bool exists = stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path);
-  const bool in_place = exists && !S_ISREG(status.st_mode);
-  const std::string probe = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
-  const int fd = open(probe.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT), 0666);
-  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
-  close(fd);
-  if (!in_place) unlink(probe.c_str());
 }
 
 /// The run itself, once everything is checked.

@@ -165,6 +165,18 @@ void OutputFile::put_in_order() {
   write_file(path_, text);
 }
 
+void check_writable(const std::string& path) {
+  struct stat status {};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path);
+  const bool in_place = exists && !S_ISREG(status.st_mode);
+  const std::string probe = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const int fd = open(probe.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT), 0666);
+  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+  close(fd);
+  if (!in_place) unlink(probe.c_str());
+}
+
 void write_file(const std::string& path, const std::string& text) {
   struct stat status {};
   const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);  // a device

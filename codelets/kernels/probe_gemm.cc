@@ -122,6 +122,7 @@ GemmProbe::GemmProbe(ThreadPool& pool, DType dtype) : pool_(pool) {
   try {
     const std::vector<GemmCandidate> candidates = gemm_candidates(dtype);
     std::vector<std::int64_t> products;
+    products.reserve(candidates.size());
     for (const GemmCandidate& each : candidates) products.push_back(products_for(each, 0.004));
     double best = 0;
     for (int round = 0; round < 3; ++round) {

@@ -1,0 +1,48 @@
+#include "engine/sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/engine.h"
+
+namespace sluice {
+namespace {
+
+/// A layer so small that a sweep takes seconds.
+ModelConfig small_shape() {
+  ModelConfig config = find_shape("llama-3.2-1b");
+  config.hidden_size = config.embed_size = 64;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.ffn_size = 128;
+  return config;
+}
+
+TEST(SweepTest, MeasuresEveryStageAndSize) {
+  const std::vector<SweepPoint> points =
+      sweep(small_shape(), test::runtime(2), {.dtype = DType::f32, .repeat = 1, .progress = {}});
+  const std::string text = format_sweep(OutputFormat::json, "small", DType::f32, 2, points);
+  std::map<std::string, int> counts;
+  for (const nlohmann::json& object : nlohmann::json::parse(text)) {
+    ++counts[object["stage"]];
+    for (const char* key : {"seconds", "flop_per_s", "bytes_per_s", "limit_share"}) {
+      EXPECT_GT(object[key].get<double>(), 0) << object;
+    }
+    EXPECT_EQ(object["rows"].is_null(), object["operation"] == "gemv") << object;
+    EXPECT_EQ(object["context"].is_null(), object["operation"] == "gemm") << object;
+  }
+  // Rows 1 to 1024; batches 1, 4, 16, 64 by contexts 256 to 8192.
+  const std::map<std::string, int> expected = {{"qkv", 11}, {"out_proj", 11}, {"fc1", 11},
+                                               {"fc2", 11}, {"gqa", 24},      {"mha", 24}};
+  EXPECT_EQ(counts, expected);
+  const std::vector<LinePlot> plots = sweep_plots("small", DType::f32, points);
+  ASSERT_EQ(plots.size(), 2U);
+  EXPECT_EQ(plots[0].series.size(), 4U);
+  EXPECT_EQ(plots[1].series.size(), 8U);
+  EXPECT_EQ(plots[1].series[4].colour, plots[1].series[0].colour);
+}
+
+}  // namespace
+}  // namespace sluice
