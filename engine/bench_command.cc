@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -18,6 +19,8 @@
 
 namespace sluice {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 namespace po = boost::program_options;
 
@@ -311,11 +314,13 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   check_memory(opened, settings.tests, dtype);
   Runtime runtime({.domains = domains});
   ProgressBar loading("packing weights");
+  const Clock::time_point load_begin = Clock::now();
   const LoadedModel loaded(
       opened.model, dtype, runtime.setup_pool(), [&](std::uint64_t done, std::uint64_t total) {
         if (interrupt_flag()) throw Interrupted();
         loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
       });
+  const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests));
   BenchRunner runner(loaded, kv, runtime, max_batch(settings.tests));
@@ -330,6 +335,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .policy = "cpu-only",
       .threads = runtime.num_threads(),
       .domains = settings.domains,
+      .load_s = load_s,
       .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
   std::cout << format_bench(settings.format, context, results);
   return 0;

@@ -51,6 +51,8 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["policy"] = context.policy;
   json["threads"] = context.threads;
   json["domains"] = context.domains;
+  json["load_s"] = context.load_s;
+  json["load_bytes_per_s"] = static_cast<double>(context.weight_bytes) / context.load_s;
   json["test"] = result.test.name();
   json["batch"] = result.test.batch;
   json["depth"] = result.test.depth;
@@ -176,7 +178,9 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
   if (format == OutputFormat::table || format == OutputFormat::markdown) {
     const Rows rows = bench_rows(context, results);
     return (format == OutputFormat::table ? format_table(rows) : format_markdown(rows)) + "\n" +
-           probe_line(context, results);
+           probe_line(context, results) +
+           fmt::format("loaded and packed in {:.2f} s, {:.2f} GB/s\n", context.load_s,
+                       static_cast<double>(context.weight_bytes) * 1e-9 / context.load_s);
   }
   Json objects = Json::array();
   for (const BenchResult& result : results) {

@@ -40,6 +40,7 @@ struct BenchContext {
   std::string policy;
   int threads = 1;
   int domains = 1;
+  double load_s = 0;  ///< from opening the model to packed weights
   /// Nothing where the CPU has no fast bf16.
   std::optional<double> gemm_bf16_flop_per_s;
 };

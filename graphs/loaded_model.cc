@@ -162,13 +162,14 @@ struct LoadedModel::Packing {
       if (begin >= end) continue;
       const std::int64_t element = (begin - source.first_row) * in;
       const std::byte* from = element_pointer(source.tensor, element);
-      check_finite(source.tensor, from, element, (end - begin) * in);
       const bool as_it_lies = begin == first && end == last && source.tensor.dtype == dtype &&
                               reinterpret_cast<std::uintptr_t>(from) % size_bytes(dtype) == 0;
       if (as_it_lies) {
-        layout.pack_panel(job.panel, from, job.weight->packed);
+        if (!layout.pack_panel(job.panel, from, job.weight->packed))
+          check_finite(source.tensor, from, element, (end - begin) * in);
         return;
       }
+      check_finite(source.tensor, from, element, (end - begin) * in);
       const auto elements = static_cast<std::size_t>((last - first) * in);
       rows = scratch.reserve(elements * size_bytes(dtype));
       convert(source.tensor, from, (end - begin) * in, dtype,

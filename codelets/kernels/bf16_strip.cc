@@ -217,6 +217,63 @@ bool has_bf16_strips() {
   }
 }
 
+namespace {
+
+/// Rows become columns, words of 32 bits: result[j] holds word j of every row.
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void transpose(__m512i (&row)[16]) {
+  constexpr __mmask16 all = 0xffff;  // unmasked, these make GCC 12 warn of its own header
+  __m512i pair[16];
+  for (int i = 0; i < 16; i += 2) {
+    pair[i] = _mm512_maskz_unpacklo_epi32(all, row[i], row[i + 1]);
+    pair[i + 1] = _mm512_maskz_unpackhi_epi32(all, row[i], row[i + 1]);
+  }
+  __m512i quad[16];
+  for (int i = 0; i < 16; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      quad[i + 2 * half] = _mm512_maskz_unpacklo_epi64(0xff, pair[i + half], pair[i + half + 2]);
+      quad[i + 2 * half + 1] =
+          _mm512_maskz_unpackhi_epi64(0xff, pair[i + half], pair[i + half + 2]);
+    }
+  }
+  // quad[4 g + w] holds, in its quarter q, word 4 q + w of rows 4 g to 4 g + 3.
+  for (int w = 0; w < 4; ++w) {
+    const __m512i low_even = _mm512_maskz_shuffle_i32x4(all, quad[w], quad[4 + w], 0x88);
+    const __m512i low_odd = _mm512_maskz_shuffle_i32x4(all, quad[w], quad[4 + w], 0xdd);
+    const __m512i high_even = _mm512_maskz_shuffle_i32x4(all, quad[8 + w], quad[12 + w], 0x88);
+    const __m512i high_odd = _mm512_maskz_shuffle_i32x4(all, quad[8 + w], quad[12 + w], 0xdd);
+    row[w] = _mm512_maskz_shuffle_i32x4(all, low_even, high_even, 0x88);
+    row[8 + w] = _mm512_maskz_shuffle_i32x4(all, low_even, high_even, 0xdd);
+    row[4 + w] = _mm512_maskz_shuffle_i32x4(all, low_odd, high_odd, 0x88);
+    row[12 + w] = _mm512_maskz_shuffle_i32x4(all, low_odd, high_odd, 0xdd);
+  }
+}
+
+}  // namespace
+
+[[SLUICE_BF16_TARGET]] StripValues pack_strip(const std::uint16_t* rows, std::int64_t columns,
+                                              std::int64_t depth, std::uint16_t* strip) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 not_finite = 0;
+  for (std::int64_t pair = 0; pair < strip_elements(depth) / pair_elements; pair += 16) {
+    const std::int64_t left = std::clamp<std::int64_t>(depth / 2 - pair, 0, 16);
+    const auto words = static_cast<__mmask16>((1U << left) - 1);
+    for (std::int64_t column = 0; column < strip_columns; column += 16) {
+      __m512i row[16];
+      for (std::int64_t i = 0; i < 16; ++i) {
+        const bool exists = column + i < columns && left > 0;
+        row[i] = exists ? _mm512_maskz_loadu_epi32(words, rows + (column + i) * depth + 2 * pair)
+                        : _mm512_setzero_si512();
+        not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(row[i], exponent), exponent);
+      }
+      transpose(row);
+      for (std::int64_t i = 0; i < 16; ++i) {
+        _mm512_store_si512(strip + (pair + i) * pair_elements + 2 * column, row[i]);
+      }
+    }
+  }
+  return not_finite == 0 ? StripValues::finite : StripValues::not_finite;
+}
+
 [[SLUICE_BF16_TARGET]] void page_scores(const PageScores& call) {
   for (std::int64_t i = 0; i < call.queries;) {
     const std::uint16_t* q = call.q + i * call.q_stride;
@@ -271,6 +328,10 @@ namespace sluice {
 
 bool has_bf16_strips() { return false; }
 void strip_gemm(const StripGemm& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
+StripValues pack_strip(const std::uint16_t* /*rows*/, std::int64_t /*columns*/,
+                       std::int64_t /*depth*/, std::uint16_t* /*strip*/) {
+  throw Error("no AVX512_BF16 on this CPU");
+}
 void page_scores(const PageScores& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
 void page_values(const PageValues& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
 

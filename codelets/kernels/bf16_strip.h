@@ -33,6 +33,19 @@ struct StripGemm {
 /// the other rows.
 void strip_gemm(const StripGemm& call);
 
+/// Bytes of a strip of a weight `depth` deep, as oneDNN pads it.
+constexpr std::int64_t strip_elements(std::int64_t depth) {
+  return (depth + 31) / 32 * 32 * strip_columns;
+}
+
+/// Whether all values of a strip are numbers.
+enum class StripValues : std::uint8_t { finite, not_finite };
+
+/// Packs `columns` <= 64 rows of W, bf16 [columns, depth], one behind the other, into a strip of
+/// strip_elements(depth), the rest of it zero. `depth` is even.
+StripValues pack_strip(const std::uint16_t* rows, std::int64_t columns, std::int64_t depth,
+                       std::uint16_t* strip);
+
 /// Dot products of queries with the 16 keys of a KV page: scores[i, t] = q_i . k_t.
 struct PageScores {
   std::int64_t queries = 0;

@@ -232,7 +232,20 @@ std::int64_t PackedLayout::panel_columns(std::int64_t panel) const {
   return std::min(columns_, shape_.out - first_column(panel));
 }
 
-void PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const {
+bool PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const {
+  const std::int64_t columns = panel_columns(panel);
+  if (computes_with_strips(shape_)) {
+    const auto* from = static_cast<const std::uint16_t*>(rows);
+    auto* to = reinterpret_cast<std::uint16_t*>(packed + panel_offset_bytes(panel));
+    bool finite = true;
+    for (std::int64_t first = 0; first < columns; first += strip_columns) {
+      const StripValues values =
+          pack_strip(from + first * shape_.in, std::min(strip_columns, columns - first), shape_.in,
+                     to + first / strip_columns * strip_elements(shape_.in));
+      finite = finite && values == StripValues::finite;
+    }
+    return finite;
+  }
   with_onednn(shape_, [&] {
     const bool is_last = panel == num_panels_ - 1;
     memory from(plain_desc(shape_, panel_columns(panel)), cpu_engine(), const_cast<void*>(rows));
@@ -242,6 +255,7 @@ void PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* p
     (is_last ? impl_->pack_last : impl_->pack_full).execute(stream, from, to);
     stream.wait();
   });
+  return simd::find_not_finite(rows, columns * shape_.in, shape_.dtype) < 0;
 }
 
 namespace {
@@ -328,13 +342,12 @@ class CellGemm {
       const_cast<CellGemm*>(this)->at(cell)->run(rows, panel, tile);
       return;
     }
-    const std::int64_t padded_depth = (shape.in + 31) / 32 * 32;
     strip_gemm({.rows = cell.num_rows,
                 .depth = shape.in,
                 .a = static_cast<const std::uint16_t*>(rows),
                 .a_stride = grid_.x_stride,
                 .b = reinterpret_cast<const std::uint16_t*>(panel) +
-                     cell.strip * padded_depth * strip_columns,
+                     cell.strip * strip_elements(shape.in),
                 .c = tile,
                 .c_stride = strip_columns,
                 .source = StripSource::memory});

@@ -39,8 +39,9 @@ class PackedLayout {
   std::size_t size_bytes() const { return size_bytes_; }
 
   /// Packs rows [first_column(panel), +panel_columns(panel)) of W. `rows` [panel_columns, in]
-  /// row-major in `shape().dtype`; `packed` is the start of the whole packed weight.
-  void pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
+  /// row-major in `shape().dtype`; `packed` is the start of the whole packed weight. Returns whether
+  /// all of them are finite.
+  bool pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
 
   struct Impl;
   Impl& impl() const { return *impl_; }
