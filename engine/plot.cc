@@ -159,8 +159,9 @@ class Painter {
 
   /// Where the legend's entry `index` begins: two columns below the axis.
   static std::pair<double, double> legend_place(std::size_t index) {
+    const std::size_t line = index / 2;
     return {left_margin + static_cast<double>(index % 2) * area_width / 2,
-            bottom + axis_height + static_cast<double>(index / 2) * legend_line + 8};
+            bottom + axis_height + static_cast<double>(line) * legend_line + 8};
   }
 
   void use_style(const PlotSeries& series) {

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "codelets/attention/attention.h"
 #include "codelets/kernels/linear.h"
+#include "engine/command_line.h"
 #include "engine/interrupt.h"
 
 namespace sluice {
@@ -28,6 +29,11 @@ constexpr double repetition_s = 0.02;
 std::uint64_t flushing_bytes() {
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
   return std::max(least, 4 * read_cpu_topology().last_level_cache_bytes);
+}
+
+/// Operands of `each_bytes` that must be taken in turn for that.
+std::size_t operands_in_turn(std::size_t each_bytes) {
+  return (flushing_bytes() + each_bytes - 1) / each_bytes;
 }
 
 /// Operands of one kind, taken in turn, so that each comes from memory.
@@ -54,29 +60,40 @@ class Sweep {
 
   std::vector<SweepPoint> run() {
     plan();
+    if (points_.empty()) {
+      throw Error("not enough memory for a sweep: {} available",
+                  format_bytes(available_memory_bytes()));
+    }
     for (SweepPoint& point : points_) {
       if (interrupt_flag()) throw Interrupted();
       if (options_.progress) {
         options_.progress(&point - points_.data(), static_cast<std::int64_t>(points_.size()),
                           point.stage);
       }
-      point.operation == Operation::gemm ? measure_gemm(point) : measure_gemv(point);
+      if (point.operation == Operation::gemm) {
+        measure_gemm(point);
+      } else {
+        measure_gemv(point);
+      }
     }
     return std::move(points_);
   }
 
  private:
   void plan() {
+    max_operand_bytes_ = static_cast<double>(available_memory_bytes() / 2);
     plan_gemm("qkv", shape_.hidden_size, shape_.qkv_size());
     plan_gemm("out_proj", shape_.q_size(), shape_.hidden_size);
     plan_gemm("fc1", shape_.hidden_size, shape_.ffn_size);
     plan_gemm("fc2", shape_.ffn_size, shape_.hidden_size);
-    max_slab_bytes_ = available_memory_bytes() / 2;
     if (shape_.num_kv_heads != shape_.num_heads) plan_gemv("gqa", shape_.num_kv_heads);
     plan_gemv("mha", shape_.num_heads);
   }
 
   void plan_gemm(const char* stage, std::int64_t in, std::int64_t out) {
+    const double weights = static_cast<double>(in) * static_cast<double>(out);
+    const double weight_bytes = weights * static_cast<double>(size_bytes(shape_.dtype));
+    if (weight_bytes > max_operand_bytes_) return;
     for (std::int64_t rows = 1; rows <= max_gemm_rows; rows *= 2) {
       SweepPoint& point = points_.emplace_back();
       point.operation = Operation::gemm;
@@ -84,9 +101,7 @@ class Sweep {
       point.in = in;
       point.out = out;
       point.rows = rows;
-      const double weights = static_cast<double>(in) * static_cast<double>(out);
-      point.work = {stage, weights * static_cast<double>(size_bytes(shape_.dtype)),
-                    2 * weights * static_cast<double>(rows)};
+      point.work = {stage, weight_bytes, 2 * weights * static_cast<double>(rows)};
     }
   }
 
@@ -96,7 +111,7 @@ class Sweep {
         const double tokens = static_cast<double>(batch * context);
         const double kv_bytes = tokens * 2 * static_cast<double>(num_kv_heads * shape_.head_dim) *
                                 static_cast<double>(size_bytes(shape_.dtype));
-        if (kv_bytes > static_cast<double>(max_slab_bytes_)) continue;
+        if (kv_bytes > max_operand_bytes_) continue;
         SweepPoint& point = points_.emplace_back();
         point.operation = Operation::gemv;
         point.stage = stage;
@@ -112,7 +127,7 @@ class Sweep {
 
   void measure_gemm(SweepPoint& point) {
     const PackedLayout& layout = PackedLayout::get({point.in, point.out, shape_.dtype});
-    const std::size_t num_weights = flushing_bytes() / layout.size_bytes() + 2;
+    const std::size_t num_weights = operands_in_turn(layout.size_bytes());
     reserve(weights_, num_weights * layout.size_bytes());
     const auto rows = static_cast<std::size_t>(point.rows);
     reserve(x_, rows * static_cast<std::size_t>(point.in) * size_bytes(shape_.dtype));
@@ -129,6 +144,7 @@ class Sweep {
   }
 
   void measure_gemv(SweepPoint& point) {
+    weights_ = Buffer();  // no longer needed; KV may take much
     AttentionArgs args;
     args.shape = shape_;
     args.shape.num_kv_heads = point.num_kv_heads;
@@ -136,7 +152,7 @@ class Sweep {
     const std::int64_t pages_each = (point.context + page_tokens - 1) / page_tokens;
     const std::size_t set_bytes =
         args.shape.page_bytes() * static_cast<std::size_t>(pages_each * point.batch);
-    const std::size_t num_sets = flushing_bytes() / set_bytes + 2;
+    const std::size_t num_sets = operands_in_turn(set_bytes);
     reserve(slab_, num_sets * set_bytes);
     std::vector<std::vector<std::int32_t>> batches;
     for (std::size_t set = 0; set < num_sets; ++set)
@@ -221,7 +237,7 @@ class Sweep {
   const SweepOptions& options_;
   MachineProbes probes_;
   std::vector<SweepPoint> points_;
-  std::uint64_t max_slab_bytes_ = 0;
+  double max_operand_bytes_ = 0;  ///< larger ones are left out
   Buffer weights_, slab_, x_;
   Workspace y_, workspace_;
 };

@@ -52,7 +52,8 @@ struct SweepOptions {
 /// GEMMs of a layer's weights over rows 1 to 1024, and decode attention over batches 1 to 64 and
 /// contexts 256 to 8192, as far as memory allows, with the model's KV heads and with one a head.
 /// Operands come from memory: those of one call are not used again before the caches have seen
-/// others. Throws Interrupted soon after Ctrl-C.
+/// others. Sizes that take half of the free memory are left out. Throws Interrupted soon after
+/// Ctrl-C.
 std::vector<SweepPoint> sweep(const ModelConfig& model, Runtime& runtime,
                               const SweepOptions& options);
 
