@@ -51,9 +51,7 @@ class Turn {
 class Sweep {
  public:
   Sweep(const ModelConfig& model, Runtime& runtime, const SweepOptions& options)
-      : model_(model),
-        shape_(decoder_shape(model, options.dtype)),
-        runtime_(runtime),
+      : shape_(decoder_shape(model, options.dtype)),
         pool_(runtime.setup_pool()),
         options_(options),
         probes_(runtime, options.dtype) {}
@@ -81,7 +79,7 @@ class Sweep {
 
  private:
   void plan() {
-    max_operand_bytes_ = static_cast<double>(available_memory_bytes() / 2);
+    max_operand_bytes_ = static_cast<double>(available_memory_bytes()) / 2;
     plan_gemm("qkv", shape_.hidden_size, shape_.qkv_size());
     plan_gemm("out_proj", shape_.q_size(), shape_.hidden_size);
     plan_gemm("fc1", shape_.hidden_size, shape_.ffn_size);
@@ -230,9 +228,7 @@ class Sweep {
     fill_with_random_values(pool_, buffer, shape_.dtype);
   }
 
-  const ModelConfig& model_;
   DecoderShape shape_;
-  Runtime& runtime_;
   ThreadPool& pool_;
   const SweepOptions& options_;
   MachineProbes probes_;
