@@ -18,10 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Operation = SweepPoint::Operation;
 
-constexpr std::int64_t max_gemm_rows = 1024;
-constexpr std::int64_t max_gemv_batch = 64;
 constexpr std::int64_t min_gemv_context = 256;
-constexpr std::int64_t max_gemv_context = 8192;
 /// Time that one repetition should take at least.
 constexpr double repetition_s = 0.02;
 
@@ -92,7 +89,7 @@ class Sweep {
     const double weights = static_cast<double>(in) * static_cast<double>(out);
     const double weight_bytes = weights * static_cast<double>(size_bytes(shape_.dtype));
     if (weight_bytes > max_operand_bytes_) return;
-    for (std::int64_t rows = 1; rows <= max_gemm_rows; rows *= 2) {
+    for (std::int64_t rows = 1; rows <= options_.max_rows; rows *= 2) {
       SweepPoint& point = points_.emplace_back();
       point.operation = Operation::gemm;
       point.stage = stage;
@@ -104,8 +101,8 @@ class Sweep {
   }
 
   void plan_gemv(const char* stage, std::int64_t num_kv_heads) {
-    for (std::int64_t batch = 1; batch <= max_gemv_batch; batch *= 4) {
-      for (std::int64_t context = min_gemv_context; context <= max_gemv_context; context *= 2) {
+    for (std::int64_t batch = 1; batch <= options_.max_batch; batch *= 4) {
+      for (std::int64_t context = min_gemv_context; context <= options_.max_context; context *= 2) {
         const double tokens = static_cast<double>(batch * context);
         const double kv_bytes = tokens * 2 * static_cast<double>(num_kv_heads * shape_.head_dim) *
                                 static_cast<double>(size_bytes(shape_.dtype));

@@ -45,14 +45,17 @@ struct SweepPoint {
 struct SweepOptions {
   DType dtype = DType::bf16;
   int repeat = 5;
+  std::int64_t max_rows = 1024;
+  std::int64_t max_batch = 64;
+  std::int64_t max_context = 8192;
   /// Called before each point.
   std::function<void(std::int64_t done, std::int64_t total, const std::string& what)> progress;
 };
 
-/// GEMMs of a layer's weights over rows 1 to 1024, and decode attention over batches 1 to 64 and
-/// contexts 256 to 8192, as far as memory allows, with the model's KV heads and with one a head.
-/// Operands come from memory: those of one call are not used again before the caches have seen
-/// others. Sizes that take half of the free memory are left out. Throws Interrupted soon after
+/// GEMMs of a layer's weights over rows 1, 2, 4..., and decode attention over batches 1, 4, 16...
+/// and contexts 256, 512, 1024..., as far as memory allows, with the model's KV heads and with one
+/// a head. Operands come from memory: those of one call are not used again before the caches have
+/// seen others. Sizes that take half of the free memory are left out. Throws Interrupted soon after
 /// Ctrl-C.
 std::vector<SweepPoint> sweep(const ModelConfig& model, Runtime& runtime,
                               const SweepOptions& options);

@@ -112,7 +112,7 @@ struct BadBench {
   std::vector<std::string> parts;
 };
 
-void PrintTo(const BadBench& bad, std::ostream* out) { *out << bad.name; }
+std::ostream& operator<<(std::ostream& out, const BadBench& bad) { return out << bad.name; }
 
 class CliBenchErrorTest : public ::testing::TestWithParam<BadBench> {};
 
