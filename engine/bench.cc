@@ -128,9 +128,10 @@ void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype
   });
 }
 
-MachineProbes::MachineProbes(Runtime& runtime, DType dtype) : runtime_(runtime) {
+MachineProbes::MachineProbes(Runtime& runtime, DType dtype, std::uint64_t working_set_bytes)
+    : runtime_(runtime) {
   const PausedWorkers paused;
-  read_.emplace(runtime.setup_pool());
+  read_.emplace(runtime.setup_pool(), working_set_bytes);
   gemm_.emplace(runtime.setup_pool(), dtype);
 }
 
@@ -140,8 +141,8 @@ MachineRates MachineProbes::measure() {
 }
 
 BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
-                         std::int64_t max_batch)
-    : model_(model), kv_(kv), runtime_(runtime), graph_(model, kv, {.num_slots = max_batch}) {
+                         const DecoderGraph::Options& options)
+    : model_(model), kv_(kv), runtime_(runtime), graph_(model, kv, options) {
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> ids(
       0, static_cast<std::int32_t>(model.config().vocab_size) - 1);

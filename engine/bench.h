@@ -47,7 +47,8 @@ std::int64_t bench_pages(const BenchTest& test);
 class MachineProbes {
  public:
   /// Calibrates itself: about a second.
-  MachineProbes(Runtime& runtime, DType dtype);
+  /// `working_set_bytes`: what the runs that are judged read over and over.
+  MachineProbes(Runtime& runtime, DType dtype, std::uint64_t working_set_bytes);
   /// Some 60 ms. No task may run meanwhile.
   MachineRates measure();
 
@@ -82,7 +83,8 @@ struct BenchResult {
 class BenchRunner {
  public:
   /// Fills the cache, so that a depth needs no prefill.
-  BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime, std::int64_t max_batch);
+  BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
+              const DecoderGraph::Options& options);
 
   /// A short run, in which kernels are compiled and memory is touched.
   void warm_up(const BenchTest& test);

@@ -37,6 +37,7 @@ void declare_options(CommandLine& line) {
       ("depth", po::value<std::string>()->default_value("0"),
        "tokens in each sequence's KV cache before the test; a list")              //
       ("repeat", po::value<int>()->default_value(5), "repetitions of each test")  //
+      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("no-warmup", po::bool_switch(), "measure from the first run on")           //
       ("dtype", po::value<std::string>(),
        "f32, bf16 or f16; without it, what suits the processor")                           //
@@ -108,6 +109,7 @@ struct Settings {
   std::optional<DType> dtype;
   std::optional<int> threads;
   int domains = 1;
+  Fusion fusion = Fusion::stages;
   OutputFormat format = OutputFormat::table;
 };
 
@@ -160,6 +162,7 @@ Settings read_settings(const CommandLine& line) {
   read_sweep(line, settings);
   settings.tests = read_tests(line);
   settings.repeat = in_range(line, "repeat", 1, 1000);
+  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
   settings.warm_up = !line.get<bool>("no-warmup");
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);
@@ -236,7 +239,7 @@ void check_memory(const BenchModel& opened, const std::vector<BenchTest>& tests,
       KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests));
   const std::uint64_t rest =
       activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)) +
-      ReadProbe::buffer_bytes();
+      ReadProbe::buffer_bytes(weights);
   const std::uint64_t available = available_memory_bytes();
   if (weights + kv + rest <= available) return;
   throw Error(
@@ -244,21 +247,6 @@ void check_memory(const BenchModel& opened, const std::vector<BenchTest>& tests,
       "available; use a smaller --batch, --depth or model",
       format_bytes(weights + kv + rest), format_bytes(weights), format_bytes(kv),
       format_bytes(rest), format_bytes(available));
-}
-
-/// The cores of each domain, as equal as can be.
-std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains) {
-  if (num_domains > static_cast<int>(cores.size())) {
-    throw UsageError("--domains {}: there are only {} threads to share", num_domains, cores.size());
-  }
-  std::vector<std::vector<int>> domains;
-  const auto count = static_cast<std::size_t>(num_domains);
-  for (std::size_t i = 0; i < count; ++i) {
-    domains.emplace_back(
-        cores.begin() + static_cast<std::ptrdiff_t>(i * cores.size() / count),
-        cores.begin() + static_cast<std::ptrdiff_t>((i + 1) * cores.size() / count));
-  }
-  return domains;
 }
 
 std::string describe(const BenchTest& test) {
@@ -323,8 +311,9 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests));
-  BenchRunner runner(loaded, kv, runtime, max_batch(settings.tests));
-  MachineProbes probes(runtime, dtype);
+  BenchRunner runner(loaded, kv, runtime,
+                     {.num_slots = max_batch(settings.tests), .fusion = settings.fusion});
+  MachineProbes probes(runtime, dtype, loaded.weight_bytes());
   const std::vector<BenchResult> results =
       measure(settings, model_dimensions(config, dtype), runner, probes);
   const BenchContext context = {

@@ -49,6 +49,20 @@ std::vector<int> choose_cores(std::optional<int> asked) {
   return chosen;
 }
 
+std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains) {
+  if (num_domains > static_cast<int>(cores.size())) {
+    throw UsageError("--domains {}: there are only {} threads to share", num_domains, cores.size());
+  }
+  std::vector<std::vector<int>> domains;
+  const auto count = static_cast<std::size_t>(num_domains);
+  for (std::size_t i = 0; i < count; ++i) {
+    domains.emplace_back(
+        cores.begin() + static_cast<std::ptrdiff_t>(i * cores.size() / count),
+        cores.begin() + static_cast<std::ptrdiff_t>((i + 1) * cores.size() / count));
+  }
+  return domains;
+}
+
 std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
                                std::int64_t logit_rows) {
   const DecoderShape shape = decoder_shape(config, dtype);

@@ -67,6 +67,9 @@ void declare_options(CommandLine& line) {
       ("dtype", po::value<std::string>(),
        "f32, bf16 or f16; without it, what suits the processor")                           //
       ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+      ("domains", po::value<int>()->default_value(1),
+       "cut the threads into so many compute domains")                                      //
+      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores")  //
       ("ddr", po::value<std::string>(),
@@ -85,7 +88,9 @@ struct Settings {
   Tokenizer::SpecialTokens special = Tokenizer::SpecialTokens::add;
   std::optional<DType> dtype;
   std::optional<int> threads;
+  int domains = 1;
   AttentionForm attention = AttentionForm::fused;
+  Fusion fusion = Fusion::stages;
   std::optional<std::uint64_t> ddr_bytes;
 };
 
@@ -99,6 +104,8 @@ Settings read_settings(const CommandLine& line) {
   if (line.get<bool>("no-special-tokens")) settings.special = Tokenizer::SpecialTokens::leave_out;
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);
+  settings.domains = in_range(line, "domains", 1, 64);
+  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
   const std::string& attention = line.get<std::string>("attention");
   if (attention != "fused" && attention != "split") {
     throw UsageError("--attention {}: expected fused or split", attention);
@@ -415,13 +422,14 @@ class GenerateRun {
     settings.batch = batch;
     const Generator::Options options{.max_batch = batch,
                                      .attention = settings_.attention,
+                                     .fusion = settings_.fusion,
                                      .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                           ? model_.config.eos_token_ids
                                                           : model_.generation.eos_token_ids};
     const MemoryPlan plan =
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
-    Runtime runtime({.domains = {choose_cores(settings_.threads)}});
+    Runtime runtime({.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains)});
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(

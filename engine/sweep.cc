@@ -1,5 +1,6 @@
 #include "engine/sweep.h"
 
+#include <limits>
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -51,7 +52,8 @@ class Sweep {
       : shape_(decoder_shape(model, options.dtype)),
         pool_(runtime.setup_pool()),
         options_(options),
-        probes_(runtime, options.dtype) {}
+        // Its operands come from memory, whatever their size.
+        probes_(runtime, options.dtype, std::numeric_limits<std::uint64_t>::max()) {}
 
   std::vector<SweepPoint> run() {
     plan();

@@ -32,6 +32,18 @@ constexpr std::int64_t max_tile_tokens = 128;
 /// Queries whose sums are held in registers at once, over four vectors of the head each.
 constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
+/// Queries that are weighed one after the other, so that the processor can overlap them; more would
+/// break the order of memory.
+constexpr std::int64_t queries_per_step = 4;
+/// KV heads between the one that is computed and the one that is fetched meanwhile: the hardware
+/// alone does not foresee enough.
+constexpr std::int64_t heads_ahead = 2;
+
+struct Ahead {
+  const std::byte* k = nullptr;
+  const std::byte* v = nullptr;
+};
+
 /// The bfloat16 in the lower half of each word, and the one in the upper.
 HWY_INLINE Vector lower(Words words) {
   return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
@@ -40,12 +52,28 @@ HWY_INLINE Vector upper(Words words) {
   return hn::BitCast(FloatTag(), hn::And(words, hn::Set(WordTag(), 0xffff0000U)));
 }
 
-/// exp(x) for x <= 0. Highway's is defined down to -104; what is below -87 is no normal number.
-HWY_INLINE Vector exp_of(Vector x) {
+/// 2^x for x <= 0, to 1e-7 of itself; 0 below -126, where no normal number is left. Softmax needs
+/// no more than this part of Highway's Exp, at half its instructions.
+HWY_INLINE Vector exp2_of(Vector x) {
   const FloatTag d;
-  const auto vanishes = hn::Lt(x, hn::Set(d, -87.0F));
-  return hn::IfThenZeroElse(vanishes, hn::Exp(d, hn::IfThenZeroElse(vanishes, x)));
+  const hn::RebindToSigned<FloatTag> di;
+  const auto vanishes = hn::Lt(x, hn::Set(d, -126.0F));
+  x = hn::IfThenZeroElse(vanishes, x);
+  const auto whole = hn::NearestInt(x);
+  const Vector f = hn::Sub(x, hn::ConvertTo(d, whole));  // in [-0.5, 0.5]
+  // Taylor's series of 2^f: ln(2)^n / n!; the first term left out is below 1.3e-8 of the sum.
+  Vector y = hn::Set(d, 1.5252734e-5F);
+  y = hn::MulAdd(y, f, hn::Set(d, 1.5403530e-4F));
+  y = hn::MulAdd(y, f, hn::Set(d, 1.3333558e-3F));
+  y = hn::MulAdd(y, f, hn::Set(d, 9.6181291e-3F));
+  y = hn::MulAdd(y, f, hn::Set(d, 5.5504109e-2F));
+  y = hn::MulAdd(y, f, hn::Set(d, 2.4022651e-1F));
+  y = hn::MulAdd(y, f, hn::Set(d, 6.9314718e-1F));
+  y = hn::MulAdd(y, f, hn::Set(d, 1.0F));
+  const auto scaled = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(whole));
+  return hn::IfThenZeroElse(vanishes, hn::BitCast(d, scaled));
 }
+constexpr float log2_of_e = 1.44269504F;
 
 /// scores[i, 0..16) = q_i . k for `Queries` queries and one page of keys. q is f32, padded.
 template <int Queries>
@@ -163,7 +191,7 @@ HWY_INLINE void add_group_values(const KvHeads& kv, const std::byte* v, const Pa
 /// Whether some of the tokens at hand are not to be seen.
 enum class Visibility : std::uint8_t { all, some };
 
-/// Turns a row of scores into weights exp(scale s - maximum), zero outside of [low, high), and
+/// Turns a row of scores into weights 2^(scale s - maximum), zero outside of [low, high), and
 /// returns the factor by which what was summed before shrinks. `columns` is whole vectors.
 template <Visibility Seen, class Store>
 HWY_INLINE float weigh_some(const float* scores, std::int64_t columns, std::int64_t low,
@@ -189,11 +217,11 @@ HWY_INLINE float weigh_some(const float* scores, std::int64_t columns, std::int6
   const Vector shift = hn::Set(d, new_maximum);
   Vector total = hn::Zero(d);
   for (std::int64_t t = 0; t < columns; t += lanes()) {
-    const Vector weight = exp_of(hn::Sub(load(t), shift));
+    const Vector weight = exp2_of(hn::Sub(load(t), shift));
     total = hn::Add(total, weight);
     store(weight, t);
   }
-  const float factor = std::exp(*maximum - new_maximum);
+  const float factor = std::exp2(*maximum - new_maximum);
   *denominator = *denominator * factor + hn::GetLane(hn::SumOfLanes(d, total));
   *maximum = new_maximum;
   return factor;
@@ -219,39 +247,42 @@ HWY_INLINE void scale_row(float factor, std::int64_t n, float* row) {
   }
 }
 
-/// A page's scores of one query become weights exp(scale s - maximum), zero outside of `part`. When
-/// a score exceeds the maximum so far, what was summed before shrinks.
-HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, std::int64_t i,
+/// A page's scores of query i become weights 2^(scale s - maximum), zero outside of `part`. When a
+/// score exceeds the maximum so far, what was summed before shrinks.
+HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float scale, std::int64_t i,
                            const PartialAttention& out, float* scores) {
   const FloatTag d;
-  Vector score[page_tokens / lanes()];
+  constexpr std::int64_t vectors = page_tokens / lanes();
+  const bool whole = part.low == 0 && part.high == page_tokens;
+  const auto scaled = [&](std::int64_t n) {
+    const Vector score = hn::Mul(hn::LoadU(d, scores + n * lanes()), hn::Set(d, scale));
+    if (whole) return score;
+    const Vector index = hn::Iota(d, static_cast<float>(n * lanes()));
+    const auto seen = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(part.low))),
+                              hn::Lt(index, hn::Set(d, static_cast<float>(part.high))));
+    return hn::IfThenElse(seen, score, hn::Set(d, minus_infinity));
+  };
+  Vector score[vectors];
   bool exceeds = false;
-  const Vector maximum = hn::Set(d, out.maximum[i]);
-  for (std::int64_t t = 0, n = 0; t < page_tokens; t += lanes(), ++n) {
-    score[n] = hn::Mul(hn::LoadU(d, scores + t), hn::Set(d, query.scale));
-    if (part.low > 0 || part.high < page_tokens) {
-      const Vector index = hn::Iota(d, static_cast<float>(t));
-      const auto seen = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(part.low))),
-                                hn::Lt(index, hn::Set(d, static_cast<float>(part.high))));
-      score[n] = hn::IfThenElse(seen, score[n], hn::Set(d, minus_infinity));
-    }
+  Vector maximum = hn::Set(d, out.maximum[i]);
+  for (std::int64_t n = 0; n < vectors; ++n) {
+    score[n] = scaled(n);
     exceeds = exceeds || !hn::AllTrue(d, hn::Le(score[n], maximum));
   }
   float* denominators = out.denominators + i * page_tokens;
-  if (exceeds) {
-    Vector highest = maximum;
-    for (std::int64_t n = 0; n < page_tokens / lanes(); ++n) highest = hn::Max(highest, score[n]);
-    const float new_maximum = hn::GetLane(hn::MaxOfLanes(d, highest));
-    const float factor = std::exp(out.maximum[i] - new_maximum);
+  if (HWY_UNLIKELY(exceeds)) {
+    for (std::int64_t n = 0; n < vectors; ++n) maximum = hn::Max(maximum, score[n]);
+    maximum = hn::MaxOfLanes(d, maximum);
+    const float factor = std::exp2(out.maximum[i] - hn::GetLane(maximum));
     scale_row(factor, query.kv.padded_head_dim, out.sum + i * query.kv.padded_head_dim);
     scale_row(factor, page_tokens, denominators);
-    out.maximum[i] = new_maximum;
+    out.maximum[i] = hn::GetLane(maximum);
   }
-  const Vector shift = hn::Set(d, out.maximum[i]);
-  for (std::int64_t t = 0, n = 0; t < page_tokens; t += lanes(), ++n) {
-    const Vector weight = exp_of(hn::Sub(score[n], shift));
-    hn::StoreU(hn::Add(hn::LoadU(d, denominators + t), weight), d, denominators + t);
-    hn::StoreU(weight, d, scores + t);
+  for (std::int64_t n = 0; n < vectors; ++n) {
+    float* sum = denominators + n * lanes();
+    const Vector weight = exp2_of(hn::Sub(score[n], maximum));
+    hn::StoreU(hn::Add(hn::LoadU(d, sum), weight), d, sum);
+    hn::StoreU(weight, d, scores + n * lanes());
   }
 }
 
@@ -267,42 +298,62 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
   const KvHeads& kv = query.kv;
   const std::int64_t padded = kv.padded_head_dim;
   const bool strips = kv.dtype == DType::bf16 && kv.head_dim % 2 == 0 && has_bf16_strips();
-  auto* scores = static_cast<float*>(scratch);
-  float* q = scores + query.group * page_tokens;
   const std::int64_t num_queries = query.num_queries();
+  auto* scores = static_cast<float*>(scratch);
+  float* q = scores + num_queries * page_tokens;
   for (std::int64_t i = 0; i < num_queries && !strips; ++i) load_query(query, i, q + i * padded);
   std::fill(out.sum, out.sum + num_queries * padded, 0.0F);
   std::fill(out.denominators, out.denominators + num_queries * page_tokens, 0.0F);
   std::fill(out.maximum, out.maximum + num_queries, minus_infinity);
 
+  const float scale = query.scale * log2_of_e;
+  const std::int64_t heads_per_step = std::max<std::int64_t>(1, queries_per_step / query.group);
   for (std::int64_t page = query.first_token / page_tokens; page * page_tokens < query.end_token;
        ++page) {
     const Part part{std::max(query.first_token - page * page_tokens, std::int64_t{0}),
                     std::min(query.end_token - page * page_tokens, page_tokens)};
-    for (std::int64_t head = 0; head < kv.num_heads; ++head) {
-      const std::int64_t first = head * query.group;
-      if (strips) {
-        page_scores({.queries = query.group,
-                     .depth = kv.head_dim,
-                     .q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim,
-                     .q_stride = kv.head_dim,
-                     .k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head)),
-                     .scores = scores});
-      } else {
-        score_group(kv, kv.k(page, head), q + first * padded, query.group, scores);
+    // K and V of the head that is read a little later.
+    const bool is_last_page = (page + 1) * page_tokens >= query.end_token;
+    const auto ahead_of = [&](std::int64_t head) {
+      const bool in_page = head + heads_ahead < kv.num_heads;
+      if (!in_page && is_last_page) return Ahead{};
+      const std::int64_t its_page = in_page ? page : page + 1;
+      const std::int64_t its_head = (head + heads_ahead) % kv.num_heads;
+      return Ahead{kv.k(its_page, its_head), kv.v(its_page, its_head)};
+    };
+    for (std::int64_t begin = 0; begin < kv.num_heads; begin += heads_per_step) {
+      const std::int64_t end = std::min(begin + heads_per_step, kv.num_heads);
+      for (std::int64_t head = begin; head < end; ++head) {
+        const std::int64_t first = head * query.group;
+        if (strips) {
+          page_scores({.queries = query.group,
+                       .depth = kv.head_dim,
+                       .q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim,
+                       .q_stride = kv.head_dim,
+                       .k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head)),
+                       .scores = scores + first * page_tokens,
+                       .ahead = ahead_of(head).k});
+        } else {
+          score_group(kv, kv.k(page, head), q + first * padded, query.group,
+                      scores + first * page_tokens);
+        }
       }
-      for (std::int64_t i = 0; i < query.group; ++i) {
-        weigh_page(query, part, first + i, out, scores + i * page_tokens);
+      for (std::int64_t i = begin * query.group; i < end * query.group; ++i) {
+        weigh_page(query, part, scale, i, out, scores + i * page_tokens);
       }
-      float* sums = out.sum + first * padded;
-      if (strips && part.low == 0 && part.high == page_tokens) {
-        page_values({.queries = query.group,
-                     .columns = padded,
-                     .weights = scores,
-                     .v = reinterpret_cast<const std::uint16_t*>(kv.v(page, head)),
-                     .sum = sums});
-      } else {
-        add_group_values(kv, kv.v(page, head), part, query.group, scores, sums);
+      for (std::int64_t head = begin; head < end; ++head) {
+        const std::int64_t first = head * query.group;
+        if (strips && part.low == 0 && part.high == page_tokens) {
+          page_values({.queries = query.group,
+                       .columns = padded,
+                       .weights = scores + first * page_tokens,
+                       .v = reinterpret_cast<const std::uint16_t*>(kv.v(page, head)),
+                       .sum = out.sum + first * padded,
+                       .ahead = ahead_of(head).v});
+        } else {
+          add_group_values(kv, kv.v(page, head), part, query.group, scores + first * page_tokens,
+                           out.sum + first * padded);
+        }
       }
     }
   }
@@ -345,12 +396,12 @@ void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num
         hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, from + k), sum_so_far), d, to + k);
       }
     };
-    const float first_factor = std::exp(total.maximum[i] - maximum);
+    const float first_factor = std::exp2(total.maximum[i] - maximum);
     scale_row(first_factor, kv.padded_head_dim, sum);
     scale_row(first_factor, page_tokens, denominators);
     for (std::int64_t p = 1; p < num_parts; ++p) {
       const PartialAttention from = part(p);
-      const float factor = std::exp(from.maximum[i] - maximum);
+      const float factor = std::exp2(from.maximum[i] - maximum);
       add(factor, from.sum + i * kv.padded_head_dim, kv.padded_head_dim, sum);
       add(factor, from.denominators + i * page_tokens, page_tokens, denominators);
     }
@@ -409,7 +460,8 @@ void softmax_tile(const SoftmaxTile& tile) {
         first_visible_token(position, tile.sliding_window_tokens) - tile.first_token;
     const std::int64_t high = position + 1 - tile.first_token;
     const float factor =
-        weigh(tile.scores + r * tile.stride, tile.columns, low, high, tile.scale, tile.maximum + r,
+        weigh(tile.scores + r * tile.stride, tile.columns, low, high, tile.scale * log2_of_e,
+              tile.maximum + r,
               tile.denominator + r,
               [&](Vector weight, std::int64_t t) {
                 // Cut, not rounded: the rest takes what is lost.

@@ -49,12 +49,12 @@ struct GroupedQuery {
 };
 
 /// Softmax over a part of the context, not yet divided by its sum: that of query i is
-/// sum[i, :] = sum_t exp(scale q_i k_t - maximum[i]) v_t, and denominators[i, :] add up to the same
-/// without v_t.
+/// sum[i, :] = sum_t 2^(s_t - maximum[i]) v_t with s_t = log2(e) scale q_i k_t, and
+/// denominators[i, :] add up to the same without v_t.
 struct PartialAttention {
   float* sum = nullptr;           ///< [num_queries, padded_head_dim]
   float* denominators = nullptr;  ///< [num_queries, page_tokens]
-  float* maximum = nullptr;       ///< [num_queries], of scale q_i k_t
+  float* maximum = nullptr;       ///< [num_queries], of s_t
 
   /// Floats that one takes.
   static std::int64_t num_floats(std::int64_t num_queries, std::int64_t padded_head_dim) {

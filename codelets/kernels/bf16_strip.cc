@@ -83,17 +83,22 @@ template <int Lines>
 std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
 
 template <int Queries>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call, const std::uint16_t* q,
-                                                   float* scores) {
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call, std::int64_t i_first) {
+  const std::uint16_t* q = call.q + i_first * call.q_stride;
+  float* scores = call.scores + i_first * page_size;
   // Enough independent sums to hide the instruction's latency.
-  constexpr int chains = Queries == 1 ? 4 : Queries <= 3 ? 2 : 1;
+  constexpr int chains = Queries == 1 ? 4 : Queries <= 4 ? 2 : 1;
   __m512 sum[Queries][chains];
   for (auto& chain : sum) {
     for (__m512& value : chain) value = _mm512_setzero_ps();
   }
   const std::int64_t pairs = call.depth / 2;
   std::int64_t k = 0;
+  const char* ahead = static_cast<const char*>(call.ahead);
   for (; k + chains <= pairs; k += chains) {
+    if (ahead != nullptr && i_first == 0) {
+      for (int line = 0; line < chains; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+    }
     for (int chain = 0; chain < chains; ++chain) {
       const auto keys = reinterpret_cast<__m512bh>(_mm512_loadu_si512(call.k + (k + chain) * 32));
       for (int i = 0; i < Queries; ++i) {
@@ -136,12 +141,23 @@ template <int Queries, int Vectors>
 [[SLUICE_BF16_TARGET, gnu::always_inline]] inline void value_tile(const PageValues& call,
                                                                   const SplitWeights* weights,
                                                                   const std::uint16_t* v,
-                                                                  float* sums) {
-  __m512 sum[Queries][Vectors];
+                                                                  float* sums,
+                                                                  const char* ahead) {
+  // Few queries: the rests are summed apart, so that more sums run side by side.
+  constexpr int chains = Queries <= 2 ? 2 : 1;
+  __m512 sum[Queries][Vectors][chains];
   for (int i = 0; i < Queries; ++i) {
-    for (int j = 0; j < Vectors; ++j) sum[i][j] = _mm512_loadu_ps(sums + i * call.columns + 16 * j);
+    for (int j = 0; j < Vectors; ++j) {
+      sum[i][j][0] = _mm512_loadu_ps(sums + i * call.columns + 16 * j);
+      if constexpr (chains == 2) sum[i][j][1] = _mm512_setzero_ps();
+    }
   }
   for (std::int64_t pair = 0; pair < page_size / 2; ++pair) {
+    if (ahead != nullptr) {
+      for (int line = 0; line < Vectors; ++line) {
+        _mm_prefetch(ahead + pair * 4 * call.columns + 64 * line, _MM_HINT_T1);
+      }
+    }
     __m512bh values[Vectors];
     for (int j = 0; j < Vectors; ++j) {
       values[j] =
@@ -151,13 +167,16 @@ template <int Queries, int Vectors>
       const __m512bh high = broadcast_pair(weights[i].high + 2 * pair);
       const __m512bh rest = broadcast_pair(weights[i].rest + 2 * pair);
       for (int j = 0; j < Vectors; ++j) {
-        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], high, values[j]);
-        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], rest, values[j]);
+        sum[i][j][0] = _mm512_dpbf16_ps(sum[i][j][0], high, values[j]);
+        sum[i][j][chains - 1] = _mm512_dpbf16_ps(sum[i][j][chains - 1], rest, values[j]);
       }
     }
   }
   for (int i = 0; i < Queries; ++i) {
-    for (int j = 0; j < Vectors; ++j) _mm512_storeu_ps(sums + i * call.columns + 16 * j, sum[i][j]);
+    for (int j = 0; j < Vectors; ++j) {
+      if constexpr (chains == 2) sum[i][j][0] = _mm512_add_ps(sum[i][j][0], sum[i][j][1]);
+      _mm512_storeu_ps(sums + i * call.columns + 16 * j, sum[i][j][0]);
+    }
   }
 }
 
@@ -165,14 +184,16 @@ template <int Queries>
 [[SLUICE_BF16_TARGET]] void add_page_values(const PageValues& call, std::int64_t first) {
   SplitWeights weights[Queries];
   for (int i = 0; i < Queries; ++i) split(call.weights + (first + i) * page_size, &weights[i]);
+  const char* ahead = first == 0 ? static_cast<const char*>(call.ahead) : nullptr;
+  const auto ahead_of = [&](std::int64_t at) { return ahead == nullptr ? nullptr : ahead + 4 * at; };
   std::int64_t column = 0;
   for (; column + 64 <= call.columns; column += 64) {
     value_tile<Queries, 4>(call, weights, call.v + 2 * column,
-                           call.sum + first * call.columns + column);
+                           call.sum + first * call.columns + column, ahead_of(column));
   }
   for (; column < call.columns; column += 16) {
     value_tile<Queries, 1>(call, weights, call.v + 2 * column,
-                           call.sum + first * call.columns + column);
+                           call.sum + first * call.columns + column, ahead_of(column));
   }
 }
 
@@ -276,27 +297,25 @@ namespace {
 
 [[SLUICE_BF16_TARGET]] void page_scores(const PageScores& call) {
   for (std::int64_t i = 0; i < call.queries;) {
-    const std::uint16_t* q = call.q + i * call.q_stride;
-    float* scores = call.scores + i * page_size;
     switch (std::min<std::int64_t>(call.queries - i, 8)) {
       case 1:
-        page_tile<1>(call, q, scores);
+        page_tile<1>(call, i);
         i += 1;
         break;
       case 2:
-        page_tile<2>(call, q, scores);
+        page_tile<2>(call, i);
         i += 2;
         break;
       case 3:
-        page_tile<3>(call, q, scores);
+        page_tile<3>(call, i);
         i += 3;
         break;
       case 8:
-        page_tile<8>(call, q, scores);
+        page_tile<8>(call, i);
         i += 8;
         break;
       default:
-        page_tile<4>(call, q, scores);
+        page_tile<4>(call, i);
         i += 4;
         break;
     }

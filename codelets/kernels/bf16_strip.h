@@ -54,6 +54,8 @@ struct PageScores {
   std::int64_t q_stride = 0;         ///< elements
   const std::uint16_t* k = nullptr;  ///< bf16 [depth / 2][16][2]
   float* scores = nullptr;           ///< [queries, 16]
+  /// Memory that is needed soon, as long as k: fetched into the second-level cache, or null.
+  const void* ahead = nullptr;
 };
 void page_scores(const PageScores& call);
 
@@ -65,6 +67,7 @@ struct PageValues {
   const float* weights = nullptr;    ///< [queries, 16]
   const std::uint16_t* v = nullptr;  ///< bf16 [8][columns][2]: two tokens' elements side by side
   float* sum = nullptr;              ///< [queries, columns]
+  const void* ahead = nullptr;       ///< as above, as long as v
 };
 void page_values(const PageValues& call);
 

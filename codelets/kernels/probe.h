@@ -17,15 +17,16 @@ namespace sluice {
 /// loops. Machines drift, so it is measured again beside every run that it judges.
 class ReadProbe {
  public:
-  /// Takes memory well beyond the last-level cache, touches it, and picks the fastest loop. No task
-  /// may run meanwhile.
-  explicit ReadProbe(ThreadPool& pool);
+  /// Takes memory well beyond the last-level cache, or as much as `working_set_bytes` when what is
+  /// judged reads no more than that (a small model stays in caches), touches it, and picks the
+  /// fastest loop. No task may run meanwhile.
+  ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes);
 
   /// Bytes per second, the median of three passes; some 30 ms. No task may run meanwhile.
   double measure();
 
   /// Memory that a probe takes on this machine.
-  static std::size_t buffer_bytes();
+  static std::size_t buffer_bytes(std::uint64_t working_set_bytes);
   /// How each thread reads its part: so many streams at once, software prefetch so far ahead.
   struct Loop {
     int num_streams = 1;  ///< 1 or 4

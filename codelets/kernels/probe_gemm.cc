@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/probe.h"
 
 namespace sluice {
@@ -74,6 +75,44 @@ class OneDnnKernel {
   dnnl::matmul primitive_;
 };
 
+/// Our strips of 64 columns, as linear() uses them.
+class StripKernel {
+ public:
+  struct Operands {
+    Buffer x, weights, result;
+  };
+
+  StripKernel(const ProbeShape& shape, DType /*dtype*/) : shape_(shape) {}
+
+  std::unique_ptr<Operands> make_operands() const {
+    const auto strips = static_cast<std::size_t>(shape_.columns / strip_columns);
+    auto made = std::make_unique<Operands>();
+    made->x = Buffer(static_cast<std::size_t>(shape_.rows * x_stride()) * sizeof(BFloat16));
+    made->weights = Buffer(strips * static_cast<std::size_t>(strip_elements(shape_.in)) *
+                           sizeof(BFloat16));
+    made->result = Buffer(static_cast<std::size_t>(shape_.rows * strip_columns) * sizeof(float));
+    fill_half(made->x, DType::bf16);
+    fill_half(made->weights, DType::bf16);
+    return made;
+  }
+
+  void multiply(Operands& operands) const {
+    for (std::int64_t strip = 0; strip < shape_.columns / strip_columns; ++strip) {
+      strip_gemm({.rows = shape_.rows,
+                  .depth = shape_.in,
+                  .a = operands.x.as<std::uint16_t>(),
+                  .a_stride = x_stride(),
+                  .b = operands.weights.as<std::uint16_t>() + strip * strip_elements(shape_.in),
+                  .c = operands.result.as<float>(),
+                  .c_stride = strip_columns});
+    }
+  }
+
+ private:
+  std::int64_t x_stride() const { return shape_.in + 32; }  // rows in different cache sets
+  ProbeShape shape_;
+};
+
 /// A kernel, and operands for each thread that uses it, made by that thread.
 template <typename Kernel>
 class PerThread {
@@ -110,6 +149,8 @@ std::vector<GemmCandidate> gemm_candidates(DType dtype) {
         ProbeShape{192, 2048, 256}, ProbeShape{128, 1024, 256}, ProbeShape{256, 1024, 256},
         ProbeShape{128, 512, 512}, ProbeShape{512, 1024, 512}}) {
     candidates.push_back(candidate<OneDnnKernel>("oneDNN", shape, dtype));
+    if (dtype == DType::bf16 && has_bf16_strips())
+      candidates.push_back(candidate<StripKernel>("strips", shape, dtype));
   }
   return candidates;
 }

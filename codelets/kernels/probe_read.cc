@@ -108,14 +108,20 @@ std::atomic<std::uint64_t> sink{0};
 
 }  // namespace
 
-std::size_t ReadProbe::buffer_bytes() {
+std::size_t ReadProbe::buffer_bytes(std::uint64_t working_set_bytes) {
   constexpr std::uint64_t least = std::uint64_t{512} << 20;
-  const std::uint64_t wanted = std::max(least, 8 * read_cpu_topology().last_level_cache_bytes);
+  const std::uint64_t cache_bytes = read_cpu_topology().last_level_cache_bytes;
+  if (working_set_bytes < 2 * cache_bytes) {
+    return static_cast<std::size_t>((working_set_bytes + huge_page_bytes - 1) / huge_page_bytes *
+                                    huge_page_bytes);
+  }
+  const std::uint64_t wanted = std::max(least, 8 * cache_bytes);
   return static_cast<std::size_t>(std::min(wanted, available_memory_bytes() / 4) / huge_page_bytes *
                                   huge_page_bytes);
 }
 
-ReadProbe::ReadProbe(ThreadPool& pool) : pool_(pool), buffer_(buffer_bytes()) {
+ReadProbe::ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes)
+    : pool_(pool), buffer_(buffer_bytes(working_set_bytes)) {
   const auto num_pages = static_cast<std::int64_t>(buffer_.size()) / huge_page_bytes;
   pool_.run(num_pages, [&](std::int64_t page) {
     auto* words = buffer_.as<std::uint64_t>() + page * huge_page_bytes / 8;
@@ -146,14 +152,18 @@ double ReadProbe::pass(const Loop& loop) {
   constexpr std::int64_t quantum = 4096;  // a multiple of what one turn of any loop reads
   const std::int64_t part_bytes =
       static_cast<std::int64_t>(buffer_.size()) / num_parts / quantum * quantum;
+  constexpr std::int64_t least_bytes = std::int64_t{256} << 20;  // what can be timed
+  const std::int64_t rounds = std::max<std::int64_t>(1, least_bytes / (num_parts * part_bytes));
   const Clock::time_point start = Clock::now();
-  pool_.run(num_parts, [&](std::int64_t part) {
-    const std::uint64_t value = HWY_DYNAMIC_DISPATCH(probe::read_part)(
-        buffer_.data() + part * part_bytes, part_bytes, loop);
-    sink.fetch_xor(value, std::memory_order_relaxed);
-  });
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    pool_.run(num_parts, [&](std::int64_t part) {
+      const std::uint64_t value = HWY_DYNAMIC_DISPATCH(probe::read_part)(
+          buffer_.data() + part * part_bytes, part_bytes, loop);
+      sink.fetch_xor(value, std::memory_order_relaxed);
+    });
+  }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  return static_cast<double>(num_parts * part_bytes) / seconds;
+  return static_cast<double>(rounds * num_parts * part_bytes) / seconds;
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codelets/kernels/simd.cc"
@@ -15,10 +16,10 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::simd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using FloatTag = hn::ScalableTag<float>;
+using FloatTag = hn::CappedTag<float, 16>;
 using Vector = hn::Vec<FloatTag>;
 
-std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(FloatTag())); }
+constexpr std::int64_t lanes() { return static_cast<std::int64_t>(hn::MaxLanes(FloatTag())); }
 std::int64_t padded(std::int64_t n) { return (n + lanes() - 1) / lanes() * lanes(); }
 
 /// bfloat16 bits to float: the upper half of the word.
@@ -257,6 +258,37 @@ std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype) {
   return -1;
 }
 
+std::int64_t find_largest(const float* x, std::int64_t n) {
+  const FloatTag d;
+  const Vector infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  Vector largest = hn::Neg(infinity);
+  Vector least = infinity;
+  Vector check = hn::Zero(d);  // becomes NaN with the first NaN
+  const std::int64_t whole = n / lanes() * lanes();
+  for (std::int64_t i = 0; i < whole; i += lanes()) {
+    const Vector value = hn::LoadU(d, x + i);
+    largest = hn::Max(largest, value);
+    least = hn::Min(least, value);
+    check = hn::MulAdd(value, hn::Zero(d), check);
+  }
+  float best = hn::GetLane(hn::MaxOfLanes(d, largest));
+  float worst = hn::GetLane(hn::MinOfLanes(d, least));
+  bool numbers = hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+  for (std::int64_t i = whole; i < n; ++i) {
+    numbers = numbers && !std::isnan(x[i]);
+    best = std::max(best, x[i]);
+    worst = std::min(worst, x[i]);
+  }
+  // Infinities spoil `check` as well; who calls looks at them one by one.
+  if (n == 0 || !numbers || std::isinf(worst)) return -1;
+  const Vector wanted = hn::Set(d, best);
+  for (std::int64_t i = 0; i < whole; i += lanes()) {
+    const std::int64_t lane = hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, x + i), wanted));
+    if (lane >= 0) return i + lane;
+  }
+  return std::find(x + whole, x + n, best) - x;
+}
+
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace sluice::simd::HWY_NAMESPACE
@@ -271,9 +303,14 @@ HWY_EXPORT(store_row);
 HWY_EXPORT(load_row);
 HWY_EXPORT(rope_head);
 HWY_EXPORT(find_not_finite);
+HWY_EXPORT(find_largest);
 HWY_EXPORT(target_name);
 
 const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+std::int64_t find_largest(const float* x, std::int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(find_largest)(x, n);
+}
 
 void finish_tile(const Tile& tile) { HWY_DYNAMIC_DISPATCH(finish_tile)(tile); }
 void norm_row(NormKind kind, const float* x, std::int64_t n, const float* weight, const float* bias,

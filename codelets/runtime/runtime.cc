@@ -1,6 +1,7 @@
 #include "codelets/runtime/runtime.h"
 
 #include <omp.h>
+#include <sched.h>
 
 #include <array>
 #include <cstdlib>
@@ -47,6 +48,27 @@ void set_starpu_environment() {
 }
 
 }  // namespace
+
+/// While it lives, the thread that made it, which submits the tasks, stays off the cores that the
+/// pools compute on, if there are others.
+class Runtime::Submitter {
+ public:
+  explicit Submitter(const std::vector<int>& computing) {
+    if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
+    cpu_set_t spare = before_;
+    for (const int core : computing) CPU_CLR(static_cast<std::size_t>(core), &spare);
+    moved_ = CPU_COUNT(&spare) > 0 && sched_setaffinity(0, sizeof(spare), &spare) == 0;
+  }
+  ~Submitter() {
+    if (moved_) sched_setaffinity(0, sizeof(before_), &before_);
+  }
+  Submitter(const Submitter&) = delete;
+  Submitter& operator=(const Submitter&) = delete;
+
+ private:
+  cpu_set_t before_{};
+  bool moved_ = false;
+};
 
 void check_starpu(int status, const char* what) {
   if (status != 0) throw Error("StarPU: {} failed: {}", what, std::strerror(-status));
@@ -97,6 +119,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
         use_one_openmp_thread();
       },
       nullptr, STARPU_CPU);
+  submitter_ = std::make_unique<Submitter>(all_cores);
 }
 
 Runtime::~Runtime() {

@@ -60,6 +60,8 @@ class Runtime {
   struct Domain;
   std::vector<std::unique_ptr<Domain>> domains_;
   std::unique_ptr<ThreadPool> setup_pool_;
+  class Submitter;
+  std::unique_ptr<Submitter> submitter_;
 };
 
 /// Keeps StarPU's workers asleep while it lives: idle ones poll, and would take a core from what

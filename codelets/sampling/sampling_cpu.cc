@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "codelets/kernels/simd.h"
 #include "codelets/sampling/sampling.h"
 
 namespace sluice {
@@ -21,6 +22,10 @@ float penalised(float logit, float penalty) {
 /// Greedy: the largest logit after the penalty, the lowest id among equals.
 std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
                         const std::uint32_t* seen) {
+  if (row.repetition_penalty == 1.0F || seen == nullptr) {
+    const std::int64_t found = simd::find_largest(logits.data(), static_cast<std::int64_t>(logits.size()));
+    if (found >= 0) return static_cast<std::int32_t>(found);
+  }
   std::int32_t best = -1;
   float best_logit = minus_infinity;
   for (std::size_t i = 0; i < logits.size(); ++i) {
