@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "engine/interrupt.h"
@@ -17,6 +18,9 @@ constexpr std::int64_t max_rows = 2048;
 
 /// Iterations of a warm-up.
 constexpr std::size_t warm_up_iterations = 8;
+
+/// Time between two probes of a repetition.
+constexpr double slice_s = 0.25;
 
 /// One page list a sequence.
 std::vector<std::int32_t> pages_of(const BenchTest& test, std::int64_t sequence) {
@@ -68,8 +72,9 @@ std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test) {
   return test.phase == Phase::prefill ? prefill_iterations(test) : decode_iterations(test);
 }
 
-std::vector<StageWork> bench_work(const BenchTest& test, const ModelDimensions& model) {
-  std::vector<StageWork> work;
+std::vector<std::vector<StageWork>> bench_work(const BenchTest& test,
+                                               const ModelDimensions& model) {
+  std::vector<std::vector<StageWork>> work;
   std::vector<SequenceWork> sequences;
   for (const std::vector<BenchPiece>& iteration : bench_iterations(test)) {
     sequences.clear();
@@ -77,10 +82,21 @@ std::vector<StageWork> bench_work(const BenchTest& test, const ModelDimensions& 
       sequences.push_back(
           {.rows = piece.rows, .context = piece.context, .logit_rows = piece.draws ? 1 : 0});
     }
-    const std::vector<StageWork> stages = iteration_work(model, sequences);
-    work.insert(work.end(), stages.begin(), stages.end());
+    work.push_back(iteration_work(model, sequences));
   }
   return work;
+}
+
+double BenchSample::seconds() const {
+  double sum = 0;
+  for (const BenchSlice& slice : slices) sum += slice.seconds;
+  return sum;
+}
+
+double BenchSample::busy_s() const {
+  double sum = 0;
+  for (const BenchSlice& slice : slices) sum += slice.busy_s;
+  return sum;
 }
 
 ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
@@ -161,36 +177,49 @@ void BenchRunner::fill_kv() {
 }
 
 void BenchRunner::warm_up(const BenchTest& test) {
-  auto iterations = bench_iterations(test);
+  Iterations iterations = bench_iterations(test);
   if (test.phase == Phase::decode)
     iterations.resize(std::min(iterations.size(), warm_up_iterations));
-  run_iterations(iterations, test);
+  BenchSlice slice;
+  run_slice(iterations, test, std::numeric_limits<double>::infinity(), slice);
 }
 
-BenchSample BenchRunner::run(const BenchTest& test) {
-  const auto iterations = bench_iterations(test);
-  runtime_.reset_busy();
+BenchSample BenchRunner::run(const BenchTest& test, MachineProbes& probes, MachineRates& before) {
+  const Iterations iterations = bench_iterations(test);
   BenchSample sample;
-  sample.seconds = run_iterations(iterations, test);
-  sample.busy_s = runtime_.busy_seconds();
+  for (std::size_t next = 0; next < iterations.size();) {
+    BenchSlice& slice = sample.slices.emplace_back();
+    slice.first_iteration = next;
+    run_slice(iterations, test, slice_s, slice);
+    const MachineRates after = probes.measure();
+    slice.rates = mean_rates(before, after);
+    before = after;  // nothing happens between this slice and the next
+    next = slice.end_iteration;
+  }
   return sample;
 }
 
 /// As Generator does it: an iteration is submitted before the one before it is looked at.
-double BenchRunner::run_iterations(const std::vector<std::vector<BenchPiece>>& iterations,
-                                   const BenchTest& test) {
+void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
+                            BenchSlice& slice) {
+  runtime_.reset_busy();
   const Clock::time_point start = Clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
   PendingIteration before;
-  bool any = false;
-  for (const std::vector<BenchPiece>& iteration : iterations) {
+  std::size_t next = slice.first_iteration;
+  do {
     if (interrupt_flag()) throw Interrupted();
-    PendingIteration current = submit(iteration, test);
-    if (any) before.tokens();
+    PendingIteration current = submit(iterations[next], test);
+    if (next > slice.first_iteration) before.tokens();
     before = std::move(current);
-    any = true;
-  }
-  if (any) before.tokens();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+    ++next;
+  } while (next < iterations.size() && seconds() < longest_s);
+  before.tokens();
+  slice.end_iteration = next;
+  slice.seconds = seconds();
+  slice.busy_s = runtime_.busy_seconds();
 }
 
 PendingIteration BenchRunner::submit(const std::vector<BenchPiece>& iteration,

@@ -35,8 +35,8 @@ struct BenchPiece {
 /// at most 2048 tokens; whole chunks share an iteration of at most 2048 rows.
 std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
 
-/// The work of a whole test, one iteration after the other.
-std::vector<StageWork> bench_work(const BenchTest& test, const ModelDimensions& model);
+/// The work of each iteration of a test.
+std::vector<std::vector<StageWork>> bench_work(const BenchTest& test, const ModelDimensions& model);
 
 ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
 
@@ -64,18 +64,27 @@ MachineRates mean_rates(const MachineRates& a, const MachineRates& b);
 /// that rows, pages and weights differ. `dtype` is f32 or bf16. No task may run meanwhile.
 void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype);
 
-/// One repetition of a test.
-struct BenchSample {
+/// Iterations of a repetition that ran between two probes.
+struct BenchSlice {
+  std::size_t first_iteration = 0;
+  std::size_t end_iteration = 0;
   double seconds = 0;  ///< from the first submission to the last result
   double busy_s = 0;   ///< of that, inside of kernels
   MachineRates rates;  ///< mean of the probes right before and right after
 };
 
+/// One repetition of a test.
+struct BenchSample {
+  std::vector<BenchSlice> slices;
+
+  double seconds() const;
+  double busy_s() const;
+};
+
 /// A test and what was measured.
 struct BenchResult {
   BenchTest test;
-  std::vector<StageWork> work;
-  std::int64_t num_iterations = 0;
+  std::vector<std::vector<StageWork>> work;  ///< of each iteration
   std::vector<BenchSample> samples;
 };
 
@@ -88,13 +97,18 @@ class BenchRunner {
 
   /// A short run, in which kernels are compiled and memory is touched.
   void warm_up(const BenchTest& test);
-  /// Throws Interrupted soon after Ctrl-C. The sample has no rates.
-  BenchSample run(const BenchTest& test);
+  /// Stops at an iteration every quarter of a second, to probe: memory bandwidth changes within
+  /// seconds. `before` are the rates of a probe that has just ended; becomes those of the last one.
+  /// Throws Interrupted soon after Ctrl-C.
+  BenchSample run(const BenchTest& test, MachineProbes& probes, MachineRates& before);
 
  private:
   void fill_kv();
-  double run_iterations(const std::vector<std::vector<BenchPiece>>& iterations,
-                        const BenchTest& test);
+  using Iterations = std::vector<std::vector<BenchPiece>>;
+  /// From the slice's first iteration on, until `longest_s` have passed; completes the slice but for
+  /// its rates.
+  void run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
+                 BenchSlice& slice);
   PendingIteration submit(const std::vector<BenchPiece>& iteration, const BenchTest& test);
 
   const LoadedModel& model_;

@@ -260,7 +260,6 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
   for (const BenchTest& test : settings.tests) {
     results.push_back({.test = test,
                        .work = bench_work(test, dimensions),
-                       .num_iterations = static_cast<std::int64_t>(bench_iterations(test).size()),
                        .samples = {}});
   }
   ProgressBar bar("measuring");
@@ -280,10 +279,7 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
   for (int repetition = 0; repetition < settings.repeat; ++repetition) {
     for (BenchResult& result : results) {
       progress(result.test);
-      BenchSample& sample = result.samples.emplace_back(runner.run(result.test));
-      const MachineRates after = probes.measure();
-      sample.rates = mean_rates(before, after);
-      before = after;  // nothing happens between this repetition and the next
+      result.samples.push_back(runner.run(result.test, probes, before));
     }
   }
   return results;

@@ -26,7 +26,9 @@ template <typename Rate>
 RateRange rate_range(const std::vector<BenchResult>& results, const Rate& rate) {
   std::vector<double> values;
   for (const BenchResult& result : results) {
-    for (const BenchSample& sample : result.samples) values.push_back(rate(sample.rates));
+    for (const BenchSample& sample : result.samples) {
+      for (const BenchSlice& slice : sample.slices) values.push_back(rate(slice.rates));
+    }
   }
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   return {*least, median(values), *most};
@@ -159,14 +161,21 @@ BenchSummary summarise(const BenchResult& result) {
   TimeLimit sum;
   std::vector<double> overheads;
   for (const BenchSample& sample : result.samples) {
-    const TimeLimit limit = time_limit(result.work, sample.rates);
+    TimeLimit limit;
+    for (const BenchSlice& slice : sample.slices) {
+      for (std::size_t i = slice.first_iteration; i < slice.end_iteration; ++i) {
+        const TimeLimit one = time_limit(result.work[i], slice.rates);
+        limit.bandwidth_s += one.bandwidth_s;
+        limit.compute_s += one.compute_s;
+      }
+    }
     sum.bandwidth_s += limit.bandwidth_s;
     sum.compute_s += limit.compute_s;
-    summary.tokens_per_s.push_back(static_cast<double>(result.test.total_tokens()) /
-                                   sample.seconds);
-    summary.limit_share.push_back(limit.total_s() / sample.seconds);
-    overheads.push_back((sample.seconds - sample.busy_s) * 1e6 /
-                        static_cast<double>(result.num_iterations));
+    const double seconds = sample.seconds();
+    summary.tokens_per_s.push_back(static_cast<double>(result.test.total_tokens()) / seconds);
+    summary.limit_share.push_back(limit.total_s() / seconds);
+    overheads.push_back((seconds - sample.busy_s()) * 1e6 /
+                        static_cast<double>(result.work.size()));
   }
   summary.bound = sum.bound();
   summary.overhead_us_per_iteration = median(overheads);

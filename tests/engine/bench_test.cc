@@ -43,16 +43,17 @@ TEST(BenchIterationsTest, DecodeAddsARowASequenceAndIteration) {
 TEST(BenchSummaryTest, ShareIsTheLimitOverTheTime) {
   BenchResult result;
   result.test = {.phase = Phase::decode, .tokens = 4, .batch = 2};
-  result.num_iterations = 4;
-  result.work = {{"fc1", 100, 10}, {"lm_head", 20, 600}};
-  // At 100 bytes/s and 200 FLOP/s: 1 s of reading, 3 s of arithmetic.
+  // At 100 bytes/s and 200 FLOP/s: 0.25 s of reading and 0.75 s of arithmetic each.
+  result.work.assign(4, {{"fc1", 25, 10}, {"lm_head", 5, 150}});
   const MachineRates rates = {.read_bandwidth_bytes_per_s = 100, .gemm_flop_per_s = 200};
-  result.samples = {{.seconds = 8, .busy_s = 7, .rates = rates},
-                    {.seconds = 5, .busy_s = 4.6, .rates = rates},
-                    {.seconds = 16, .busy_s = 8, .rates = rates}};
+  // At half the bandwidth, 0.5 s and 0.75 s.
+  const MachineRates slow = {.read_bandwidth_bytes_per_s = 50, .gemm_flop_per_s = 200};
+  result.samples = {{{{0, 4, 8, 7, rates}}},
+                    {{{0, 2, 2, 1.8, slow}, {2, 4, 3, 2.8, rates}}},
+                    {{{0, 4, 16, 8, rates}}}};
   const BenchSummary summary = summarise(result);
   EXPECT_EQ(summary.tokens_per_s, (std::vector<double>{1, 1.6, 0.5}));
-  EXPECT_EQ(summary.limit_share, (std::vector<double>{0.5, 0.8, 0.25}));
+  EXPECT_EQ(summary.limit_share, (std::vector<double>{0.5, 0.9, 0.25}));
   EXPECT_EQ(summary.bound, Bound::compute);
   EXPECT_DOUBLE_EQ(summary.overhead_us_per_iteration, 250000);  // of 0.25, 0.1 and 2 s
 }

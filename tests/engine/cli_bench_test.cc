@@ -74,18 +74,19 @@ TEST(CliBenchTest, JsonHasEveryTestAndField) {
 TEST(CliBenchTest, TableHasALineATestAndWhatWasProbed) {
   const std::vector<std::string> lines =
       lines_of(run_small({"--prompt-tokens", "16", "--gen-tokens", "8"}).out);
-  ASSERT_EQ(lines.size(), 5U);
+  ASSERT_EQ(lines.size(), 6U);
   EXPECT_NE(lines[0].find("share of limit"), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find("pp16"), std::string::npos) << lines[1];
   EXPECT_NE(lines[2].find("tg8"), std::string::npos) << lines[2];
   EXPECT_EQ(lines[3], "");
   EXPECT_NE(lines[4].find("memory reads at"), std::string::npos) << lines[4];
+  EXPECT_NE(lines[5].find("loaded and packed in"), std::string::npos) << lines[5];
 }
 
 TEST(CliBenchTest, MarkdownIsATable) {
   const std::vector<std::string> lines =
       lines_of(run_small({"--prompt-tokens", "16,24", "--gen-tokens", "0", "--markdown"}).out);
-  ASSERT_EQ(lines.size(), 6U);
+  ASSERT_EQ(lines.size(), 7U);
   for (int i = 0; i < 4; ++i) {
     const std::string& line = lines[static_cast<std::size_t>(i)];
     EXPECT_EQ(std::count(line.begin(), line.end(), '|'), 14) << line;
