@@ -50,8 +50,8 @@ class ThreadPool {
 
   /// Calls job(i) once for each i in [0, num_jobs) and returns when all are done. Each thread works
   /// through its own run of neighbouring jobs (what it reads next in memory lies behind what it
-  /// reads now), then helps the others with theirs. An exception of a job is thrown here, after the others have
-  /// ended. One caller at a time.
+  /// reads now), then helps the others with theirs. An exception of a job is thrown here, after the
+  /// others have ended. One caller at a time.
   void run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job);
 
   /// A small number unique to each live pool thread of the process (0: a thread of no pool).

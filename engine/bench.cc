@@ -204,9 +204,7 @@ void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test,
                             BenchSlice& slice) {
   runtime_.reset_busy();
   const Clock::time_point start = Clock::now();
-  const auto seconds = [&] {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   PendingIteration before;
   std::size_t next = slice.first_iteration;
   do {

@@ -105,8 +105,8 @@ class BenchRunner {
  private:
   void fill_kv();
   using Iterations = std::vector<std::vector<BenchPiece>>;
-  /// From the slice's first iteration on, until `longest_s` have passed; completes the slice but for
-  /// its rates.
+  /// From the slice's first iteration on, until `longest_s` have passed; completes the slice but
+  /// for its rates.
   void run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
                  BenchSlice& slice);
   PendingIteration submit(const std::vector<BenchPiece>& iteration, const BenchTest& test);

@@ -35,10 +35,10 @@ void declare_options(CommandLine& line) {
        "tokens to generate for each sequence; a list, 0: no such test")                     //
       ("batch", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
       ("depth", po::value<std::string>()->default_value("0"),
-       "tokens in each sequence's KV cache before the test; a list")              //
-      ("repeat", po::value<int>()->default_value(5), "repetitions of each test")  //
+       "tokens in each sequence's KV cache before the test; a list")                         //
+      ("repeat", po::value<int>()->default_value(5), "repetitions of each test")             //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
-      ("no-warmup", po::bool_switch(), "measure from the first run on")           //
+      ("no-warmup", po::bool_switch(), "measure from the first run on")                      //
       ("dtype", po::value<std::string>(),
        "f32, bf16 or f16; without it, what suits the processor")                           //
       ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
@@ -258,9 +258,7 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
                                  BenchRunner& runner, MachineProbes& probes) {
   std::vector<BenchResult> results;
   for (const BenchTest& test : settings.tests) {
-    results.push_back({.test = test,
-                       .work = bench_work(test, dimensions),
-                       .samples = {}});
+    results.push_back({.test = test, .work = bench_work(test, dimensions), .samples = {}});
   }
   ProgressBar bar("measuring");
   const std::size_t rounds = static_cast<std::size_t>(settings.repeat) + (settings.warm_up ? 1 : 0);

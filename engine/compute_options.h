@@ -33,8 +33,8 @@ DType choose_dtype(std::optional<DType> asked);
 /// The cores to compute on, one a thread, with a word on stderr when there are fewer.
 std::vector<int> choose_cores(std::optional<int> asked);
 
-/// The cores of each compute domain, as equal as can be. Throws UsageError when there are fewer cores
-/// than domains.
+/// The cores of each compute domain, as equal as can be. Throws UsageError when there are fewer
+/// cores than domains.
 std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains);
 
 /// Memory that two iterations of so many rows, which may be alive at once, take: residual, input,

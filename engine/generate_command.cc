@@ -68,7 +68,7 @@ void declare_options(CommandLine& line) {
        "f32, bf16 or f16; without it, what suits the processor")                           //
       ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains")                                      //
+       "cut the threads into so many compute domains")                                       //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores")  //
@@ -429,7 +429,8 @@ class GenerateRun {
     const MemoryPlan plan =
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
-    Runtime runtime({.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains)});
+    Runtime runtime(
+        {.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains)});
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(

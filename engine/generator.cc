@@ -88,7 +88,10 @@ Generator::Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tok
       kv_(kv),
       tokenizer_(tokenizer),
       options_(options),
-      graph_(model, kv, {.num_slots = options.max_batch, .attention = options.attention, .fusion = options.fusion}),
+      graph_(model, kv,
+             {.num_slots = options.max_batch,
+              .attention = options.attention,
+              .fusion = options.fusion}),
       free_slots_(static_cast<std::size_t>(options.max_batch)) {
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);
 }

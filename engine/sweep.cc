@@ -1,8 +1,8 @@
 #include "engine/sweep.h"
 
-#include <limits>
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 

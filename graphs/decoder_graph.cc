@@ -28,8 +28,8 @@ struct DecoderGraph::Chain {
   TaskTag tag;
   const DecoderShape& shape;
   const DataHandle& batch;
-  DataHandle x;        ///< [tokens, hidden_size] f32
-  DataHandle rope;     ///< [tokens, head_dim] f32, rotary models only
+  DataHandle x;     ///< [tokens, hidden_size] f32
+  DataHandle rope;  ///< [tokens, head_dim] f32, rotary models only
   // What passes from one stage to another; empty where no stage ends there:
   DataHandle q;        ///< [tokens, q_size]
   DataHandle scores;   ///< split attention only
@@ -55,8 +55,8 @@ struct DecoderGraph::Chain {
                                          sizeof(float));
           break;
         case Sublayer::sv:
-          context = DataHandle::temporary(
-              bytes(activation_stride(shape.q_size(), shape.dtype), element));
+          context =
+              DataHandle::temporary(bytes(activation_stride(shape.q_size(), shape.dtype), element));
           break;
         case Sublayer::fc1:
           h = DataHandle::temporary(bytes(activation_stride(shape.ffn_size, shape.dtype), element));
@@ -88,9 +88,9 @@ std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options) {
   std::vector<SublayerRange> stages;
   for (int i = 1; i <= 6; ++i) {
     const auto sublayer = static_cast<Sublayer>(i);
-    const bool begins = i == 1 || (sublayer == Sublayer::sv
-                                       ? options.attention == AttentionForm::split
-                                       : options.fusion == Fusion::sublayers);
+    const bool begins =
+        i == 1 || (sublayer == Sublayer::sv ? options.attention == AttentionForm::split
+                                            : options.fusion == Fusion::sublayers);
     if (begins) stages.push_back({sublayer, sublayer});
     stages.back().last = sublayer;
   }

@@ -16,8 +16,8 @@ constexpr std::int64_t rows_worth_a_tile = 8;
 /// Rows and tokens of a tile.
 constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_tokens = 2 * strip_columns;
-/// Tokens of one sequence that one job reads. Always cut at the same places, so that a row's bits do
-/// not depend on what else there is to do.
+/// Tokens of one sequence that one job reads. Always cut at the same places, so that a row's bits
+/// do not depend on what else there is to do.
 constexpr std::int64_t chunk_tokens = 256;
 /// Bytes of one page that one job reads, if there are as many: enough for the processor to foresee
 /// the next ones.
@@ -118,8 +118,8 @@ class Attention {
     const std::int64_t num_queries = job.num_heads * group;
     const simd::KvHeads kv = kv_heads_of(shape_, operands_.batch, *job.sequence, operands_.slab,
                                          job.first_head, job.num_heads);
-    simd::GroupedQuery query = query_of(shape_, kv, position_of(job), group,
-                                        q_at(job.first_row, job.first_head * group));
+    simd::GroupedQuery query =
+        query_of(shape_, kv, position_of(job), group, q_at(job.first_row, job.first_head * group));
     query.first_token = std::max(query.first_token, job.chunk * chunk_tokens);
     query.end_token = std::min(query.end_token, (job.chunk + 1) * chunk_tokens);
     const std::int64_t first_chunk = first_visible(position_of(job)) / chunk_tokens;
@@ -208,8 +208,8 @@ class Attention {
   void gather_keys(const simd::KvHeads& kv, const std::byte* page, std::int64_t at,
                    const Tile& tile) const {
     constexpr std::size_t pair_bytes = 4 * page_tokens;
-    std::uint16_t* to = tile.k + at / strip_columns * kv.head_dim * strip_columns +
-                        at % strip_columns * 2;
+    std::uint16_t* to =
+        tile.k + at / strip_columns * kv.head_dim * strip_columns + at % strip_columns * 2;
     for (std::int64_t pair = 0; pair < kv.head_dim / 2; ++pair, to += 2 * strip_columns) {
       if (page == nullptr) {
         std::memset(to, 0, pair_bytes);
@@ -258,10 +258,9 @@ class Attention {
     }
     for (std::int64_t i = 0; i < group; ++i) {
       for (std::int64_t r = 0; r < job.num_rows; ++r) {
-        simd::store_attention_row(tile.sum + (i * tile_rows + r) * tile.sum_columns,
-                                  tile.denominator[i * tile_rows + r], shape_.head_dim,
-                                  shape_.dtype,
-                                  out_at(job.first_row + r, job.first_head * group + i));
+        simd::store_attention_row(
+            tile.sum + (i * tile_rows + r) * tile.sum_columns, tile.denominator[i * tile_rows + r],
+            shape_.head_dim, shape_.dtype, out_at(job.first_row + r, job.first_head * group + i));
       }
     }
   }

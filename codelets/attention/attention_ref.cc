@@ -14,9 +14,9 @@ void attention_reference(const AttentionOperands& operands, double* out) {
     const std::int64_t page =
         operands.batch.pages(sequence)[static_cast<std::size_t>(token / page_tokens)];
     const std::int64_t in_page = token % page_tokens;
-    const std::int64_t at = page * shape.page_elements() + (half == 0
-                                                                ? shape.k_index(head, in_page, i)
-                                                                : shape.v_index(head, in_page, i));
+    const std::int64_t at =
+        page * shape.page_elements() +
+        (half == 0 ? shape.k_index(head, in_page, i) : shape.v_index(head, in_page, i));
     return element_at(operands.slab, at, shape.dtype);
   };
   for (std::int64_t r = 0; r < operands.batch.num_rows(); ++r) {

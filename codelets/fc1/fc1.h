@@ -20,7 +20,7 @@ struct Fc1Operands {
   const float* vectors = nullptr;     ///< see VectorLayout
   const std::byte* weight = nullptr;  ///< packed [ffn_size, hidden_size]
   const std::byte* gate = nullptr;    ///< the same shape; null unless gated
-  std::byte* h = nullptr;             ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
+  std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
 };
 void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands);
 /// Double precision with plain weights [ffn_size, hidden_size]; h [num_tokens, ffn_size].

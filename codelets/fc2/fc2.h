@@ -15,7 +15,7 @@ struct Fc2Args {
 /// x = x + h W_2^T + b; then norm(x) in a post-norm model.
 struct Fc2Operands {
   const Fc2Args* args = nullptr;
-  const std::byte* h = nullptr;       ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
+  const std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
   const float* vectors = nullptr;     ///< see VectorLayout
   const std::byte* weight = nullptr;  ///< packed [hidden_size, ffn_size]
   float* x = nullptr;                 ///< [num_tokens, hidden_size], updated

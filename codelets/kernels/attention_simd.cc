@@ -45,9 +45,7 @@ struct Ahead {
 };
 
 /// The bfloat16 in the lower half of each word, and the one in the upper.
-HWY_INLINE Vector lower(Words words) {
-  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
-}
+HWY_INLINE Vector lower(Words words) { return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words)); }
 HWY_INLINE Vector upper(Words words) {
   return hn::BitCast(FloatTag(), hn::And(words, hn::Set(WordTag(), 0xffff0000U)));
 }
@@ -409,9 +407,8 @@ void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num
     for (std::int64_t t = 0; t < page_tokens; t += lanes()) {
       denominator = hn::Add(denominator, hn::LoadU(d, denominators + t));
     }
-    store_attention_row(
-        sum, hn::GetLane(hn::SumOfLanes(d, denominator)), kv.head_dim, kv.dtype,
-        out + static_cast<std::size_t>(i * kv.head_dim) * size_bytes(kv.dtype));
+    store_attention_row(sum, hn::GetLane(hn::SumOfLanes(d, denominator)), kv.head_dim, kv.dtype,
+                        out + static_cast<std::size_t>(i * kv.head_dim) * size_bytes(kv.dtype));
   }
 }
 
@@ -461,9 +458,7 @@ void softmax_tile(const SoftmaxTile& tile) {
     const std::int64_t high = position + 1 - tile.first_token;
     const float factor =
         weigh(tile.scores + r * tile.stride, tile.columns, low, high, tile.scale * log2_of_e,
-              tile.maximum + r,
-              tile.denominator + r,
-              [&](Vector weight, std::int64_t t) {
+              tile.maximum + r, tile.denominator + r, [&](Vector weight, std::int64_t t) {
                 // Cut, not rounded: the rest takes what is lost.
                 const auto words = hn::BitCast(WordTag(), weight);
                 hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32, hn::ShiftRight<16>(words))), d16,

@@ -70,8 +70,9 @@ struct PartialAttention {
 /// Scratch bytes that attend() and the split pair need.
 std::size_t attend_scratch_bytes(std::int64_t num_queries, std::int64_t padded_head_dim);
 
-/// Reads each key and value once, in the order in which they lie in memory, for all heads of a group
-/// (flash attention's running maximum; NEO section 4), in f32. Only the named tokens are read.
+/// Reads each key and value once, in the order in which they lie in memory, for all heads of a
+/// group (flash attention's running maximum; NEO section 4), in f32. Only the named tokens are
+/// read.
 void attend(const GroupedQuery& query, const PartialAttention& out, void* scratch);
 
 /// Puts parts of one context together and writes each head's row: out [num_queries, head_dim] in
@@ -87,9 +88,9 @@ void value_row(const GroupedQuery& query, const float* scores, std::byte* out, v
 /// A tile of scores of one head, rows x tokens, on its way through flash attention.
 struct SoftmaxTile {
   std::int64_t rows = 0;
-  std::int64_t columns = 0;                ///< tokens
-  const float* scores = nullptr;           ///< [rows, columns], q k
-  std::int64_t stride = 0;                 ///< elements between rows of scores and weights
+  std::int64_t columns = 0;       ///< tokens
+  const float* scores = nullptr;  ///< [rows, columns], q k
+  std::int64_t stride = 0;        ///< elements between rows of scores and weights
   float scale = 1.0F;
   std::int64_t first_position = 0;         ///< of row 0; rows are consecutive
   std::int64_t first_token = 0;            ///< of column 0
@@ -98,9 +99,9 @@ struct SoftmaxTile {
   /// alone would be off by 2^-9.
   std::uint16_t* weights = nullptr;
   std::uint16_t* rests = nullptr;
-  float* maximum = nullptr;                ///< [rows], updated; -inf at first
-  float* denominator = nullptr;            ///< [rows], updated; 0 at first
-  float* sum = nullptr;                    ///< [rows, sum_columns], scaled to the new maximum
+  float* maximum = nullptr;      ///< [rows], updated; -inf at first
+  float* denominator = nullptr;  ///< [rows], updated; 0 at first
+  float* sum = nullptr;          ///< [rows, sum_columns], scaled to the new maximum
   std::int64_t sum_columns = 0;
 };
 void softmax_tile(const SoftmaxTile& tile);

@@ -31,14 +31,16 @@ constexpr std::int64_t page_size = 16;
 /// `Rows` rows of C over `pairs` pairs of depth. Fetches `Lines` lines a pair from `ahead` on into
 /// the second-level cache meanwhile.
 template <int Rows, int Lines>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void tile(const StripGemm& call, const std::uint16_t* a,
-                                              const std::uint16_t* b, float* c,
-                                              std::int64_t pairs, bool accumulate,
-                                              const char* ahead) {
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void tile(const StripGemm& call,
+                                                            const std::uint16_t* a,
+                                                            const std::uint16_t* b, float* c,
+                                                            std::int64_t pairs, bool accumulate,
+                                                            const char* ahead) {
   __m512 sum[Rows][4];
   for (int r = 0; r < Rows; ++r) {
     for (int j = 0; j < 4; ++j) {
-      sum[r][j] = accumulate ? _mm512_loadu_ps(c + r * call.c_stride + 16 * j) : _mm512_setzero_ps();
+      sum[r][j] =
+          accumulate ? _mm512_loadu_ps(c + r * call.c_stride + 16 * j) : _mm512_setzero_ps();
     }
   }
   for (std::int64_t k = 0; k < pairs; ++k) {
@@ -60,9 +62,9 @@ template <int Rows, int Lines>
 }
 
 template <int Lines>
-[[SLUICE_BF16_TARGET]] void tile_of(std::int64_t rows, const StripGemm& call, const std::uint16_t* a,
-                       const std::uint16_t* b, float* c, std::int64_t pairs, bool accumulate,
-                       const char* ahead) {
+[[SLUICE_BF16_TARGET]] void tile_of(std::int64_t rows, const StripGemm& call,
+                                    const std::uint16_t* a, const std::uint16_t* b, float* c,
+                                    std::int64_t pairs, bool accumulate, const char* ahead) {
   switch (rows) {
     case 1:
       return tile<1, Lines>(call, a, b, c, pairs, accumulate, ahead);
@@ -83,7 +85,8 @@ template <int Lines>
 std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
 
 template <int Queries>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call, std::int64_t i_first) {
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call,
+                                                                 std::int64_t i_first) {
   const std::uint16_t* q = call.q + i_first * call.q_stride;
   float* scores = call.scores + i_first * page_size;
   // Enough independent sums to hide the instruction's latency.
@@ -102,8 +105,8 @@ template <int Queries>
     for (int chain = 0; chain < chains; ++chain) {
       const auto keys = reinterpret_cast<__m512bh>(_mm512_loadu_si512(call.k + (k + chain) * 32));
       for (int i = 0; i < Queries; ++i) {
-        sum[i][chain] = _mm512_dpbf16_ps(sum[i][chain],
-                                         broadcast_pair(q + i * call.q_stride + 2 * (k + chain)), keys);
+        sum[i][chain] = _mm512_dpbf16_ps(
+            sum[i][chain], broadcast_pair(q + i * call.q_stride + 2 * (k + chain)), keys);
       }
     }
   }
@@ -114,7 +117,8 @@ template <int Queries>
     }
   }
   for (int i = 0; i < Queries; ++i) {
-    for (int chain = 1; chain < chains; ++chain) sum[i][0] = _mm512_add_ps(sum[i][0], sum[i][chain]);
+    for (int chain = 1; chain < chains; ++chain)
+      sum[i][0] = _mm512_add_ps(sum[i][0], sum[i][chain]);
     _mm512_storeu_ps(scores + i * page_size, sum[i][0]);
   }
 }
@@ -129,8 +133,8 @@ struct SplitWeights {
   const __m512 all = _mm512_loadu_ps(weights);
   const auto high = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(all));
   constexpr __mmask16 all_lanes = 0xffff;  // unmasked, these make GCC 12 warn of its own header
-  const __m512 restored = _mm512_castsi512_ps(_mm512_maskz_slli_epi32(
-      all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, high), 16));
+  const __m512 restored = _mm512_castsi512_ps(
+      _mm512_maskz_slli_epi32(all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, high), 16));
   const auto rest = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(all, restored)));
   _mm256_store_si256(reinterpret_cast<__m256i*>(out->high), high);
   _mm256_store_si256(reinterpret_cast<__m256i*>(out->rest), rest);
@@ -141,8 +145,7 @@ template <int Queries, int Vectors>
 [[SLUICE_BF16_TARGET, gnu::always_inline]] inline void value_tile(const PageValues& call,
                                                                   const SplitWeights* weights,
                                                                   const std::uint16_t* v,
-                                                                  float* sums,
-                                                                  const char* ahead) {
+                                                                  float* sums, const char* ahead) {
   // Few queries: the rests are summed apart, so that more sums run side by side.
   constexpr int chains = Queries <= 2 ? 2 : 1;
   __m512 sum[Queries][Vectors][chains];
@@ -185,7 +188,9 @@ template <int Queries>
   SplitWeights weights[Queries];
   for (int i = 0; i < Queries; ++i) split(call.weights + (first + i) * page_size, &weights[i]);
   const char* ahead = first == 0 ? static_cast<const char*>(call.ahead) : nullptr;
-  const auto ahead_of = [&](std::int64_t at) { return ahead == nullptr ? nullptr : ahead + 4 * at; };
+  const auto ahead_of = [&](std::int64_t at) {
+    return ahead == nullptr ? nullptr : ahead + 4 * at;
+  };
   std::int64_t column = 0;
   for (; column + 64 <= call.columns; column += 64) {
     value_tile<Queries, 4>(call, weights, call.v + 2 * column,
@@ -212,8 +217,8 @@ bool has_bf16_strips() {
   // One tile reads B once, as the hardware foresees; several leave the memory idle while they
   // compute from cache, so they fetch the block that comes next.
   const std::int64_t lines = call.source == StripSource::cache || num_tiles == 1 ? 0
-                             : num_tiles >= lines_per_pair                        ? 1
-                                                           : 2;
+                             : num_tiles >= lines_per_pair                       ? 1
+                                                                                 : 2;
   for (std::int64_t first = 0; first < all_pairs; first += block_pairs(call.rows)) {
     const std::int64_t pairs = std::min(block_pairs(call.rows), all_pairs - first);
     const std::uint16_t* b = call.b + first * pair_elements;

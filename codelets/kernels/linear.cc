@@ -267,8 +267,8 @@ Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
   return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
 }
 
-/// The grid of (columns, rows) that a call is cut into; each cell is one job. Columns are a panel's,
-/// or a strip's where our own kernel computes.
+/// The grid of (columns, rows) that a call is cut into; each cell is one job. Columns are a
+/// panel's, or a strip's where our own kernel computes.
 struct Grid {
   Grid(const PackedLayout& the_layout, std::int64_t num_rows, std::int64_t wanted_x_stride)
       : layout(the_layout),
@@ -312,8 +312,8 @@ struct Grid {
   }
 };
 
-/// What multiplies a cell's rows by its columns: our strips, or the compiled GEMMs for full and last
-/// panels and blocks of rows.
+/// What multiplies a cell's rows by its columns: our strips, or the compiled GEMMs for full and
+/// last panels and blocks of rows.
 class CellGemm {
  public:
   explicit CellGemm(const Grid& grid) : grid_(grid) {
@@ -342,15 +342,15 @@ class CellGemm {
       const_cast<CellGemm*>(this)->at(cell)->run(rows, panel, tile);
       return;
     }
-    strip_gemm({.rows = cell.num_rows,
-                .depth = shape.in,
-                .a = static_cast<const std::uint16_t*>(rows),
-                .a_stride = grid_.x_stride,
-                .b = reinterpret_cast<const std::uint16_t*>(panel) +
-                     cell.strip * strip_elements(shape.in),
-                .c = tile,
-                .c_stride = strip_columns,
-                .source = StripSource::memory});
+    strip_gemm(
+        {.rows = cell.num_rows,
+         .depth = shape.in,
+         .a = static_cast<const std::uint16_t*>(rows),
+         .a_stride = grid_.x_stride,
+         .b = reinterpret_cast<const std::uint16_t*>(panel) + cell.strip * strip_elements(shape.in),
+         .c = tile,
+         .c_stride = strip_columns,
+         .source = StripSource::memory});
   }
 
  private:
@@ -385,16 +385,16 @@ void linear(ThreadPool& pool, const LinearCall& call) {
       const std::int64_t stride = gemm.tile_stride(cell);
       float* tile = thread_tiles(cell.num_rows * stride, 1);
       gemm.run(cell, call.x, call.packed, tile);
-      simd::finish_tile(
-          {.epilogue = call.epilogue,
-           .rows = cell.num_rows,
-           .columns = cell.num_columns,
-           .tile = tile,
-           .tile_stride = stride,
-           .bias = call.bias == nullptr ? nullptr : call.bias + cell.first_column,
-           .dst = advance(call.dst, cell.first_row * dst_stride + cell.first_column, call.dst_dtype),
-           .dst_stride = dst_stride,
-           .dst_dtype = call.dst_dtype});
+      simd::finish_tile({.epilogue = call.epilogue,
+                         .rows = cell.num_rows,
+                         .columns = cell.num_columns,
+                         .tile = tile,
+                         .tile_stride = stride,
+                         .bias = call.bias == nullptr ? nullptr : call.bias + cell.first_column,
+                         .dst = advance(call.dst, cell.first_row * dst_stride + cell.first_column,
+                                        call.dst_dtype),
+                         .dst_stride = dst_stride,
+                         .dst_dtype = call.dst_dtype});
     });
   });
 }

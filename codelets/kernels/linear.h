@@ -39,8 +39,8 @@ class PackedLayout {
   std::size_t size_bytes() const { return size_bytes_; }
 
   /// Packs rows [first_column(panel), +panel_columns(panel)) of W. `rows` [panel_columns, in]
-  /// row-major in `shape().dtype`; `packed` is the start of the whole packed weight. Returns whether
-  /// all of them are finite.
+  /// row-major in `shape().dtype`; `packed` is the start of the whole packed weight. Returns
+  /// whether all of them are finite.
   bool pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
 
   struct Impl;
@@ -66,7 +66,7 @@ struct LinearCall {
   const std::byte* packed = nullptr;
   const void* x = nullptr;  ///< [rows, in], the layout's dtype
   std::int64_t rows = 0;
-  std::int64_t x_stride = 0;  ///< elements between rows of x; 0: in
+  std::int64_t x_stride = 0;    ///< elements between rows of x; 0: in
   const float* bias = nullptr;  ///< [out], or null
   Epilogue epilogue = Epilogue::store;
   void* dst = nullptr;  ///< [rows, out]
@@ -90,7 +90,7 @@ struct GatedLinearCall {
   const float* gate_bias = nullptr;  ///< [out], or null
   const float* up_bias = nullptr;    ///< [out], or null
   Epilogue activation = Epilogue::silu;
-  void* dst = nullptr;  ///< [rows, out], the layout's dtype
+  void* dst = nullptr;          ///< [rows, out], the layout's dtype
   std::int64_t dst_stride = 0;  ///< elements between rows of dst; 0: out
 };
 void gated_linear(ThreadPool& pool, const GatedLinearCall& call);

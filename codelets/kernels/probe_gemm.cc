@@ -88,8 +88,8 @@ class StripKernel {
     const auto strips = static_cast<std::size_t>(shape_.columns / strip_columns);
     auto made = std::make_unique<Operands>();
     made->x = Buffer(static_cast<std::size_t>(shape_.rows * x_stride()) * sizeof(BFloat16));
-    made->weights = Buffer(strips * static_cast<std::size_t>(strip_elements(shape_.in)) *
-                           sizeof(BFloat16));
+    made->weights =
+        Buffer(strips * static_cast<std::size_t>(strip_elements(shape_.in)) * sizeof(BFloat16));
     made->result = Buffer(static_cast<std::size_t>(shape_.rows * strip_columns) * sizeof(float));
     fill_half(made->x, DType::bf16);
     fill_half(made->weights, DType::bf16);

@@ -280,7 +280,7 @@ std::int64_t find_largest(const float* x, std::int64_t n) {
     worst = std::min(worst, x[i]);
   }
   // Infinities spoil `check` as well; who calls looks at them one by one.
-  if (n == 0 || !numbers || std::isinf(worst)) return -1;
+  if (n == 0 || !numbers || std::isinf(worst) || std::isinf(best)) return -1;
   const Vector wanted = hn::Set(d, best);
   for (std::int64_t i = 0; i < whole; i += lanes()) {
     const std::int64_t lane = hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, x + i), wanted));

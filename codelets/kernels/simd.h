@@ -47,7 +47,8 @@ void rope_head(float* x, const float* cos, const float* sin, std::int64_t head_d
 /// First index whose value is NaN or infinite, or -1.
 std::int64_t find_not_finite(const void* x, std::int64_t n, DType dtype);
 
-/// Index of the first largest value of x [n], or -1 when there is none or some value is NaN or infinite.
+/// Index of the first largest value of x [n], or -1 when there is none or some value is NaN or
+/// infinite.
 std::int64_t find_largest(const float* x, std::int64_t n);
 
 /// A finished product [rows, columns] on its way into a wider matrix.

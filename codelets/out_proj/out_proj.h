@@ -15,10 +15,11 @@ struct OutProjArgs {
 /// x = x + attention W_o^T + b; then norm(x) in a post-norm model.
 struct OutProjOperands {
   const OutProjArgs* args = nullptr;
-  const std::byte* attention = nullptr;  ///< [num_tokens, q_size], dtype, rows activation_stride() apart
-  const float* vectors = nullptr;        ///< see VectorLayout
-  const std::byte* weight = nullptr;     ///< packed [hidden_size, q_size]
-  float* x = nullptr;                    ///< [num_tokens, hidden_size], updated
+  const std::byte* attention =
+      nullptr;                     ///< [num_tokens, q_size], dtype, rows activation_stride() apart
+  const float* vectors = nullptr;  ///< see VectorLayout
+  const std::byte* weight = nullptr;  ///< packed [hidden_size, q_size]
+  float* x = nullptr;                 ///< [num_tokens, hidden_size], updated
 };
 void out_proj_cpu(const CpuContext& cpu, const OutProjOperands& operands);
 /// Double precision with plain `weight` [hidden_size, q_size]; reads operands.x, writes `x`.

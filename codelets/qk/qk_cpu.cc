@@ -12,8 +12,8 @@ void qk_cpu(const CpuContext& cpu, const QkOperands& operands) {
     const BatchSequence& sequence =
         operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
     for (std::int64_t head = 0; head < shape.num_heads; ++head) {
-      const simd::KvHeads kv = kv_heads_of(shape, operands.batch, sequence, operands.slab,
-                                           head / shape.group_size(), 1);
+      const simd::KvHeads kv =
+          kv_heads_of(shape, operands.batch, sequence, operands.slab, head / shape.group_size(), 1);
       const std::byte* q =
           operands.q + static_cast<std::size_t>(r * shape.q_size() + head * shape.head_dim) *
                            size_bytes(shape.dtype);

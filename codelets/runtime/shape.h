@@ -33,9 +33,9 @@ struct DecoderShape {
 
   /// One page of a slab holds, for each KV head, K [padded_head_dim / P, page_tokens, P] and then V
   /// [page_tokens / P, padded_head_dim, P], where P elements make up 32 bits: 2 of bf16, 1 of f32.
-  /// So a vector holds P neighbouring products' operands for its lanes, each lane a token in K and a
-  /// dimension in V: no sum runs across lanes, and pages side by side are what a GEMM with bf16 dot
-  /// products reads. The padding is zero.
+  /// So a vector holds P neighbouring products' operands for its lanes, each lane a token in K and
+  /// a dimension in V: no sum runs across lanes, and pages side by side are what a GEMM with bf16
+  /// dot products reads. The padding is zero.
   std::int64_t page_elements() const { return 2 * num_kv_heads * page_tokens * padded_head_dim(); }
   std::int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
   std::int64_t elements_per_word() const {
@@ -64,8 +64,8 @@ struct DecoderShape {
   bool operator==(const DecoderShape&) const = default;
 };
 
-/// Elements between the rows of a GEMM input `width` wide. Rows a multiple of 4 KiB apart would fall
-/// into the same few lines of the first-level cache.
+/// Elements between the rows of a GEMM input `width` wide. Rows a multiple of 4 KiB apart would
+/// fall into the same few lines of the first-level cache.
 constexpr std::int64_t activation_stride(std::int64_t width, DType dtype) {
   const auto element = static_cast<std::int64_t>(size_bytes(dtype));
   return width * element % 4096 == 0 ? width + 64 / element : width;

@@ -23,7 +23,8 @@ float penalised(float logit, float penalty) {
 std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
                         const std::uint32_t* seen) {
   if (row.repetition_penalty == 1.0F || seen == nullptr) {
-    const std::int64_t found = simd::find_largest(logits.data(), static_cast<std::int64_t>(logits.size()));
+    const std::int64_t found =
+        simd::find_largest(logits.data(), static_cast<std::int64_t>(logits.size()));
     if (found >= 0) return static_cast<std::int32_t>(found);
   }
   std::int32_t best = -1;

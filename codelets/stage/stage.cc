@@ -167,9 +167,9 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
       return submit_out_proj({args.tag, args.shape, args.vectors},
                              {handles.context, handles.vectors, handles.out_weight, handles.x});
     case Sublayer::fc1:
-      return submit_fc1({args.tag, args.shape, args.vectors},
-                        {handles.x, handles.vectors, handles.fc1_weight, handles.gate_weight,
-                         handles.h});
+      return submit_fc1(
+          {args.tag, args.shape, args.vectors},
+          {handles.x, handles.vectors, handles.fc1_weight, handles.gate_weight, handles.h});
     case Sublayer::fc2:
       return submit_fc2({args.tag, args.shape, args.vectors},
                         {handles.h, handles.vectors, handles.fc2_weight, handles.x});

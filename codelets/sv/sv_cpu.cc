@@ -13,8 +13,8 @@ void sv_cpu(const CpuContext& cpu, const SvOperands& operands) {
         operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
     const std::int64_t stride = activation_stride(shape.q_size(), shape.dtype);
     for (std::int64_t head = 0; head < shape.num_heads; ++head) {
-      const simd::KvHeads kv = kv_heads_of(shape, operands.batch, sequence, operands.slab,
-                                           head / shape.group_size(), 1);
+      const simd::KvHeads kv =
+          kv_heads_of(shape, operands.batch, sequence, operands.slab, head / shape.group_size(), 1);
       std::byte* out = operands.out + static_cast<std::size_t>(r * stride + head * shape.head_dim) *
                                           size_bytes(shape.dtype);
       simd::value_row(query_of(shape, kv, row.position, 1, nullptr),

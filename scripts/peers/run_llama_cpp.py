@@ -98,15 +98,18 @@ class LlamaCpp(Engine):
         llama_cpp.llama_free(context.handle)
         return result
 
-    def warm_up(self, test: Test) -> None:
+    def prepare(self, test: Test) -> None:
         context = Context(self.model, self.options, test.batch, test.depth + max(test.tokens, WARM_UP_STEPS))
         self.contexts[test] = context
         if test.kind == "pp":
             context.prompt(random_tokens(test.tokens, context.vocab_size), test.batch)
-            return
-        if test.depth > 0:
+        elif test.depth > 0:
             context.prompt(random_tokens(test.depth, context.vocab_size), 1)
             context.copy_first()
+
+    def warm_up(self, test: Test) -> None:
+        context = self.contexts[test]
+        context.cut(test.depth)
         for i in range(WARM_UP_STEPS):
             context.step(test.depth + i)
 

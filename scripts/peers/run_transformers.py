@@ -64,12 +64,19 @@ class Transformers(Engine):
         self.model(prompts, past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
 
     @torch.inference_mode()
-    def warm_up(self, test: Test) -> None:
+    def prepare(self, test: Test) -> None:
         if test.kind == "pp":
             self.process_prompts(test)
-            return
-        self.caches[test] = self.filled_cache(test)
-        self.generate(test, WARM_UP_STEPS)
+        else:
+            self.caches[test] = self.filled_cache(test)
+
+    @torch.inference_mode()
+    def warm_up(self, test: Test) -> None:
+        if test.kind == "pp":
+            self.model(self.prompt(1, 1))
+        else:
+            self.cut(test)
+            self.generate(test, WARM_UP_STEPS)
 
     @torch.inference_mode()
     def seconds(self, test: Test) -> float:

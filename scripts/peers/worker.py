@@ -42,8 +42,12 @@ class Engine(abc.ABC):
         """Of the last of these tokens, over the vocabulary."""
 
     @abc.abstractmethod
-    def warm_up(self, test: Test) -> None:
+    def prepare(self, test: Test) -> None:
         """What is done once a test and is not timed: first-time allocations, filling the context."""
+
+    @abc.abstractmethod
+    def warm_up(self, test: Test) -> None:
+        """Before every run: reads weights and context once, since another engine has been running."""
 
     @abc.abstractmethod
     def seconds(self, test: Test) -> float:
@@ -77,13 +81,14 @@ def take_stdout() -> TextIO:
     return answers
 
 
-def answer(engine: Engine, request: dict[str, Any], warm: set[Test]) -> dict[str, Any]:
+def answer(engine: Engine, request: dict[str, Any], prepared: set[Test]) -> dict[str, Any]:
     if "logits" in request:
         return {"logits": engine.logits(request["logits"])}
     test = Test(**request["test"])
-    if test not in warm:
-        engine.warm_up(test)
-        warm.add(test)
+    if test not in prepared:
+        engine.prepare(test)
+        prepared.add(test)
+    engine.warm_up(test)
     return {"tokens_per_s": test.total_tokens / engine.seconds(test)}
 
 
@@ -111,7 +116,7 @@ def serve(load: Callable[[Options], Engine]) -> None:
     """Answers until the input ends."""
     answers = take_stdout()
     engines: list[Engine] = []
-    warm: set[Test] = set()
+    prepared: set[Test] = set()
 
     def start() -> dict[str, Any]:
         engines.append(load(parse_options()))
@@ -119,4 +124,4 @@ def serve(load: Callable[[Options], Engine]) -> None:
 
     print(json.dumps(attempt(start)), file=answers)
     for line in sys.stdin if engines else ():
-        print(json.dumps(attempt(answer, engines[0], json.loads(line), warm)), file=answers)
+        print(json.dumps(attempt(answer, engines[0], json.loads(line), prepared)), file=answers)

@@ -18,9 +18,8 @@ struct AttentionData {
     std::vector<float> kv(static_cast<std::size_t>(batch.num_pages * shape.page_elements()));
     for (std::int64_t page = 0; page < batch.num_pages; ++page) {
       for (std::int64_t token = 0; token < page_tokens; ++token) {
-        for_each_element(page, token, [&](std::size_t at) {
-          kv[at] = std::numeric_limits<float>::quiet_NaN();
-        });
+        for_each_element(page, token,
+                         [&](std::size_t at) { kv[at] = std::numeric_limits<float>::quiet_NaN(); });
       }
     }
     for (const BatchSequence& sequence : batch.view().sequences()) {

@@ -1,8 +1,6 @@
 // The vector loops: norms, rotary embedding, conversions, the epilogues of a product.
 #include "codelets/kernels/simd.h"
 
-#include "codelets/kernels/attention_simd.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -11,6 +9,7 @@
 #include <numbers>
 #include <tuple>
 
+#include "codelets/kernels/attention_simd.h"
 #include "codelets/kernels/norm.h"
 #include "tests/codelets/codelet_data.h"
 
@@ -409,6 +408,32 @@ TEST(FinishTileTest, MayWriteOverItsOwnTile) {
                      .dst = tile.data(),
                      .dst_stride = 65});
   for (std::size_t i = 0; i < tile.size(); ++i) EXPECT_EQ(tile[i], std::max(before[i], 0.0F));
+}
+
+TEST(FindLargestTest, IsTheFirstOfTheLargest) {
+  test::Random random(77);
+  for (const std::int64_t n : {1, 2, 15, 16, 17, 64, 1000, 1003}) {
+    std::vector<float> x = random.floats(n, 3.0);
+    for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+      const float before = x[static_cast<std::size_t>(at)];
+      x[static_cast<std::size_t>(at)] = 9.0F;
+      EXPECT_EQ(simd::find_largest(x.data(), n), at) << n;
+      const float last = std::exchange(x.back(), 9.0F);
+      EXPECT_EQ(simd::find_largest(x.data(), n), at) << n << ", an equal one at the end";
+      x.back() = last;
+      x[static_cast<std::size_t>(at)] = before;
+    }
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity()}) {
+      for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+        std::vector<float> spoilt = x;
+        spoilt[static_cast<std::size_t>(at)] = bad;
+        EXPECT_EQ(simd::find_largest(spoilt.data(), n), -1) << n << ", " << bad << " at " << at;
+      }
+    }
+  }
+  EXPECT_EQ(simd::find_largest(nullptr, 0), -1);
 }
 
 TEST(FirstVisibleTokenTest, CountsTheTokenItself) {

@@ -63,6 +63,20 @@ TEST_P(TransformersTest, F32LogitsAreWithinOneInTenThousand) {
   RecordProperty("relative_difference", std::to_string(at_once));
 }
 
+TEST_P(TransformersTest, StagesGiveTheSameBitsAsSublayersOneByOne) {
+  const std::vector<std::int32_t> prompt = expected().ints("prompt");
+  const auto tokens = static_cast<std::int64_t>(prompt.size());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    test::TestModel model(folder(), dtype);
+    for (const AttentionForm attention : {AttentionForm::fused, AttentionForm::split}) {
+      const std::vector<std::int64_t> chunks = {tokens - 20, 19, 1};
+      EXPECT_EQ(model.logits(prompt, chunks, attention, Fusion::stages),
+                model.logits(prompt, chunks, attention, Fusion::sublayers))
+          << to_string(dtype);
+    }
+  }
+}
+
 TEST_P(TransformersTest, Bf16LogitsPointTheSameWay) {
   const auto golden = expected();
   const std::vector<std::int32_t> prompt = golden.ints("prompt");

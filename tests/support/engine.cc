@@ -9,7 +9,8 @@ namespace sluice::test {
 
 Runtime& runtime(int threads) {
   static std::unique_ptr<Runtime> instance;
-  const CpuTopology topology = read_cpu_topology();
+  // Read before the first runtime binds this thread.
+  static const CpuTopology topology = read_cpu_topology();
   const int wanted = threads > 0 ? threads : default_num_threads(topology);
   if (!instance || instance->num_threads() != wanted) {
     instance.reset();
@@ -28,13 +29,14 @@ TestModel::TestModel(const std::string& folder, DType dtype, int threads)
 }
 
 std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens,
-                                     std::vector<std::int64_t> chunks, AttentionForm attention) {
+                                     std::vector<std::int64_t> chunks, AttentionForm attention,
+                                     Fusion fusion) {
   if (chunks.empty()) chunks = {static_cast<std::int64_t>(tokens.size())};
   const std::int64_t pages = KvCache::pages_for(static_cast<std::int64_t>(tokens.size()));
   KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages + 3);
   kv.take_pages(2);  // so that pages do not start at the slab's beginning
   const std::vector<std::int32_t> table = kv.take_pages(pages).value();
-  DecoderGraph graph(*loaded_, kv, {.num_slots = 1, .attention = attention});
+  DecoderGraph graph(*loaded_, kv, {.num_slots = 1, .attention = attention, .fusion = fusion});
   std::vector<PendingIteration> pending;  // all submitted before any is waited for
   std::int64_t done = 0;
   for (const std::int64_t chunk : chunks) {

@@ -27,7 +27,8 @@ class TestModel {
   /// once when empty).
   std::vector<float> logits(std::span<const std::int32_t> tokens,
                             std::vector<std::int64_t> chunks = {},
-                            AttentionForm attention = AttentionForm::fused);
+                            AttentionForm attention = AttentionForm::fused,
+                            Fusion fusion = Fusion::stages);
 
   /// Tokens that each prompt is continued with, `max_batch` prompts at a time.
   std::vector<std::vector<std::int32_t>> generate(

@@ -1,0 +1,205 @@
+// The AVX512_BF16 kernels, against double precision and against oneDNN's own packing.
+#include "codelets/kernels/bf16_strip.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <dnnl.hpp>
+#include <limits>
+
+#include "base/memory.h"
+#include "tests/codelets/codelet_data.h"
+
+namespace sluice {
+namespace {
+
+using test::Random;
+
+/// bf16 bits, and the same values as floats.
+struct Numbers {
+  std::vector<std::uint16_t> bits;
+  std::vector<float> values;
+
+  Numbers(Random& random, std::int64_t count) {
+    for (const float value : random.floats(count, 2.0)) {
+      const BFloat16 rounded = to_bf16(value);
+      bits.push_back(rounded.bits);
+      values.push_back(to_float(rounded));
+    }
+  }
+};
+
+class Bf16StripTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_bf16_strips()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+  }
+  Random random_{91};
+};
+
+TEST_F(Bf16StripTest, PackingIsOneDnns) {
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  for (const std::int64_t depth : {2, 30, 32, 34, 64, 130, 2048}) {
+    for (const std::int64_t columns : {1, 15, 16, 17, 63, 64}) {
+      Numbers rows(random_, columns * depth);
+      const dnnl::memory::desc plain({depth, columns}, dnnl::memory::data_type::bf16,
+                                     dnnl::memory::format_tag::ba);
+      const dnnl::memory::desc packed({depth, columns}, dnnl::memory::data_type::bf16,
+                                      dnnl::memory::format_tag::BA16a64b2a);
+      ASSERT_EQ(packed.get_size(), 2 * static_cast<std::size_t>(strip_elements(depth)));
+      const Buffer expected(packed.get_size());
+      const Buffer result(packed.get_size());
+      std::memset(result.data(), 0x5a, result.size());
+      dnnl::memory from(plain, engine, rows.bits.data());
+      dnnl::memory to(packed, engine, expected.data());
+      dnnl::stream stream(engine);
+      dnnl::reorder(from, to).execute(stream, from, to);
+      stream.wait();
+      EXPECT_EQ(pack_strip(rows.bits.data(), columns, depth, result.as<std::uint16_t>()),
+                StripValues::finite);
+      EXPECT_EQ(std::memcmp(result.data(), expected.data(), result.size()), 0)
+          << depth << " x " << columns;
+    }
+  }
+}
+
+TEST_F(Bf16StripTest, PackingFindsWhatIsNoNumber) {
+  constexpr std::int64_t depth = 70;
+  constexpr std::int64_t columns = 33;
+  const Buffer strip(2 * static_cast<std::size_t>(strip_elements(depth)));
+  for (const std::uint16_t bad : {std::uint16_t{0x7f80}, std::uint16_t{0xff80},
+                                  std::uint16_t{0x7fc0}, std::uint16_t{0xff81}}) {
+    for (const std::int64_t at :
+         {std::int64_t{0}, std::int64_t{1}, 16 * depth + 69, columns * depth - 1}) {
+      Numbers rows(random_, columns * depth);
+      rows.bits[static_cast<std::size_t>(at)] = bad;
+      EXPECT_EQ(pack_strip(rows.bits.data(), columns, depth, strip.as<std::uint16_t>()),
+                StripValues::not_finite)
+          << bad << " at " << at;
+    }
+  }
+}
+
+/// The largest finite number is one.
+TEST_F(Bf16StripTest, PackingTakesTheLargestNumber) {
+  const std::vector<std::uint16_t> rows(64 * 32, 0x7f7f);
+  const Buffer strip(2 * static_cast<std::size_t>(strip_elements(32)));
+  EXPECT_EQ(pack_strip(rows.data(), 64, 32, strip.as<std::uint16_t>()), StripValues::finite);
+}
+
+TEST_F(Bf16StripTest, ProductMatchesReferenceAndRowsAreAlone) {
+  for (const std::int64_t depth : {2, 34, 512, 2050, 4098}) {
+    Numbers weight(random_, strip_columns * depth);
+    const Buffer strip(2 * static_cast<std::size_t>(strip_elements(depth)));
+    pack_strip(weight.bits.data(), strip_columns, depth, strip.as<std::uint16_t>());
+    for (const std::int64_t rows : {1, 2, 3, 5, 6, 7, 11, 12, 16, 17, 24, 25, 64, 100}) {
+      const std::int64_t a_stride = depth + 6;
+      Numbers a(random_, rows * a_stride);
+      const std::int64_t c_stride = strip_columns + 3;
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> c(static_cast<std::size_t>(rows * c_stride), 0.25F);
+        StripGemm call{.rows = rows,
+                       .depth = depth,
+                       .a = a.bits.data(),
+                       .a_stride = a_stride,
+                       .b = strip.as<std::uint16_t>(),
+                       .c = c.data(),
+                       .c_stride = c_stride,
+                       .accumulate = accumulate,
+                       .source = rows % 2 == 0 ? StripSource::memory : StripSource::cache};
+        strip_gemm(call);
+        std::vector<float> result;
+        std::vector<double> expected;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t j = 0; j < strip_columns; ++j) {
+            double sum = accumulate ? 0.25 : 0;
+            for (std::int64_t i = 0; i < depth; ++i) {
+              sum += static_cast<double>(a.values[static_cast<std::size_t>(r * a_stride + i)]) *
+                     static_cast<double>(weight.values[static_cast<std::size_t>(j * depth + i)]);
+            }
+            expected.push_back(sum);
+            result.push_back(c[static_cast<std::size_t>(r * c_stride + j)]);
+          }
+          for (std::int64_t j = strip_columns; j < c_stride; ++j) {
+            EXPECT_EQ(c[static_cast<std::size_t>(r * c_stride + j)], 0.25F)
+                << "outside of the strip";
+          }
+        }
+        test::expect_close(result, expected,
+                           test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
+        // The last row alone.
+        std::vector<float> alone(strip_columns, 0.25F);
+        call.rows = 1;
+        call.a += (rows - 1) * a_stride;
+        call.c = alone.data();
+        strip_gemm(call);
+        EXPECT_EQ(std::memcmp(alone.data(), &c[static_cast<std::size_t>((rows - 1) * c_stride)],
+                              alone.size() * sizeof(float)),
+                  0)
+            << rows << " rows, depth " << depth;
+      }
+    }
+  }
+}
+
+TEST_F(Bf16StripTest, PageScoresMatchReference) {
+  for (const std::int64_t depth : {2, 6, 64, 80, 128}) {
+    for (const std::int64_t queries : {1, 2, 3, 4, 5, 7, 8, 9, 16}) {
+      Numbers q(random_, queries * depth);
+      Numbers k(random_, 16 * depth);
+      std::vector<float> scores(static_cast<std::size_t>(queries * 16));
+      page_scores({.queries = queries,
+                   .depth = depth,
+                   .q = q.bits.data(),
+                   .q_stride = depth,
+                   .k = k.bits.data(),
+                   .scores = scores.data()});
+      std::vector<double> expected;
+      for (std::int64_t i = 0; i < queries; ++i) {
+        for (std::int64_t t = 0; t < 16; ++t) {
+          double sum = 0;
+          for (std::int64_t e = 0; e < depth; ++e) {
+            sum += static_cast<double>(q.values[static_cast<std::size_t>(i * depth + e)]) *
+                   static_cast<double>(
+                       k.values[static_cast<std::size_t>((e / 2 * 16 + t) * 2 + e % 2)]);
+          }
+          expected.push_back(sum);
+        }
+      }
+      test::expect_close(scores, expected,
+                         test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
+    }
+  }
+}
+
+TEST_F(Bf16StripTest, PageValuesMatchReference) {
+  for (const std::int64_t columns : {16, 32, 64, 80, 128}) {
+    for (const std::int64_t queries : {1, 2, 3, 4, 5, 8, 9}) {
+      Numbers v(random_, 16 * columns);
+      const std::vector<float> weights = random_.floats(queries * 16);
+      std::vector<float> sum = random_.floats(queries * columns);
+      std::vector<double> expected;
+      for (std::int64_t i = 0; i < queries; ++i) {
+        for (std::int64_t c = 0; c < columns; ++c) {
+          auto total = static_cast<double>(sum[static_cast<std::size_t>(i * columns + c)]);
+          for (std::int64_t t = 0; t < 16; ++t) {
+            total += static_cast<double>(weights[static_cast<std::size_t>(i * 16 + t)]) *
+                     static_cast<double>(
+                         v.values[static_cast<std::size_t>((t / 2 * columns + c) * 2 + t % 2)]);
+          }
+          expected.push_back(total);
+        }
+      }
+      page_values({.queries = queries,
+                   .columns = columns,
+                   .weights = weights.data(),
+                   .v = v.bits.data(),
+                   .sum = sum.data()});
+      test::expect_close(sum, expected,
+                         test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
