@@ -144,8 +144,7 @@ void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype
   });
 }
 
-MachineProbes::MachineProbes(Runtime& runtime, DType dtype, std::uint64_t working_set_bytes)
-    : runtime_(runtime) {
+MachineProbes::MachineProbes(Runtime& runtime, DType dtype, std::uint64_t working_set_bytes) {
   const PausedWorkers paused;
   read_.emplace(runtime.setup_pool(), working_set_bytes);
   gemm_.emplace(runtime.setup_pool(), dtype);

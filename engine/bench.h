@@ -53,7 +53,6 @@ class MachineProbes {
   MachineRates measure();
 
  private:
-  Runtime& runtime_;
   std::optional<ReadProbe> read_;
   std::optional<GemmProbe> gemm_;
 };

@@ -37,7 +37,7 @@ constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 constexpr std::int64_t queries_per_step = 4;
 /// KV heads between the one that is computed and the one that is fetched meanwhile: the hardware
 /// alone does not foresee enough.
-constexpr std::int64_t heads_ahead = 2;
+constexpr std::int64_t heads_ahead = 4;
 
 struct Ahead {
   const std::byte* k = nullptr;
@@ -269,7 +269,7 @@ HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float sc
   }
   float* denominators = out.denominators + i * page_tokens;
   if (HWY_UNLIKELY(exceeds)) {
-    for (std::int64_t n = 0; n < vectors; ++n) maximum = hn::Max(maximum, score[n]);
+    for (const Vector& value : score) maximum = hn::Max(maximum, value);
     maximum = hn::MaxOfLanes(d, maximum);
     const float factor = std::exp2(out.maximum[i] - hn::GetLane(maximum));
     scale_row(factor, query.kv.padded_head_dim, out.sum + i * query.kv.padded_head_dim);

@@ -136,10 +136,9 @@ HWY_INLINE Vector apply(FloatTag d, Vector y, [[maybe_unused]] Vector other) {
     return hn::Mul(hn::Mul(hn::Set(d, 0.5F), y), hn::Add(one, hn::Tanh(d, inner)));
   }
   if constexpr (Kind == Epilogue::gelu) {
-    HWY_ALIGN float lane[HWY_MAX_BYTES / sizeof(float)];
+    HWY_ALIGN float lane[lanes()];
     hn::Store(y, d, lane);
-    for (std::int64_t i = 0; i < lanes(); ++i)
-      lane[i] *= 0.5F * (1.0F + std::erf(lane[i] * 0.70710678F));
+    for (float& value : lane) value *= 0.5F * (1.0F + std::erf(value * 0.70710678F));
     return hn::Load(d, lane);
   }
   return y;
