@@ -26,7 +26,7 @@ constexpr double repetition_s = 0.02;
 /// Bytes that must pass through the caches before an operand may be used again.
 std::uint64_t flushing_bytes() {
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
-  return std::max(least, 4 * read_cpu_topology().last_level_cache_bytes);
+  return std::max(least, 16 * read_cpu_topology().last_level_cache_bytes);
 }
 
 /// Operands of `each_bytes` that must be taken in turn for that.

@@ -18,12 +18,13 @@ namespace sluice {
 class ReadProbe {
  public:
   /// Takes memory well beyond the last-level cache, or as much as `working_set_bytes` when what is
-  /// judged reads no more than that (a small model stays in caches), touches it, and picks the
-  /// fastest loop. No task may run meanwhile.
+  /// judged reads no more than that (a small model stays in caches), and touches it. No
+  /// task may run meanwhile.
   ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes);
 
-  /// Bytes per second, the median of three passes; some 30 ms. No task may run meanwhile.
-  double measure();
+  /// Bytes per second of the fastest of several loops (which one it is changes with where the host
+  /// runs us); some 40 ms. No task may run meanwhile.
+  double measure() const;
 
   /// Memory that a probe takes on this machine.
   static std::size_t buffer_bytes(std::uint64_t working_set_bytes);
@@ -32,14 +33,12 @@ class ReadProbe {
     int num_streams = 1;  ///< 1 or 4
     std::int64_t prefetch_bytes = 0;
   };
-  const Loop& loop() const { return loop_; }
 
  private:
-  double pass(const Loop& loop);
+  double pass(const Loop& loop) const;
 
   ThreadPool& pool_;
   Buffer buffer_;
-  Loop loop_;
 };
 
 /// One way of multiplying [rows, in] by a packed [in, columns] from a thread's own caches.

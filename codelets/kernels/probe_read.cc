@@ -99,10 +99,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t huge_page_bytes = std::int64_t{2} << 20;
 
-double median_of_three(double a, double b, double c) {
-  return std::max(std::min(a, b), std::min(std::max(a, b), c));
-}
-
 /// Where the loops' results go, so that they are not optimised away.
 std::atomic<std::uint64_t> sink{0};
 
@@ -128,25 +124,16 @@ ReadProbe::ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes)
     for (std::int64_t i = 0; i < huge_page_bytes / 8; ++i)
       words[i] = static_cast<std::uint64_t>(page + i);
   });
-  constexpr std::array<Loop, 6> loops = {
-      {{1, 0}, {1, 1024}, {1, 4096}, {4, 0}, {4, 1024}, {4, 4096}}};
+}
+
+double ReadProbe::measure() const {
+  constexpr std::array<Loop, 4> loops = {{{1, 0}, {1, 4096}, {4, 0}, {4, 4096}}};
   double best = 0;
-  for (int round = 0; round < 3; ++round) {
-    for (const Loop& loop : loops) {
-      const double rate = pass(loop);
-      if (rate > best) loop_ = loop;
-      best = std::max(best, rate);
-    }
-  }
+  for (const Loop& loop : loops) best = std::max(best, pass(loop));
+  return best;
 }
 
-double ReadProbe::measure() {
-  const double first = pass(loop_);
-  const double second = pass(loop_);
-  return median_of_three(first, second, pass(loop_));
-}
-
-double ReadProbe::pass(const Loop& loop) {
+double ReadProbe::pass(const Loop& loop) const {
   // A few parts a thread, each contiguous; a late thread leaves its share to the others.
   const std::int64_t num_parts = 8 * static_cast<std::int64_t>(pool_.num_threads());
   constexpr std::int64_t quantum = 4096;  // a multiple of what one turn of any loop reads
