@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import environment
-from workload import Description, PeerError, Test
+from workload import Description, PeerError, Test, stored_type
 
 HERE = Path(__file__).resolve().parent
 WORKERS = {"llama.cpp": "run_llama_cpp.py", "transformers": "run_transformers.py", "ctranslate2": "run_ctranslate2.py"}
@@ -37,7 +37,7 @@ class Sluice:
         if not os.access(program, os.X_OK):
             raise PeerError(f"no program {program}; ./run.sh builds it, --sluice says where it is")
         self.command = [str(program), "bench", "--model", str(model), "--threads", str(threads),
-                        "--repeat", "1", "--json"]
+                        "--dtype", stored_type(model), "--repeat", "1", "--json"]
         version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
         self.description = Description(environment.last_line(version.stdout).removeprefix("sluice "), "?", "?")
 

@@ -12,8 +12,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from gguf_model import write_gguf
-from worker import WARM_UP_STEPS, Engine, Options, model_key, random_tokens, serve, stored_type
-from workload import Description, PeerError, Test
+from worker import WARM_UP_STEPS, Engine, Options, model_key, random_tokens, serve
+from workload import Description, PeerError, Test, stored_type
 
 BATCH_TOKENS, UBATCH_TOKENS = 2048, 512  # llama.cpp's defaults: 512 prompt tokens go through the model at once
 KV_CELLS_GRANULE = 256  # a sequence's share of the cache is a multiple of it

@@ -12,8 +12,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from worker import WARM_UP_STEPS, Engine, Options, random_tokens, serve, stored_type
-from workload import Description, Test
+from worker import WARM_UP_STEPS, Engine, Options, random_tokens, serve
+from workload import Description, Test, stored_type
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 FILL_TOKENS = 512  # of the context at once

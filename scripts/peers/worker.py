@@ -21,7 +21,6 @@ from typing import Any, TextIO
 from workload import Description, PeerError, Test
 
 WARM_UP_STEPS = 2
-SHORT_TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,6 @@ def model_key(model: Path) -> str:
     files = sorted([model / "config.json", *model.glob("model*.safetensors")])
     stamp = max(file.stat().st_mtime_ns for file in files)
     return f"{model.resolve().name}-{stamp:x}"
-
-
-def stored_type(model: Path) -> str:
-    """The weights' type, as the folder's config.json names it."""
-    config = json.loads((model / "config.json").read_text())
-    name = config.get("dtype") or config.get("torch_dtype") or "float32"
-    return SHORT_TYPES.get(name, name)
 
 
 def take_stdout() -> TextIO:

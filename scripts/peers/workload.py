@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 NAME = re.compile(r"(pp|tg)([1-9]\d*)(?:@([1-9]\d*))?(?:\+(\d+))?")
+
+SHORT_TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 class PeerError(Exception):
     """Something that is said in one line; the other engines go on."""
+
+
+def stored_type(model: Path) -> str:
+    """The weights' type, as the folder's config.json names it."""
+    config = json.loads((model / "config.json").read_text())
+    name = config.get("dtype") or config.get("torch_dtype") or "float32"
+    return SHORT_TYPES.get(name, name)
 
 
 @dataclass
