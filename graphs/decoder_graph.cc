@@ -169,24 +169,22 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
 void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
   for (const SublayerRange& range : stages_) {
-    submit_stage({.tag = chain.tagged(range, layer),
-                  .shape = chain.shape,
-                  .vectors = model_.vectors(),
-                  .range = range},
-                 {.batch = chain.batch,
-                  .x = chain.x,
-                  .rope = chain.rope,
-                  .vectors = weights.vectors,
-                  .qkv_weight = weights.qkv,
-                  .out_weight = weights.out,
-                  .gate_weight = weights.gate,
-                  .fc1_weight = weights.fc1,
-                  .fc2_weight = weights.fc2,
-                  .slab = kv_.slab(layer),
-                  .q = chain.q,
-                  .scores = chain.scores,
-                  .context = chain.context,
-                  .h = chain.h});
+    submit_stage(
+        {.tag = chain.tagged(range, layer), .shape = chain.shape, .vectors = model_.vectors()},
+        {.batch = chain.batch,
+         .x = chain.x,
+         .rope = chain.rope,
+         .vectors = weights.vectors,
+         .qkv_weight = weights.qkv,
+         .out_weight = weights.out,
+         .gate_weight = weights.gate,
+         .fc1_weight = weights.fc1,
+         .fc2_weight = weights.fc2,
+         .slab = kv_.slab(layer),
+         .q = chain.q,
+         .scores = chain.scores,
+         .context = chain.context,
+         .h = chain.h});
   }
 }
 

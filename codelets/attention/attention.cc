@@ -23,6 +23,10 @@ void submit_attention(const AttentionArgs& args, const AttentionHandles& handles
       {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.out)});
 }
 
+float attention_scale(const DecoderShape& shape) {
+  return 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+}
+
 simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,
                           const BatchSequence& sequence, const std::byte* slab,
                           std::int64_t first_head, std::int64_t num_heads) {
@@ -41,7 +45,7 @@ simd::GroupedQuery query_of(const DecoderShape& shape, const simd::KvHeads& kv,
   return {.kv = kv,
           .group = group,
           .q = q,
-          .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
+          .scale = attention_scale(shape),
           .first_token = simd::first_visible_token(position, shape.sliding_window_tokens),
           .end_token = position + 1};
 }

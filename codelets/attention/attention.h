@@ -35,6 +35,9 @@ struct AttentionHandles {
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 
+/// 1 / sqrt(head_dim)
+float attention_scale(const DecoderShape& shape);
+
 /// The keys and values of one sequence, of `num_heads` KV heads; shared with the split pair.
 simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,
                           const BatchSequence& sequence, const std::byte* slab,

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -16,6 +15,7 @@ constexpr std::int64_t rows_worth_a_tile = 8;
 /// Rows and tokens of a tile.
 constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_tokens = 2 * strip_columns;
+static_assert(tile_tokens <= simd::max_tile_tokens);
 /// Tokens of one sequence that one job reads. Always cut at the same places, so that a row's bits
 /// do not depend on what else there is to do.
 constexpr std::int64_t chunk_tokens = 256;
@@ -284,7 +284,7 @@ class Attention {
                         .columns = columns,
                         .scores = tile.scores,
                         .stride = tile_tokens,
-                        .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
+                        .scale = attention_scale(shape_),
                         .first_position = position_of(job),
                         .first_token = first_token,
                         .sliding_window_tokens = shape_.sliding_window_tokens,

@@ -27,8 +27,6 @@ using Words = hn::Vec<WordTag>;
 
 constexpr std::int64_t lanes() { return static_cast<std::int64_t>(hn::MaxLanes(FloatTag())); }
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-/// Tokens of a tile in a prompt's attention.
-constexpr std::int64_t max_tile_tokens = 128;
 /// Queries whose sums are held in registers at once, over four vectors of the head each.
 constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 

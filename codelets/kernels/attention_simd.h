@@ -85,10 +85,13 @@ void score_row(const GroupedQuery& query, float* scores, void* scratch);
 /// ... and out [head_dim] = softmax(scores) V, in dtype.
 void value_row(const GroupedQuery& query, const float* scores, std::byte* out, void* scratch);
 
+/// Most tokens of a SoftmaxTile.
+constexpr std::int64_t max_tile_tokens = 128;
+
 /// A tile of scores of one head, rows x tokens, on its way through flash attention.
 struct SoftmaxTile {
   std::int64_t rows = 0;
-  std::int64_t columns = 0;       ///< tokens
+  std::int64_t columns = 0;       ///< tokens, whole vectors
   const float* scores = nullptr;  ///< [rows, columns], q k
   std::int64_t stride = 0;        ///< elements between rows of scores and weights
   float scale = 1.0F;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "codelets/runtime/batch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,8 +19,7 @@ constexpr std::int64_t tile_rows = 6;
 constexpr std::int64_t pair_elements = 2 * strip_columns;
 constexpr std::int64_t pair_bytes = pair_elements * 2;
 constexpr std::int64_t lines_per_pair = pair_bytes / 64;
-/// Tokens of a KV page.
-constexpr std::int64_t page_size = 16;
+static_assert(page_tokens == 16, "a KV page's tokens are the lanes of a vector");
 
 /// Two neighbouring elements of a row of A in all lanes.
 [[SLUICE_BF16_TARGET]] inline __m512bh broadcast_pair(const std::uint16_t* a) {
@@ -88,7 +88,7 @@ template <int Queries>
 [[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call,
                                                                  std::int64_t i_first) {
   const std::uint16_t* q = call.q + i_first * call.q_stride;
-  float* scores = call.scores + i_first * page_size;
+  float* scores = call.scores + i_first * page_tokens;
   // Enough independent sums to hide the instruction's latency.
   constexpr int chains = Queries == 1 ? 4 : Queries <= 4 ? 2 : 1;
   __m512 sum[Queries][chains];
@@ -119,14 +119,14 @@ template <int Queries>
   for (int i = 0; i < Queries; ++i) {
     for (int chain = 1; chain < chains; ++chain)
       sum[i][0] = _mm512_add_ps(sum[i][0], sum[i][chain]);
-    _mm512_storeu_ps(scores + i * page_size, sum[i][0]);
+    _mm512_storeu_ps(scores + i * page_tokens, sum[i][0]);
   }
 }
 
 /// Weights as pairs of tokens in bf16, and what they lack.
 struct SplitWeights {
-  alignas(64) std::uint16_t high[page_size];
-  alignas(64) std::uint16_t rest[page_size];
+  alignas(64) std::uint16_t high[page_tokens];
+  alignas(64) std::uint16_t rest[page_tokens];
 };
 
 [[SLUICE_BF16_TARGET]] inline void split(const float* weights, SplitWeights* out) {
@@ -155,7 +155,7 @@ template <int Queries, int Vectors>
       if constexpr (chains == 2) sum[i][j][1] = _mm512_setzero_ps();
     }
   }
-  for (std::int64_t pair = 0; pair < page_size / 2; ++pair) {
+  for (std::int64_t pair = 0; pair < page_tokens / 2; ++pair) {
     if (ahead != nullptr) {
       for (int line = 0; line < Vectors; ++line) {
         _mm_prefetch(ahead + pair * 4 * call.columns + 64 * line, _MM_HINT_T1);
@@ -186,7 +186,7 @@ template <int Queries, int Vectors>
 template <int Queries>
 [[SLUICE_BF16_TARGET]] void add_page_values(const PageValues& call, std::int64_t first) {
   SplitWeights weights[Queries];
-  for (int i = 0; i < Queries; ++i) split(call.weights + (first + i) * page_size, &weights[i]);
+  for (int i = 0; i < Queries; ++i) split(call.weights + (first + i) * page_tokens, &weights[i]);
   const char* ahead = first == 0 ? static_cast<const char*>(call.ahead) : nullptr;
   const auto ahead_of = [&](std::int64_t at) {
     return ahead == nullptr ? nullptr : ahead + 4 * at;

@@ -62,7 +62,7 @@ struct StageOperands {
   std::byte* h = nullptr;
 
   StageOperands(const StageArgs& args, Buffers buffers) {
-    const SublayerRange& range = args.range;
+    const SublayerRange range = args.range();
     if (uses_batch(range)) batch = BatchView(buffers.take<void>());
     x = buffers.take_if<float>(reads_x(range) || updates_x(range));
     rope = buffers.take_if<float>(range.has(Sublayer::qkv) && args.shape.rope);
@@ -89,11 +89,11 @@ struct StageOperands {
               63) /
              64 * 64;
     };
-    const std::size_t q_bytes = bytes(q_of(args.range).inside(), shape.q_size());
+    const std::size_t q_bytes = bytes(q_of(args.range()).inside(), shape.q_size());
     const std::size_t context_bytes =
-        bytes(context_of(args.range).inside(), activation_stride(shape.q_size(), shape.dtype));
+        bytes(context_of(args.range()).inside(), activation_stride(shape.q_size(), shape.dtype));
     const std::size_t h_bytes =
-        bytes(h_of(args.range).inside(), activation_stride(shape.ffn_size, shape.dtype));
+        bytes(h_of(args.range()).inside(), activation_stride(shape.ffn_size, shape.dtype));
     thread_local Workspace scratch;  // the StarPU worker's; the kernels below have another
     std::byte* memory = scratch.reserve(q_bytes + context_bytes + h_bytes);
     if (q_bytes != 0) q = memory;
@@ -104,18 +104,18 @@ struct StageOperands {
 
 void attend(const CpuContext& cpu, const StageArgs& args, const StageOperands& at) {
   const AttentionArgs attention{args.tag, args.shape};
-  if (scores_of(args.range).inside()) {
+  if (scores_of(args.range()).inside()) {
     attention_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.context});
-  } else if (args.range.has(Sublayer::qk)) {
+  } else if (args.range().has(Sublayer::qk)) {
     qk_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.scores});
-  } else if (args.range.has(Sublayer::sv)) {
+  } else if (args.range().has(Sublayer::sv)) {
     sv_cpu(cpu, {&attention, at.batch, at.scores, at.slab, at.context});
   }
 }
 
 void run(const CpuContext& cpu, const StageArgs& args, Buffers buffers) {
   const StageOperands at(args, buffers);
-  const SublayerRange& range = args.range;
+  const SublayerRange range = args.range();
   if (range.has(Sublayer::qkv)) {
     const QkvArgs qkv{args.tag, args.shape, args.vectors};
     qkv_cpu(cpu, {&qkv, at.batch, at.x, at.rope, at.vectors, at.qkv_weight, at.q, at.slab});
@@ -154,7 +154,7 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
 
 void submit_single(const StageArgs& args, const StageHandles& handles) {
   const AttentionArgs attention{args.tag, args.shape};
-  switch (args.range.first) {
+  switch (args.range().first) {
     case Sublayer::qkv:
       return submit_qkv({args.tag, args.shape, args.vectors},
                         {handles.batch, handles.x, handles.rope, handles.vectors,
@@ -174,14 +174,14 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
       return submit_fc2({args.tag, args.shape, args.vectors},
                         {handles.h, handles.vectors, handles.fc2_weight, handles.x});
     default:
-      throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range.first));
+      throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range().first));
   }
 }
 
 }  // namespace
 
 void submit_stage(const StageArgs& args, const StageHandles& handles) {
-  const SublayerRange& range = args.range;
+  const SublayerRange range = args.range();
   if (range.is_single()) return submit_single(args, handles);
   if (range == SublayerRange{Sublayer::qk, Sublayer::sv}) {
     TaskTag tag = args.tag;

@@ -23,10 +23,11 @@ struct SublayerRange {
 /// placement puts neighbours on one device more often than not; the chain of small tasks would cost
 /// a scheduling decision and a wait each).
 struct StageArgs {
-  TaskTag tag;  ///< from tag.sublayer to tag.last_sublayer, the range's
+  TaskTag tag;  ///< its sublayer and last_sublayer name the range
   DecoderShape shape;
   VectorLayout vectors;
-  SublayerRange range;
+
+  SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
 };
 
 /// What the range's sublayers read and write; see each codelet. Values that only sublayers of the

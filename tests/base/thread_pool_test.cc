@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -153,7 +154,13 @@ TEST(ThreadPoolsTest, TwoPoolsRunAtOnce) {
 }
 
 TEST(ThreadPoolsTest, ComeAndGoWithoutWork) {
-  for (int i = 0; i < 10; ++i) ThreadPool pool(cores_for(4));
+  std::atomic<int> started = 0;
+  for (int i = 1; i <= 10; ++i) {
+    {
+      const ThreadPool pool(cores_for(4), [&] { ++started; });
+    }
+    EXPECT_EQ(started, 3 * i);  // all had begun, and were waited for
+  }
 }
 
 TEST(ThreadPoolsTest, NeedACore) { EXPECT_THROW(ThreadPool({}), Error); }
