@@ -110,7 +110,8 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .vocab_size = config.vocab_size,
           .sliding_window_tokens = config.sliding_window_tokens,
           .gated_ffn = config.gated_ffn,
-          .element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
+          .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
+          .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
 }
 
 std::int64_t bench_pages(const BenchTest& test) {

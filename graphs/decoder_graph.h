@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/task.h"
+#include "perfmodels/task.h"
 #include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"

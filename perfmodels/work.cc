@@ -1,8 +1,38 @@
 #include "perfmodels/work.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice {
+
+std::array<double, 5> layer_weight_elements(const ModelDimensions& model) {
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto ffn = static_cast<double>(model.ffn_size);
+  const double q = model.q_size();
+  const double kv = model.kv_size();
+  const auto experts = static_cast<double>(std::max<std::int64_t>(model.num_experts, 1));
+  const double biases = model.gated_ffn ? 0 : 2 * hidden + q + 2 * kv + hidden + ffn + hidden;
+  return {2 * hidden + biases, hidden * (q + 2 * kv), q * hidden,
+          experts * hidden * ffn * (model.gated_ffn ? 2 : 1), experts * ffn * hidden};
+}
+
+double layer_weight_bytes(const ModelDimensions& model) {
+  double elements = 0;
+  for (const double each : layer_weight_elements(model)) elements += each;
+  return model.weight_bytes(elements);
+}
+
+double kv_bytes_per_token(const ModelDimensions& model) {
+  return 2 * model.kv_size() * static_cast<double>(model.kv_element_bytes);
+}
+
+double experts_touched(const ModelDimensions& model, double rows) {
+  if (model.num_experts == 0) return 1;
+  const auto experts = static_cast<double>(model.num_experts);
+  const double missed = 1 - static_cast<double>(model.experts_per_token) / experts;
+  return experts * (1 - std::pow(missed, rows));
+}
+
 namespace {
 
 /// Keys that the rows of one sequence see, summed over the rows: row i sees context + i + 1 of
@@ -39,21 +69,26 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
     kv_tokens += static_cast<double>(visible_tokens(sequence, model.sliding_window_tokens));
   }
   const auto layers = static_cast<double>(model.num_layers);
-  const auto element = static_cast<double>(model.element_bytes);
   const auto hidden = static_cast<double>(model.hidden_size);
   const auto embed = static_cast<double>(model.embed_size);
   const auto ffn = static_cast<double>(model.ffn_size);
-  const auto q = static_cast<double>(model.num_heads * model.head_dim);
-  const auto kv = static_cast<double>(model.num_kv_heads * model.head_dim);
+  const double q = model.q_size();
+  const double kv = model.kv_size();
   const auto product = [&](std::string_view name, double weights, double count) {
-    return StageWork{name, weights * element, 2 * count * weights};
+    return StageWork{name, model.weight_bytes(weights), 2 * count * weights};
+  };
+  const auto ffn_product = [&](std::string_view name, double weights) {
+    const bool dense = model.num_experts == 0;
+    return StageWork{
+        name, model.weight_bytes(weights) * experts_touched(model, rows),
+        2 * rows * weights * (dense ? 1 : static_cast<double>(model.experts_per_token))};
   };
   std::vector<StageWork> stages = {
       product("qkv", layers * hidden * (q + 2 * kv), rows),
-      {"attention", layers * kv_tokens * 2 * kv * element, layers * 4 * q * keys},
+      {"attention", layers * kv_tokens * kv_bytes_per_token(model), layers * 4 * q * keys},
       product("out_proj", layers * q * hidden, rows),
-      product("fc1", layers * hidden * ffn * (model.gated_ffn ? 2 : 1), rows),
-      product("fc2", layers * ffn * hidden, rows)};
+      ffn_product("fc1", layers * hidden * ffn * (model.gated_ffn ? 2 : 1)),
+      ffn_product("fc2", layers * ffn * hidden)};
   const bool projections = model.embed_size != model.hidden_size;
   if (projections) stages.push_back(product("embedding", embed * hidden, rows));
   if (logit_rows > 0) {

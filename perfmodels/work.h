@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -19,8 +20,28 @@ struct ModelDimensions {
   std::int64_t vocab_size = 0;
   std::int64_t sliding_window_tokens = 0;  ///< 0: no window
   bool gated_ffn = true;                   ///< FC1 is two matrices
-  std::int64_t element_bytes = 2;          ///< of weights and KV
+  std::int64_t num_experts = 0;            ///< 0: one FFN; else a mixture of experts
+  std::int64_t experts_per_token = 0;      ///< that a token's row goes through
+  /// Of a weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's group-wise
+  /// quantisation, HeLM section IV-B), which are widened before they are used.
+  double weight_bits = 16;
+  std::int64_t kv_element_bytes = 2;
+
+  double q_size() const { return static_cast<double>(num_heads * head_dim); }
+  double kv_size() const { return static_cast<double>(num_kv_heads * head_dim); }
+  double weight_bytes(double elements) const { return elements * weight_bits / 8; }
 };
+
+/// Elements of a layer's weights by WeightKind's order: vectors, qkv, out_proj, fc1 with the gate,
+/// fc2; all experts. Vectors are counted as two norms and, without a gate (OPT), all biases.
+std::array<double, 5> layer_weight_elements(const ModelDimensions& model);
+/// Bytes of one layer's weights.
+double layer_weight_bytes(const ModelDimensions& model);
+/// Bytes that one token's K and V take in one layer.
+double kv_bytes_per_token(const ModelDimensions& model);
+/// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
+/// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
+double experts_touched(const ModelDimensions& model, double rows);
 
 /// One sequence's part of an iteration.
 struct SequenceWork {

@@ -13,7 +13,7 @@
 #include "base/dtype.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/runtime.h"
-#include "codelets/runtime/task.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
 

@@ -30,7 +30,7 @@ const ModelDimensions gqa = {.num_layers = 2,
                              .vocab_size = 32,
                              .sliding_window_tokens = 0,
                              .gated_ffn = true,
-                             .element_bytes = 2};
+                             .kv_element_bytes = 2};
 
 TEST(IterationWorkTest, PrefillOfAGroupedQueryGatedShape) {
   // 3 rows behind 2 cached tokens: they see 3 + 4 + 5 = 12 keys, and read K and V of 5 tokens.
@@ -67,7 +67,7 @@ const ModelDimensions opt = {.num_layers = 1,
                              .vocab_size = 100,
                              .sliding_window_tokens = 0,
                              .gated_ffn = false,
-                             .element_bytes = 2};
+                             .kv_element_bytes = 2};
 
 TEST(IterationWorkTest, PrefillOfAnOptShapeIsLiasTable1ButForTheMask) {
   // B = 2 sequences of L = 5 tokens: BL = 10, d^2 = 256. LIA's attention computes all L^2 = 25

@@ -20,15 +20,22 @@ enum class Sublayer : std::uint8_t {
 
 enum class Phase : std::uint8_t { prefill, decode };
 
+/// What computes. The values are LIA's p (section 5.1): 1 = CPU, 0 = GPU.
+enum class Device : std::uint8_t { gpu = 0, cpu = 1 };
+
+/// Where data lives: GPU memory, the CPUs' memory, memory behind CXL, a disk.
+enum class Tier : std::uint8_t { hbm, ddr, cxl, disk };
+
 /// What a task is for; the first member of every codelet's argument struct, so that a scheduling
 /// policy finds it at `task->cl_arg`.
 struct TaskTag {
-  static constexpr std::uint32_t expected_magic = 0x51a1ce01;
+  static constexpr std::uint32_t expected_magic = 0x51a1ce02;
   std::uint32_t magic = expected_magic;
   std::int32_t layer = -1;  ///< -1 outside of the layers
   Sublayer sublayer = Sublayer::embedding;
   Sublayer last_sublayer = Sublayer::embedding;  ///< of a stage; of any other task the same one
   Phase phase = Phase::prefill;
+  Device device = Device::cpu;  ///< where the policy's placement wants it
   std::int16_t sub_batch = 0;
   std::int64_t iteration = 0;
   std::int64_t num_tokens = 0;  ///< rows that this task computes

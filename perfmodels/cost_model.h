@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+
+#include "perfmodels/placement.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// What one sub-batch computes in one iteration: `batch` sequences of `rows` new tokens each, that
+/// see `context` tokens each, the new ones included (a mean, where they differ). LIA's B and L:
+/// prefill is {B, L, L}, decode {B, 1, L}.
+struct BatchShape {
+  Phase phase = Phase::decode;
+  std::int64_t batch = 1;
+  std::int64_t rows = 1;
+  std::int64_t context = 1;
+
+  std::int64_t total_rows() const { return batch * rows; }
+  static BatchShape prefill(std::int64_t batch, std::int64_t tokens) {
+    return {Phase::prefill, batch, tokens, tokens};
+  }
+  static BatchShape decode(std::int64_t batch, std::int64_t context) {
+    return {Phase::decode, batch, 1, context};
+  }
+};
+
+/// How long things take on one machine for one model. The only place that knows: policies, StarPU's
+/// performance models, `plan` and the simulator ask it. Two sources stand behind it: a profile
+/// (AnalyticModel) and measurements (`sluice calibrate`).
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+
+  virtual const ModelDimensions& model() const = 0;
+  virtual bool has(Device device) const = 0;
+  /// Bytes that may be used of a tier; 0 where the machine has none.
+  virtual std::uint64_t capacity_bytes(Tier tier) const = 0;
+
+  /// Seconds that one sublayer of one layer takes on a device that the machine has, with its
+  /// operands in the memory where that device computes; `weights` names the tier that a CPU reads
+  /// the weight (or, for sublayers 2 and 3, the KV) from, DDR or CXL. LIA equation 8 by its
+  /// meaning.
+  virtual double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                           Tier operand) const = 0;
+  double compute_s(Device device, Sublayer sublayer, const BatchShape& shape) const {
+    return compute_s(device, sublayer, shape, own_tier(device));
+  }
+  /// Seconds for the LM head's `logit_rows` rows on a device, its weight in the device's memory.
+  virtual double lm_head_s(Device device, std::int64_t logit_rows) const = 0;
+
+  /// Seconds that `bytes` take from one tier to another with nothing else on the way. 0 when both
+  /// are the same.
+  virtual double transfer_s(Tier from, Tier to, double bytes) const = 0;
+
+  /// Seconds that the task system adds to each task on a device.
+  virtual double task_overhead_s(Device device) const = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,226 @@
+#include "perfmodels/layer_cost.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace sluice {
+namespace {
+
+constexpr double activation_bytes = 2;
+
+std::size_t index_of(Sublayer sublayer) { return static_cast<std::size_t>(sublayer) - 1; }
+
+Device other(Device device) { return device == Device::gpu ? Device::cpu : Device::gpu; }
+
+/// Seconds that an operand takes from its home to a device.
+double load_s(const CostModel& costs, Tier home, Device device, double bytes) {
+  if (reader_of(home) == device) return 0;
+  return costs.transfer_s(home, own_tier(device), bytes);
+}
+
+/// Seconds between the devices' memories, in the direction to `device`.
+double cross_s(const CostModel& costs, Device device, double bytes) {
+  return costs.transfer_s(own_tier(other(device)), own_tier(device), bytes);
+}
+
+bool both_devices(const CostModel& costs) {
+  return costs.has(Device::gpu) && costs.has(Device::cpu);
+}
+
+/// Every term of the equations for one layer, so that each of 64 placements costs only additions.
+class Layer {
+ public:
+  Layer(const CostModel& costs, const BatchShape& shape, const LayerHomes& homes)
+      : costs_(costs), shape_(shape), homes_(homes), prefill_(shape.phase == Phase::prefill) {
+    const ModelDimensions& model = costs.model();
+    const auto tokens = static_cast<double>(shape.total_rows());
+    residual_bytes_ = activation_bytes * tokens * static_cast<double>(model.hidden_size);
+    score_bytes_ = activation_bytes * tokens * static_cast<double>(model.num_heads) *
+                   static_cast<double>(shape.context);
+    new_kv_bytes_ = tokens * kv_bytes_per_token(model);
+    for (const Sublayer sublayer : layer_sublayers)
+      work_[index_of(sublayer)] = sublayer_work(model, sublayer, shape);
+    for (const Device device : {Device::gpu, Device::cpu}) {
+      if (costs.has(device)) fill(device);
+    }
+  }
+
+  LayerCost cost(const Placement& p) const {
+    LayerCost cost;
+    cost.placement = p;
+    Device before = p[Sublayer::fc2];
+    for (const Sublayer sublayer : layer_sublayers) {
+      const std::size_t i = index_of(sublayer);
+      const Device device = p[sublayer];
+      const std::size_t d = static_cast<std::size_t>(device);
+      SublayerCost& here = cost.sublayers[i];
+      here.compute_s = compute_s_[i][d];
+      if (device != before) here.load_s += load_x_s_[i][d];
+      here.load_s += attends(sublayer) && prefill_ ? fresh_kv_s(p, sublayer) : load_y_s_[i][d];
+      if (sublayer == Sublayer::out_proj && device != p[Sublayer::qkv])
+        here.load_s += residual_s_[d];
+      if (sublayer == Sublayer::fc2 && device != p[Sublayer::out_proj])
+        here.load_s += residual_s_[d];
+      if (sublayer == Sublayer::qkv) here.store_s = store_kv_s_[d];
+      before = device;
+    }
+    return cost;
+  }
+
+ private:
+  static bool attends(Sublayer sublayer) {
+    return sublayer == Sublayer::qk || sublayer == Sublayer::sv;
+  }
+
+  double fresh_kv_s(const Placement& p, Sublayer sublayer) const {
+    const Device device = p[sublayer];
+    if (device == p[Sublayer::qkv]) return 0;
+    return fresh_kv_s_[static_cast<std::size_t>(device)];
+  }
+
+  void fill(Device device) {
+    const std::size_t d = static_cast<std::size_t>(device);
+    const bool crossing = both_devices(costs_);
+    for (const Sublayer sublayer : layer_sublayers) {
+      const std::size_t i = index_of(sublayer);
+      const std::optional<WeightKind> weight = weight_of(sublayer);
+      const Tier home = weight ? homes_[*weight] : homes_.kv;
+      // What comes from elsewhere is computed on where it has arrived.
+      const Tier operand = reader_of(home) == device ? home : own_tier(device);
+      compute_s_[i][d] =
+          costs_.compute_s(device, sublayer, shape_, operand) + costs_.task_overhead_s(device);
+      if (reader_of(home) != device)
+        load_y_s_[i][d] = load_s(costs_, home, device, work_[i].y_bytes);
+      const double x_bytes = sublayer == Sublayer::sv ? score_bytes_ : work_[i].x_bytes;
+      if (crossing) load_x_s_[i][d] = cross_s(costs_, device, x_bytes);
+    }
+    if (crossing) {
+      residual_s_[d] = cross_s(costs_, device, residual_bytes_);
+      fresh_kv_s_[d] = cross_s(costs_, device, new_kv_bytes_ / 2);
+    }
+    if (reader_of(homes_.kv) != device)
+      store_kv_s_[d] = costs_.transfer_s(own_tier(device), homes_.kv, new_kv_bytes_);
+  }
+
+  using ByDevice = std::array<double, 2>;
+  const CostModel& costs_;
+  const BatchShape& shape_;
+  const LayerHomes& homes_;
+  bool prefill_;
+  double residual_bytes_ = 0;
+  double score_bytes_ = 0;
+  double new_kv_bytes_ = 0;
+  std::array<SublayerWork, 6> work_{};
+  std::array<ByDevice, 6> compute_s_{};
+  std::array<ByDevice, 6> load_x_s_{};  ///< to a device, from the other one
+  std::array<ByDevice, 6> load_y_s_{};  ///< from home
+  ByDevice residual_s_{};
+  ByDevice fresh_kv_s_{};  ///< K or V that sublayer 1 has just made on the other device
+  ByDevice store_kv_s_{};
+};
+
+int changes(const Placement& p) {
+  int count = 0;
+  Device before = p[Sublayer::fc2];
+  for (const Sublayer sublayer : layer_sublayers) {
+    count += p[sublayer] != before ? 1 : 0;
+    before = p[sublayer];
+  }
+  return count;
+}
+
+}  // namespace
+
+SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
+                           const BatchShape& shape) {
+  const auto rows = static_cast<double>(shape.total_rows());
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto ffn = static_cast<double>(model.ffn_size);
+  const double q = model.q_size();
+  const double kv = model.kv_size();
+  const auto product = [&](double inputs, double outputs) {
+    const double weights = inputs * outputs;
+    return SublayerWork{activation_bytes * rows * inputs, model.weight_bytes(weights),
+                        2 * rows * weights};
+  };
+  const auto of_experts = [&](SublayerWork work) {
+    work.y_bytes *= experts_touched(model, rows);
+    if (model.num_experts > 0) work.flops *= static_cast<double>(model.experts_per_token);
+    return work;
+  };
+  switch (sublayer) {
+    case Sublayer::qkv:
+      return product(hidden, q + 2 * kv);
+    case Sublayer::qk:
+    case Sublayer::sv: {
+      const auto context = static_cast<double>(shape.context);
+      return {activation_bytes * rows * q,
+              static_cast<double>(shape.batch) * context * kv_bytes_per_token(model) / 2,
+              2 * rows * context * q};
+    }
+    case Sublayer::out_proj:
+      return product(q, hidden);
+    case Sublayer::fc1:
+      return of_experts(product(hidden, ffn * (model.gated_ffn ? 2 : 1)));
+    case Sublayer::fc2:
+      return of_experts(product(ffn, hidden));
+    default:
+      return {};
+  }
+}
+
+double LayerCost::load_s() const {
+  double sum = 0;
+  for (const SublayerCost& sublayer : sublayers) sum += sublayer.load_s;
+  return sum;
+}
+
+double LayerCost::compute_s(Device device) const {
+  double sum = 0;
+  for (const Sublayer sublayer : layer_sublayers) {
+    if (placement[sublayer] == device) sum += sublayers[index_of(sublayer)].compute_s;
+  }
+  return sum;
+}
+
+double LayerCost::store_s() const {
+  double sum = 0;
+  for (const SublayerCost& sublayer : sublayers) sum += sublayer.store_s;
+  return sum;
+}
+
+double LayerCost::sum_s() const {
+  double sum = 0;
+  for (const SublayerCost& sublayer : sublayers) sum += sublayer.total_s();
+  return sum;
+}
+
+double LayerCost::overlapped_s() const {
+  return std::max({load_s(), store_s(), compute_s(Device::gpu) + compute_s(Device::cpu)});
+}
+
+LayerCost layer_cost(const CostModel& costs, const Placement& placement, const BatchShape& shape,
+                     const LayerHomes& homes) {
+  return Layer(costs, shape, homes).cost(placement);
+}
+
+LayerCost best_placement(const CostModel& costs, const BatchShape& shape, const LayerHomes& homes,
+                         Overlap overlap) {
+  const Layer layer(costs, shape, homes);
+  LayerCost best;
+  double best_s = std::numeric_limits<double>::infinity();
+  for (unsigned bits = 0; bits < num_placements; ++bits) {
+    const Placement placement = Placement::from_bits(bits);
+    if (placement.uses(Device::gpu) && !costs.has(Device::gpu)) continue;
+    if (placement.uses(Device::cpu) && !costs.has(Device::cpu)) continue;
+    const LayerCost cost = layer.cost(placement);
+    const double seconds = overlap == Overlap::none ? cost.sum_s() : cost.overlapped_s();
+    if (seconds < best_s || (seconds == best_s && changes(placement) < changes(best.placement))) {
+      best = cost;
+      best_s = seconds;
+    }
+  }
+  return best;
+}
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+
+#include "perfmodels/cost_model.h"
+#include "perfmodels/placement.h"
+
+namespace sluice {
+
+/// LIA Table 1 for one sublayer, with heads that share KV, a gated FFN and experts. Activations are
+/// 16 bits. T = batch x rows; D_X and D_Y of the table:
+///   qkv       x 2 T hidden   y weight   2 T hidden (q + 2 kv) FLOP
+///   qk, sv    x 2 T q        y 2 batch context kv (K, or V)   2 T context q FLOP: as the table, no
+///                            credit for causal masking
+///   out_proj  x 2 T q        y weight   2 T q hidden
+///   fc1       x 2 T hidden   y weights of the experts touched   2 T hidden ffn (twice if gated)
+///   fc2       x 2 T ffn      y the same   2 T ffn hidden
+struct SublayerWork {
+  double x_bytes = 0;
+  double y_bytes = 0;
+  double flops = 0;
+};
+SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
+                           const BatchShape& shape);
+
+/// Seconds of one sublayer (LIA equation 2).
+struct SublayerCost {
+  double load_s = 0;     ///< operands that must cross to the device: equations 3 to 7
+  double compute_s = 0;  ///< equation 8, and the task's overhead
+  double store_s = 0;    ///< new KV that must cross to its home: equation 9
+  double total_s() const { return load_s + compute_s + store_s; }
+};
+
+struct LayerCost {
+  Placement placement{Device::cpu};
+  std::array<SublayerCost, 6> sublayers{};
+
+  double load_s() const;
+  double compute_s(Device device) const;
+  double store_s() const;
+  /// Equation 2: nothing overlaps.
+  double sum_s() const;
+  /// Transfers run beside computation (Optimization-2): the longest of loads, stores, and all
+  /// computation, which is a chain.
+  double overlapped_s() const;
+};
+
+/// What one decoder layer costs under a placement (LIA equations 2 to 9, read by their meaning: an
+/// operand crosses when it is not where the sublayer runs). Deviations from the printed equations:
+/// a weight or KV crosses to the device that its home tier does not belong to, so a resident layer
+/// loads nothing (5); equation 6's residual is 2 T hidden bytes for both sublayers; where p2 != p3
+/// the scores, 2 T heads context bytes, cross instead of Table 1's d-sized operand (4). p0 = p6.
+/// Devices that the placement uses must exist.
+LayerCost layer_cost(const CostModel& costs, const Placement& placement, const BatchShape& shape,
+                     const LayerHomes& homes);
+
+enum class Overlap : std::uint8_t { none, transfers };
+
+/// Equation 1: the cheapest of all placements on the devices that exist, by sum_s() or by
+/// overlapped_s(). Of equally cheap ones the one with fewer changes of device, then the first.
+LayerCost best_placement(const CostModel& costs, const BatchShape& shape, const LayerHomes& homes,
+                         Overlap overlap);
+
+}  // namespace sluice

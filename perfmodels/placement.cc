@@ -1,0 +1,97 @@
+#include "perfmodels/placement.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+std::optional<Placement> Placement::parse(std::string_view text) {
+  if (text.size() != 6) return std::nullopt;
+  Placement placement(Device::gpu);
+  for (std::size_t i = 0; i < 6; ++i) {
+    if (text[i] != '0' && text[i] != '1') return std::nullopt;
+    placement.devices_[i] = text[i] == '1' ? Device::cpu : Device::gpu;
+  }
+  return placement;
+}
+
+bool Placement::uses(Device device) const {
+  return std::find(devices_.begin(), devices_.end(), device) != devices_.end();
+}
+
+std::string Placement::to_string() const {
+  std::string text;
+  for (const Device device : devices_) text += device == Device::cpu ? '1' : '0';
+  return text;
+}
+
+std::string_view to_string(Device device) { return device == Device::gpu ? "gpu" : "cpu"; }
+
+std::string_view to_string(Tier tier) {
+  switch (tier) {
+    case Tier::hbm:
+      return "hbm";
+    case Tier::ddr:
+      return "ddr";
+    case Tier::cxl:
+      return "cxl";
+    case Tier::disk:
+      return "disk";
+  }
+  return "?";
+}
+
+std::string_view to_string(Phase phase) { return phase == Phase::prefill ? "prefill" : "decode"; }
+
+std::string_view to_string(Sublayer sublayer) {
+  switch (sublayer) {
+    case Sublayer::embedding:
+      return "embedding";
+    case Sublayer::qkv:
+      return "qkv";
+    case Sublayer::qk:
+      return "qk";
+    case Sublayer::sv:
+      return "sv";
+    case Sublayer::out_proj:
+      return "out_proj";
+    case Sublayer::fc1:
+      return "fc1";
+    case Sublayer::fc2:
+      return "fc2";
+    case Sublayer::attention:
+      return "attention";
+    case Sublayer::lm_head:
+      return "lm_head";
+    case Sublayer::sampling:
+      return "sampling";
+  }
+  return "?";
+}
+
+std::optional<Tier> parse_tier(std::string_view text) {
+  for (const Tier tier : all_tiers) {
+    if (to_string(tier) == text) return tier;
+  }
+  return std::nullopt;
+}
+
+bool LayerHomes::resident() const {
+  return std::all_of(weights.begin(), weights.end(), [](Tier tier) { return tier == Tier::hbm; });
+}
+
+std::optional<WeightKind> weight_of(Sublayer sublayer) {
+  switch (sublayer) {
+    case Sublayer::qkv:
+      return WeightKind::qkv;
+    case Sublayer::out_proj:
+      return WeightKind::out_proj;
+    case Sublayer::fc1:
+      return WeightKind::fc1;
+    case Sublayer::fc2:
+      return WeightKind::fc2;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace sluice

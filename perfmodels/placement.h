@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+inline constexpr std::array<Sublayer, 6> layer_sublayers = {
+    Sublayer::qkv, Sublayer::qk, Sublayer::sv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2};
+
+/// Where each of a layer's six sublayers runs: LIA's vector p (section 5.1).
+class Placement {
+ public:
+  /// All six on one device.
+  constexpr explicit Placement(Device device) { devices_.fill(device); }
+  /// Bit i - 1 of `bits` is p_i.
+  static constexpr Placement from_bits(unsigned bits) {
+    Placement placement(Device::gpu);
+    for (std::size_t i = 0; i < 6; ++i) placement.devices_[i] = static_cast<Device>(bits >> i & 1U);
+    return placement;
+  }
+  /// Six digits, p1 first, 1 = CPU: "011000". Nothing when `text` is anything else.
+  static std::optional<Placement> parse(std::string_view text);
+
+  /// `sublayer` is one of LIA's six.
+  constexpr Device operator[](Sublayer sublayer) const {
+    return devices_[static_cast<std::size_t>(sublayer) - 1];
+  }
+  constexpr Device& operator[](Sublayer sublayer) {
+    return devices_[static_cast<std::size_t>(sublayer) - 1];
+  }
+  bool uses(Device device) const;
+  std::string to_string() const;
+  constexpr bool operator==(const Placement&) const = default;
+
+ private:
+  std::array<Device, 6> devices_;
+};
+
+inline constexpr std::size_t num_placements = 64;
+
+/// "gpu", "cpu"; "hbm", "ddr", "cxl", "disk"; "prefill", "decode"; "qkv", "qk", "sv", "out_proj",
+/// "fc1", "fc2", ...
+std::string_view to_string(Device device);
+std::string_view to_string(Tier tier);
+std::string_view to_string(Phase phase);
+std::string_view to_string(Sublayer sublayer);
+
+inline constexpr std::array<Tier, 4> all_tiers = {Tier::hbm, Tier::ddr, Tier::cxl, Tier::disk};
+std::optional<Tier> parse_tier(std::string_view text);
+
+/// A layer's weights, as they are placed: each lives on one tier as a whole. `fc1` includes the
+/// gate of a gated FFN, `vectors` are norms and biases.
+enum class WeightKind : std::uint8_t { vectors, qkv, out_proj, fc1, fc2 };
+inline constexpr std::array<WeightKind, 5> layer_weight_kinds = {
+    WeightKind::vectors, WeightKind::qkv, WeightKind::out_proj, WeightKind::fc1, WeightKind::fc2};
+
+/// Where one layer's data lives.
+struct LayerHomes {
+  std::array<Tier, 5> weights{};  ///< by WeightKind
+  Tier kv = Tier::ddr;            ///< of new requests' KV
+
+  static LayerHomes all(Tier weights_tier, Tier kv_tier) {
+    LayerHomes homes;
+    homes.weights.fill(weights_tier);
+    homes.kv = kv_tier;
+    return homes;
+  }
+  Tier operator[](WeightKind kind) const { return weights[static_cast<std::size_t>(kind)]; }
+  Tier& operator[](WeightKind kind) { return weights[static_cast<std::size_t>(kind)]; }
+  /// All weights in HBM: a resident layer.
+  bool resident() const;
+  bool operator==(const LayerHomes&) const = default;
+};
+
+/// The weight that one of LIA's six sublayers multiplies with; nothing for 2 and 3.
+std::optional<WeightKind> weight_of(Sublayer sublayer);
+
+/// The memory that a device computes in.
+constexpr Tier own_tier(Device device) { return device == Device::gpu ? Tier::hbm : Tier::ddr; }
+/// The device that reads a tier without a transfer: the GPU its HBM, the CPU DDR and CXL. Nothing
+/// for a disk.
+constexpr std::optional<Device> reader_of(Tier tier) {
+  if (tier == Tier::hbm) return Device::gpu;
+  if (tier == Tier::disk) return std::nullopt;
+  return Device::cpu;
+}
+
+}  // namespace sluice

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "perfmodels/cost_model.h"
+#include "perfmodels/placement.h"
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+/// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
+/// nobody took is an error of the user's, reported by the loader.
+class PolicyOptions {
+ public:
+  PolicyOptions() = default;
+  explicit PolicyOptions(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+
+  /// The value of `key`, or `fallback`; `key` counts as known from then on.
+  std::string take(const std::string& key, const std::string& fallback) {
+    known_.push_back(key);
+    const auto found = values_.find(key);
+    return found == values_.end() ? fallback : found->second;
+  }
+  /// Keys that were given and that nobody has asked for.
+  std::vector<std::string> unknown() const;
+  const std::vector<std::string>& known() const { return known_; }
+
+ private:
+  std::map<std::string, std::string> values_;
+  std::vector<std::string> known_;
+};
+
+/// What a run is for, as far as it is known beforehand.
+struct Workload {
+  std::int64_t batch = 1;
+  std::int64_t input_tokens = 512;
+  std::int64_t output_tokens = 128;
+};
+
+/// Where everything lives that lives for the whole run.
+struct MemoryPlan {
+  std::vector<LayerHomes> layers;
+  Tier embedding = Tier::ddr;
+  Tier lm_head = Tier::ddr;
+};
+
+/// How the tasks of one phase follow each other.
+struct Pipeline {
+  /// The batch is cut into so many parts, layer by layer; while one computes, the next one's values
+  /// move (LIA Optimization-2 in prefill, FlexGen's block). 1: the whole batch at once.
+  std::int64_t mini_batches = 1;
+  /// Weights and values move beside computation. Off: everything waits for everything.
+  bool overlap = true;
+};
+
+/// A request that runs, as a policy sees it.
+struct RequestView {
+  std::int64_t id = 0;
+  std::int64_t prompt_tokens_left = 0;  ///< 0: it decodes
+  std::int64_t context_tokens = 0;      ///< tokens in its KV cache
+  Tier kv = Tier::ddr;                  ///< where its KV lives, wholly (NEO section 3.1)
+};
+
+/// Requests that share a chain of tasks in an iteration.
+struct SubBatchPlan {
+  std::vector<std::int64_t> requests;  ///< ids
+};
+
+/// What one iteration runs. A request that is in no sub-batch waits for a later iteration.
+struct IterationPlan {
+  std::vector<SubBatchPlan> sub_batches;
+};
+
+/// Decides, before tasks exist, what lives where and runs where. One is made for a run; all calls
+/// come from the thread that submits, in this order:
+///
+/// | call           | when                                                              | default |
+/// |----------------|-------------------------------------------------------------------|---------|
+/// | configure      | once, before anything else                                        | keeps
+/// nothing | | start          | once, when model, machine and workload are known; `plan` calls it
+/// for each point | stores them | | plan_memory    | once, after start, before any weight is loaded
+/// | all weights and KV in DDR, in HBM without a CPU | | pipeline       | once a phase, after
+/// plan_memory                                   | whole batch, overlapping | | place          |
+/// for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's
+/// equation 1 | | plan_iteration | before each iteration | all requests in one sub-batch |
+///
+/// A policy overrides what it cares about. It may throw std::runtime_error with one line that says
+/// what it cannot do and which knob to turn.
+class Policy {
+ public:
+  Policy() = default;
+  virtual ~Policy() = default;
+  Policy(const Policy&) = delete;
+  Policy& operator=(const Policy&) = delete;
+
+  virtual void configure(PolicyOptions& options);
+  /// `costs` outlives the policy's next start().
+  virtual void start(const CostModel& costs, const Workload& workload);
+  virtual MemoryPlan plan_memory();
+  virtual Pipeline pipeline(Phase phase);
+  /// p of one layer, given where its data lives.
+  virtual Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
+  virtual IterationPlan plan_iteration(const std::vector<RequestView>& requests);
+
+ protected:
+  const CostModel& costs() const { return *costs_; }
+  const Workload& workload() const { return workload_; }
+  const ModelDimensions& model() const { return costs_->model(); }
+
+ private:
+  const CostModel* costs_ = nullptr;
+  Workload workload_;
+};
+
+}  // namespace sluice
