@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "codelets/runtime/batch.h"
-#include "perfmodels/task.h"
 #include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
 

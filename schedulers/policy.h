@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "perfmodels/cost_model.h"
+#include "perfmodels/footprint.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
+#include "perfmodels/timeline.h"
 
 namespace sluice {
 
@@ -32,29 +34,6 @@ class PolicyOptions {
  private:
   std::map<std::string, std::string> values_;
   std::vector<std::string> known_;
-};
-
-/// What a run is for, as far as it is known beforehand.
-struct Workload {
-  std::int64_t batch = 1;
-  std::int64_t input_tokens = 512;
-  std::int64_t output_tokens = 128;
-};
-
-/// Where everything lives that lives for the whole run.
-struct MemoryPlan {
-  std::vector<LayerHomes> layers;
-  Tier embedding = Tier::ddr;
-  Tier lm_head = Tier::ddr;
-};
-
-/// How the tasks of one phase follow each other.
-struct Pipeline {
-  /// The batch is cut into so many parts, layer by layer; while one computes, the next one's values
-  /// move (LIA Optimization-2 in prefill, FlexGen's block). 1: the whole batch at once.
-  std::int64_t mini_batches = 1;
-  /// Weights and values move beside computation. Off: everything waits for everything.
-  bool overlap = true;
 };
 
 /// A request that runs, as a policy sees it.
