@@ -92,7 +92,7 @@ void read_sweep(const CommandLine& line, Settings& settings) {
   if (line.given("plot")) {
     if (!settings.sweep) throw UsageError("--plot needs --sweep");
     settings.plot = line.get<std::string>("plot");
-    plot_format("plot", *settings.plot);
+    picture_format("plot", *settings.plot);
   }
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
@@ -285,7 +285,7 @@ int run_sweep(const Settings& settings, DType dtype, const Model& model,
   std::cout << format_sweep(settings.format, model.name, dtype, runtime.num_threads(), points);
   if (settings.plot) {
     write_file(*settings.plot, draw_plots(sweep_plots(model.name, dtype, points),
-                                          plot_format("plot", *settings.plot)));
+                                          picture_format("plot", *settings.plot)));
   }
   return 0;
 }

@@ -63,9 +63,9 @@ OutputFormat read_format(const CommandLine& line) {
   return asked.empty() ? OutputFormat::table : asked.front();
 }
 
-PlotFormat plot_format(const std::string& option, const std::string& path) {
-  if (path.ends_with(".svg")) return PlotFormat::svg;
-  if (path.ends_with(".png")) return PlotFormat::png;
+PictureFormat picture_format(const std::string& option, const std::string& path) {
+  if (path.ends_with(".svg")) return PictureFormat::svg;
+  if (path.ends_with(".png")) return PictureFormat::png;
   throw UsageError("--{} {}: expected a file that ends in .svg or .png", option, path);
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/command_line.h"
-#include "engine/plot.h"
+#include "engine/picture.h"
 #include "engine/tables.h"
 
 namespace sluice {
@@ -22,6 +22,6 @@ std::vector<std::int64_t> read_list(const CommandLine& line, const std::string& 
 std::vector<std::string> read_words(const CommandLine& line, const std::string& name);
 
 /// By the end of a file's name. Throws UsageError that names `option`.
-PlotFormat plot_format(const std::string& option, const std::string& path);
+PictureFormat picture_format(const std::string& option, const std::string& path);
 
 }  // namespace sluice
