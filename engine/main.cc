@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "engine/command_line.h"
 #include "engine/interrupt.h"
 

@@ -2,8 +2,9 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "perfmodels/cost_model.h"
@@ -11,6 +12,10 @@
 #include "perfmodels/task.h"
 
 namespace sluice {
+
+/// Raised whenever something in this header, in plugin.h or in perfmodels/ changes that a policy's
+/// shared object was compiled with. The loader takes no other number.
+inline constexpr std::uint32_t policy_api_version = 1;
 
 /// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
 /// nobody took is an error of the user's, reported by the loader.
@@ -27,6 +32,7 @@ class PolicyOptions {
   }
   /// Keys that were given and that nobody has asked for.
   std::vector<std::string> unknown() const;
+  /// Keys that were asked for, in the order of asking.
   const std::vector<std::string>& known() const { return known_; }
 
  private:
@@ -75,21 +81,22 @@ struct IterationPlan {
   std::vector<SubBatchPlan> sub_batches;
 };
 
+// clang-format off
 /// Decides, before tasks exist, what lives where and runs where. One is made for a run; all calls
 /// come from the thread that submits, in this order:
 ///
-/// | call           | when                                                              | default |
-/// |----------------|-------------------------------------------------------------------|---------|
-/// | configure      | once, before anything else                                        | keeps
-/// nothing | | start          | once, when model, machine and workload are known; `plan` calls it
-/// for each point | stores them | | plan_memory    | once, after start, before any weight is loaded
-/// | all weights and KV in DDR, in HBM without a CPU | | pipeline       | once a phase, after
-/// plan_memory                                   | whole batch, overlapping | | place          |
-/// for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's
-/// equation 1 | | plan_iteration | before each iteration | all requests in one sub-batch |
+/// | call           | when                                                                             | default                                          |
+/// |----------------|----------------------------------------------------------------------------------|--------------------------------------------------|
+/// | configure      | once, before anything else                                                       | keeps nothing                                    |
+/// | start          | once, when model, machine and workload are known; `plan` calls it for each point | stores them                                      |
+/// | plan_memory    | once, after start, before any weight is loaded                                   | weights and KV in DDR, in HBM without a CPU      |
+/// | pipeline       | once a phase, after plan_memory                                                  | whole batch, overlapping                         |
+/// | plan_iteration | before each iteration                                                            | all requests in one sub-batch                    |
+/// | place          | for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's equation 1, transfers beside computation   |
 ///
 /// A policy overrides what it cares about. It may throw std::runtime_error with one line that says
 /// what it cannot do and which knob to turn.
+// clang-format on
 class Policy {
  public:
   Policy() = default;
@@ -112,8 +119,16 @@ class Policy {
   const ModelDimensions& model() const { return costs_->model(); }
 
  private:
+  /// The last answer of place(): neighbouring layers mostly ask the same.
+  struct Placed {
+    BatchShape shape;
+    LayerHomes homes;
+    Placement placement{Device::cpu};
+  };
+
   const CostModel* costs_ = nullptr;
   Workload workload_;
+  std::optional<Placed> placed_;
 };
 
 }  // namespace sluice
