@@ -19,6 +19,7 @@ const Environment& environment() {
     return Environment{
         .log_level = variable("SLUICE_LOG", "warn"),
         .cache_dir = variable("SLUICE_CACHE", variable("XDG_CACHE_HOME", home_cache) + "/sluice"),
+        .policy_path = variable("SLUICE_POLICY_PATH", ""),
     };
   }();
   return instance;

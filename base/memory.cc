@@ -80,6 +80,11 @@ std::uint64_t available_memory_bytes() {
   return available;
 }
 
+std::uint64_t total_memory_bytes() {
+  return proc_field("/proc/meminfo", "MemTotal")
+      .value_or(std::numeric_limits<std::uint64_t>::max());
+}
+
 std::uint64_t peak_resident_bytes() { return proc_field("/proc/self/status", "VmHWM").value_or(0); }
 
 std::uint64_t anonymous_resident_bytes() {

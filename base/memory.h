@@ -60,6 +60,8 @@ class Workspace {
 /// Memory that this process may still take, bytes: MemAvailable and the cgroup's limit, whichever
 /// is less.
 std::uint64_t available_memory_bytes();
+/// Memory of this machine, bytes.
+std::uint64_t total_memory_bytes();
 /// Largest resident anonymous + file memory of this process so far, bytes (VmHWM).
 std::uint64_t peak_resident_bytes();
 /// Anonymous memory resident now, bytes (RssAnon).

@@ -99,24 +99,6 @@ double BenchSample::busy_s() const {
   return sum;
 }
 
-ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
-  return {.num_layers = config.num_layers,
-          .hidden_size = config.hidden_size,
-          .embed_size = config.embed_size,
-          .num_heads = config.num_heads,
-          .num_kv_heads = config.num_kv_heads,
-          .head_dim = config.head_dim,
-          .ffn_size = config.ffn_size,
-          .vocab_size = config.vocab_size,
-          .sliding_window_tokens = config.sliding_window_tokens,
-          .gated_ffn = config.gated_ffn,
-          .tied_embeddings = config.tied_embeddings,
-          .num_experts = 0,
-          .experts_per_token = 0,
-          .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
-          .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
-}
-
 std::int64_t bench_pages(const BenchTest& test) {
   return test.batch * KvCache::pages_for(test.depth + test.tokens);
 }
@@ -160,8 +142,12 @@ MachineRates MachineProbes::measure() {
 }
 
 BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
-                         const DecoderGraph::Options& options)
-    : model_(model), kv_(kv), runtime_(runtime), graph_(model, kv, options) {
+                         const DecoderGraph::Options& options, PolicyRun* policy)
+    : model_(model),
+      kv_(kv),
+      runtime_(runtime),
+      policy_(policy),
+      graph_(model, kv, policy != nullptr ? policy->graph_options(options) : options) {
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> ids(
       0, static_cast<std::int32_t>(model.config().vocab_size) - 1);
@@ -208,24 +194,63 @@ void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test,
   runtime_.reset_busy();
   const Clock::time_point start = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  PendingIteration before;
+  std::vector<PendingIteration> before;
   std::size_t next = slice.first_iteration;
   do {
     if (interrupt_flag()) throw Interrupted();
-    PendingIteration current = submit(iterations[next], test);
-    if (next > slice.first_iteration) before.tokens();
+    std::vector<PendingIteration> current = submit(iterations[next], test);
+    for (const PendingIteration& part : before) part.tokens();
     before = std::move(current);
     ++next;
   } while (next < iterations.size() && seconds() < longest_s);
-  before.tokens();
+  for (const PendingIteration& part : before) part.tokens();
   slice.end_iteration = next;
   slice.seconds = seconds();
   slice.busy_s = runtime_.busy_seconds();
 }
 
+std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>& iteration,
+                                                  const BenchTest& test) {
+  std::vector<PendingIteration> parts;
+  if (policy_ == nullptr) {
+    parts.push_back(submit(iteration, test, 0));
+    return parts;
+  }
+  std::vector<BenchPiece> left = iteration;
+  while (!left.empty()) {
+    std::vector<RequestView> views;
+    for (const BenchPiece& piece : left) {
+      views.push_back({.id = static_cast<std::int64_t>(views.size()),
+                       .prompt_tokens_left = test.phase == Phase::prefill ? piece.rows : 0,
+                       .context_tokens = piece.context,
+                       .kv = Tier::ddr});
+    }
+    const IterationPlan plan = policy_->plan_iteration(views);
+    if (plan.sub_batches.empty())
+      throw Error("the policy runs none of {} requests; correct it", views.size());
+    std::vector<bool> taken(left.size());
+    std::size_t index = 0;
+    for (const SubBatchPlan& sub_batch : plan.sub_batches) {
+      std::vector<BenchPiece> pieces;
+      for (const std::int64_t id : sub_batch.requests) {
+        pieces.push_back(left[static_cast<std::size_t>(id)]);
+        taken[static_cast<std::size_t>(id)] = true;
+      }
+      parts.push_back(submit(pieces, test, index++));
+    }
+    std::vector<BenchPiece> rest;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      if (!taken[i]) rest.push_back(left[i]);
+    }
+    left = std::move(rest);
+  }
+  return parts;
+}
+
 PendingIteration BenchRunner::submit(const std::vector<BenchPiece>& iteration,
-                                     const BenchTest& test) {
+                                     const BenchTest& test, std::size_t index) {
   SubBatch sub_batch;
+  sub_batch.index = static_cast<std::int16_t>(index);
   sub_batch.phase = test.phase;
   for (const BenchPiece& piece : iteration) {
     const auto slot = static_cast<std::int32_t>(piece.sequence);
@@ -243,6 +268,7 @@ PendingIteration BenchRunner::submit(const std::vector<BenchPiece>& iteration,
          .sampling = {}},
         piece.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   }
+  if (policy_ != nullptr) policy_->place(sub_batch);
   return graph_.submit(sub_batch);
 }
 

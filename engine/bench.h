@@ -7,6 +7,7 @@
 
 #include "codelets/kernels/probe.h"
 #include "codelets/runtime/runtime.h"
+#include "engine/policy_run.h"
 #include "graphs/decoder_graph.h"
 #include "perfmodels/work.h"
 
@@ -37,8 +38,6 @@ std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
 
 /// The work of each iteration of a test.
 std::vector<std::vector<StageWork>> bench_work(const BenchTest& test, const ModelDimensions& model);
-
-ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
 
 /// KV pages that a test needs.
 std::int64_t bench_pages(const BenchTest& test);
@@ -90,9 +89,9 @@ struct BenchResult {
 /// Runs tests on a loaded model. The KV cache is the test's alone.
 class BenchRunner {
  public:
-  /// Fills the cache, so that a depth needs no prefill.
+  /// Fills the cache, so that a depth needs no prefill. Without a policy everything runs at once.
   BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
-              const DecoderGraph::Options& options);
+              const DecoderGraph::Options& options, PolicyRun* policy = nullptr);
 
   /// A short run, in which kernels are compiled and memory is touched.
   void warm_up(const BenchTest& test);
@@ -108,11 +107,17 @@ class BenchRunner {
   /// for its rates.
   void run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
                  BenchSlice& slice);
-  PendingIteration submit(const std::vector<BenchPiece>& iteration, const BenchTest& test);
+  /// One of a policy's sub-batches each. What the policy leaves for later iterations follows at
+  /// once: each test is a given amount of work.
+  std::vector<PendingIteration> submit(const std::vector<BenchPiece>& iteration,
+                                       const BenchTest& test);
+  PendingIteration submit(const std::vector<BenchPiece>& pieces, const BenchTest& test,
+                          std::size_t index);
 
   const LoadedModel& model_;
   KvCache& kv_;
   Runtime& runtime_;
+  PolicyRun* policy_;
   DecoderGraph graph_;
   std::vector<std::int32_t> prompt_;  ///< random token ids, as many as the longest chunk
 };

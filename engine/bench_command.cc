@@ -10,9 +10,11 @@
 #include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/host_costs.h"
 #include "engine/interrupt.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
+#include "engine/policy_run.h"
 #include "engine/progress.h"
 #include "engine/sweep.h"
 #include "models/model.h"
@@ -43,7 +45,9 @@ void declare_options(CommandLine& line) {
        "f32, bf16 or f16; without it, what suits the processor")                           //
       ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains")  //
+       "cut the threads into so many compute domains");
+  declare_policy_options(line);
+  line.options().add_options()  //
       ("sweep", po::bool_switch(),
        "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
       ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file");
@@ -234,12 +238,26 @@ std::optional<double> probe_bf16(Runtime& runtime) {
   return GemmProbe(runtime.setup_pool(), DType::bf16).measure();
 }
 
+/// The largest of each: a policy is asked about the run as a whole.
+Workload workload_of(const std::vector<BenchTest>& tests) {
+  Workload workload{.batch = 1, .input_tokens = 0, .output_tokens = 0};
+  for (const BenchTest& test : tests) {
+    workload.batch = std::max(workload.batch, test.batch);
+    std::int64_t& tokens =
+        test.phase == Phase::prefill ? workload.input_tokens : workload.output_tokens;
+    tokens = std::max(tokens, test.depth + test.tokens);
+  }
+  return workload;
+}
+
 int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
-              const std::vector<std::vector<int>>& domains) {
+              const std::vector<std::vector<int>>& domains, LoadedPolicy& policy) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
-  Runtime runtime({.domains = domains});
+  const HostCosts costs(model_dimensions(config, dtype), total_memory_bytes());
+  PolicyRun policy_run(policy.policy(), costs, workload_of(settings.tests));
+  Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
   const LoadedModel loaded(
@@ -251,7 +269,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests));
   BenchRunner runner(loaded, kv, runtime,
-                     {.num_slots = max_batch(settings.tests), .fusion = settings.fusion});
+                     {.num_slots = max_batch(settings.tests), .fusion = settings.fusion},
+                     &policy_run);
   MachineProbes probes(runtime, dtype, loaded.weight_bytes());
   const std::vector<BenchResult> results =
       measure(settings, model_dimensions(config, dtype), runner, probes);
@@ -260,7 +279,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .weight_bytes = loaded.weight_bytes(),
       .dtype = dtype,
       .backend = fmt::format("CPU ({})", onednn_isa_name()),
-      .policy = "cpu-only",
+      .policy = policy.name(),
       .threads = runtime.num_threads(),
       .domains = settings.domains,
       .load_s = load_s,
@@ -301,9 +320,10 @@ int run_bench(const CommandLine::Arguments& arguments) {
   const Settings settings = read_settings(line);
   const DType dtype = choose_dtype(settings.dtype);
   const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
+  LoadedPolicy policy = load_policy(line);
   const BenchModel opened = open_bench_model(settings.model, dtype);
   return settings.sweep ? run_sweep(settings, dtype, opened.model, domains)
-                        : run_tests(settings, dtype, opened, domains);
+                        : run_tests(settings, dtype, opened, domains, policy);
 }
 
 }  // namespace sluice

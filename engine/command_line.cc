@@ -1,32 +1,16 @@
 #include "engine/command_line.h"
 
-#include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <numeric>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "models/json.h"
 
 namespace sluice {
 namespace po = boost::program_options;
 
 namespace {
-
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row.back();
-}
 
 /// Refuses what Boost lets pass: values of no option, and options taken for the value of the one
 /// before them.
@@ -79,19 +63,6 @@ bool CommandLine::parse(const Arguments& arguments) {
     throw UsageError("{}; --help lists the options", error.what());
   }
   return true;
-}
-
-std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
-  std::string nearest;
-  std::size_t distance = std::max<std::size_t>(2, word.size() / 2) + 1;
-  for (const std::string& candidate : known) {
-    const std::size_t its = edit_distance(word, candidate);
-    if (its < distance) {
-      distance = its;
-      nearest = candidate;
-    }
-  }
-  return nearest;
 }
 
 std::uint64_t parse_size_bytes(const std::string& text, const std::string& option) {

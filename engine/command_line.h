@@ -37,9 +37,6 @@ class CommandLine {
   boost::program_options::variables_map values_;
 };
 
-/// The word of `known` that is nearest to `word` by edit distance, or nothing when none is near.
-std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
-
 /// "20GiB", "512MiB", "1.5GB" or plain bytes. Throws UsageError that names `option`.
 std::uint64_t parse_size_bytes(const std::string& text, const std::string& option);
 /// "1.2 GiB"
@@ -50,5 +47,6 @@ int run_bench(const CommandLine::Arguments& arguments);
 int run_generate(const CommandLine::Arguments& arguments);
 int run_info(const CommandLine::Arguments& arguments);
 int run_make_model(const CommandLine::Arguments& arguments);
+int run_plan(const CommandLine::Arguments& arguments);
 
 }  // namespace sluice

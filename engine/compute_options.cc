@@ -63,6 +63,24 @@ std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, in
   return domains;
 }
 
+ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
+  return {.num_layers = config.num_layers,
+          .hidden_size = config.hidden_size,
+          .embed_size = config.embed_size,
+          .num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .ffn_size = config.ffn_size,
+          .vocab_size = config.vocab_size,
+          .sliding_window_tokens = config.sliding_window_tokens,
+          .gated_ffn = config.gated_ffn,
+          .tied_embeddings = config.tied_embeddings,
+          .num_experts = 0,
+          .experts_per_token = 0,
+          .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
+          .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
+}
+
 std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
                                std::int64_t logit_rows) {
   const DecoderShape shape = decoder_shape(config, dtype);

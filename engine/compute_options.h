@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/command_line.h"
 #include "models/config.h"
+#include "perfmodels/work.h"
 
 namespace sluice {
 
@@ -36,6 +37,9 @@ std::vector<int> choose_cores(std::optional<int> asked);
 /// The cores of each compute domain, as equal as can be. Throws UsageError when there are fewer
 /// cores than domains.
 std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains);
+
+/// What costs are counted by; weights and KV have the GEMM type.
+ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
 
 /// Memory that two iterations of so many rows, which may be alive at once, take: residual, input,
 /// q, k, v, attention, FFN, and the logits of `logit_rows`.

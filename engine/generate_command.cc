@@ -17,6 +17,7 @@
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/generator.h"
+#include "engine/host_costs.h"
 #include "engine/interrupt.h"
 #include "engine/output_file.h"
 #include "engine/progress.h"
@@ -71,7 +72,9 @@ void declare_options(CommandLine& line) {
        "cut the threads into so many compute domains")                                       //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("attention", po::value<std::string>()->default_value("fused"),
-       "fused: one stage; split: QK^T and SV as two tasks with stored scores")  //
+       "fused: one stage; split: QK^T and SV as two tasks with stored scores");
+  declare_policy_options(line);
+  line.options().add_options()  //
       ("ddr", po::value<std::string>(),
        "memory that the run may take, e.g. 20GiB; default: what is free")               //
       ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
@@ -218,7 +221,7 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
 }
 
 /// What a run takes of DDR, and whether it is there; called before anything is loaded.
-struct MemoryPlan {
+struct MemoryNeed {
   std::uint64_t weight_bytes = 0;
   std::uint64_t kv_bytes = 0;
   std::uint64_t activation_bytes = 0;
@@ -226,8 +229,8 @@ struct MemoryPlan {
   std::uint64_t total() const { return weight_bytes + kv_bytes + activation_bytes; }
 };
 
-MemoryPlan plan_memory(const std::vector<Request>& requests, const ModelConfig& config, DType dtype,
-                       std::int64_t batch, std::int64_t chunk_tokens) {
+MemoryNeed need_of(const std::vector<Request>& requests, const ModelConfig& config, DType dtype,
+                   std::int64_t batch, std::int64_t chunk_tokens) {
   const DecoderShape shape = decoder_shape(config, dtype);
   std::int64_t longest = 1;
   std::int64_t longest_prompt = 1;
@@ -236,7 +239,7 @@ MemoryPlan plan_memory(const std::vector<Request>& requests, const ModelConfig& 
     longest_prompt =
         std::max(longest_prompt, static_cast<std::int64_t>(request.prompt_tokens.size()));
   }
-  MemoryPlan plan;
+  MemoryNeed plan;
   plan.weight_bytes = packed_weight_bytes(config, dtype);
   plan.kv_pages = KvCache::pages_for(longest) * batch;
   plan.kv_bytes = KvCache::size_bytes(shape, config.num_layers, plan.kv_pages);
@@ -245,14 +248,14 @@ MemoryPlan plan_memory(const std::vector<Request>& requests, const ModelConfig& 
   return plan;
 }
 
-MemoryPlan check_memory(const std::vector<Request>& requests, const ModelConfig& config,
+MemoryNeed check_memory(const std::vector<Request>& requests, const ModelConfig& config,
                         DType dtype, const Settings& settings, std::int64_t chunk_tokens) {
-  const MemoryPlan plan = plan_memory(requests, config, dtype, settings.batch, chunk_tokens);
+  const MemoryNeed plan = need_of(requests, config, dtype, settings.batch, chunk_tokens);
   const std::uint64_t available = settings.ddr_bytes.value_or(available_memory_bytes());
   if (plan.total() <= available) return plan;
   std::string hint = "use a smaller model or a machine with more memory";
   const auto fits = [&](DType other_dtype, std::int64_t batch) {
-    return plan_memory(requests, config, other_dtype, batch, chunk_tokens).total() <= available;
+    return need_of(requests, config, other_dtype, batch, chunk_tokens).total() <= available;
   };
   if (dtype == DType::f32 && onednn_has_fast_bf16() && fits(DType::bf16, settings.batch)) {
     hint = "--dtype bf16 would fit";
@@ -267,6 +270,17 @@ MemoryPlan check_memory(const std::vector<Request>& requests, const ModelConfig&
       "not enough memory: {} needed (weights {}, KV cache {}, activations {}), {} available; {}",
       format_bytes(plan.total()), format_bytes(plan.weight_bytes), format_bytes(plan.kv_bytes),
       format_bytes(plan.activation_bytes), format_bytes(available), hint);
+}
+
+/// What a policy knows of the run beforehand: the longest prompt, the longest output.
+Workload workload_of(const std::vector<Request>& requests, std::int64_t batch) {
+  Workload workload{.batch = batch, .input_tokens = 0, .output_tokens = 0};
+  for (const Request& request : requests) {
+    workload.input_tokens =
+        std::max(workload.input_tokens, static_cast<std::int64_t>(request.prompt_tokens.size()));
+    workload.output_tokens = std::max(workload.output_tokens, request.max_new_tokens);
+  }
+  return workload;
 }
 
 /// Everything that the end of a run tells.
@@ -399,11 +413,12 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
 class GenerateRun {
  public:
   GenerateRun(const CommandLine& line, const Settings& settings, const Model& model,
-              const Tokenizer* tokenizer)
+              const Tokenizer* tokenizer, LoadedPolicy& policy)
       : line_(line),
         settings_(settings),
         model_(model),
         tokenizer_(tokenizer),
+        policy_(policy),
         dtype_(choose_dtype(settings.dtype)) {}
 
   int execute(std::vector<Request> requests) {
@@ -420,17 +435,20 @@ class GenerateRun {
         1, std::min(settings_.batch, static_cast<std::int64_t>(requests.size())));
     Settings settings = settings_;
     settings.batch = batch;
-    const Generator::Options options{.max_batch = batch,
-                                     .attention = settings_.attention,
-                                     .fusion = settings_.fusion,
-                                     .eos_token_ids = model_.generation.eos_token_ids.empty()
-                                                          ? model_.config.eos_token_ids
-                                                          : model_.generation.eos_token_ids};
-    const MemoryPlan plan =
+    Generator::Options options{.max_batch = batch,
+                               .attention = settings_.attention,
+                               .fusion = settings_.fusion,
+                               .eos_token_ids = model_.generation.eos_token_ids.empty()
+                                                    ? model_.config.eos_token_ids
+                                                    : model_.generation.eos_token_ids};
+    const MemoryNeed plan =
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
+    const HostCosts costs(model_dimensions(model_.config, dtype_), total_memory_bytes());
+    PolicyRun policy_run(policy_.policy(), costs, workload_of(requests, batch));
     Runtime runtime(
-        {.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains)});
+        {.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
+         .scheduler = policy_.scheduler()});
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(
@@ -441,6 +459,7 @@ class GenerateRun {
     loading.clear();
     report_.load_s = seconds_since(load_start);
     KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages);
+    options.policy = &policy_run;
     Generator generator(loaded, kv, tokenizer_, options);
     generate(generator, std::move(requests), output.get());
     if (output) output->put_in_order();
@@ -494,6 +513,7 @@ class GenerateRun {
   const Settings& settings_;
   const Model& model_;
   const Tokenizer* tokenizer_;
+  LoadedPolicy& policy_;
   DType dtype_;
   Report report_;
 };
@@ -515,6 +535,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
   if (!line.given("output") && fcntl(STDOUT_FILENO, F_GETFD) < 0) {
     throw Error("cannot write to standard output: {}", std::strerror(errno));
   }
+  LoadedPolicy policy = load_policy(line);
   const Model model = open_model(settings.model);
   const std::unique_ptr<Tokenizer> tokenizer =
       has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;
@@ -522,7 +543,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
     throw Error("--stop needs text, and {} has no tokenizer files", settings.model);
   }
   std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
-  return GenerateRun(line, settings, model, tokenizer.get()).execute(std::move(requests));
+  return GenerateRun(line, settings, model, tokenizer.get(), policy).execute(std::move(requests));
 }
 
 }  // namespace sluice

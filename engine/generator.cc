@@ -1,6 +1,7 @@
 #include "engine/generator.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "engine/text_output.h"
@@ -17,6 +18,8 @@ struct Generator::Sequence {
   Clock::time_point first_token;
   Clock::time_point last_token;
 
+  std::int64_t id = 0;  ///< for the policy: how many were admitted before
+
   // What has been submitted so far:
   std::int64_t cached_tokens = 0;  ///< KV written by submitted iterations
   std::int64_t drawn_tokens = 0;   ///< tokens that submitted iterations draw
@@ -29,6 +32,13 @@ struct Generator::Sequence {
   bool in_prefill() const {
     return cached_tokens < static_cast<std::int64_t>(request.prompt_tokens.size());
   }
+  RequestView view() const {
+    const auto prompt = static_cast<std::int64_t>(request.prompt_tokens.size());
+    return {.id = id,
+            .prompt_tokens_left = std::max<std::int64_t>(0, prompt - cached_tokens),
+            .context_tokens = cached_tokens,
+            .kv = Tier::ddr};
+  }
   bool wants_iteration() const {
     return !finished && (in_prefill() || drawn_tokens < max_new_tokens);
   }
@@ -36,8 +46,11 @@ struct Generator::Sequence {
 
 /// An iteration whose results were not looked at yet.
 struct Generator::InFlight {
-  PendingIteration pending;
-  std::vector<std::shared_ptr<Sequence>> sequences;  ///< in the order of the batch
+  struct Part {
+    PendingIteration pending;
+    std::vector<std::shared_ptr<Sequence>> sequences;  ///< in the order of the batch
+  };
+  std::vector<Part> sub_batches;
 };
 
 const char* to_string(FinishReason reason) {
@@ -71,6 +84,12 @@ SamplingRow sampling_row(const SamplingParams& params, std::int64_t step) {
           .step = static_cast<std::int32_t>(step)};
 }
 
+DecoderGraph::Options graph_options(const Generator::Options& options) {
+  const DecoderGraph::Options chosen{
+      .num_slots = options.max_batch, .attention = options.attention, .fusion = options.fusion};
+  return options.policy != nullptr ? options.policy->graph_options(chosen) : chosen;
+}
+
 double seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -88,10 +107,7 @@ Generator::Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tok
       kv_(kv),
       tokenizer_(tokenizer),
       options_(options),
-      graph_(model, kv,
-             {.num_slots = options.max_batch,
-              .attention = options.attention,
-              .fusion = options.fusion}),
+      graph_(model, kv, graph_options(options)),
       free_slots_(static_cast<std::size_t>(options.max_batch)) {
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);
 }
@@ -109,7 +125,7 @@ GenerationStats Generator::run(const std::function<std::optional<Request>()>& ne
     std::optional<InFlight> current;
     if (!interrupt) {
       admit(next);
-      current = submit_iteration();
+      current = submit_iteration(before.has_value());
     }
     if (before) handle_results(*before, events);
     before = std::move(current);
@@ -140,6 +156,7 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
     sequence->pages = std::move(*pages);
     sequence->slot = free_slots_.back();
     free_slots_.pop_back();
+    sequence->id = num_admitted_++;
     sequence->max_new_tokens = new_tokens_limit(sequence->request, model_.config());
     sequence->admitted = Clock::now();
     if (tokenizer_ != nullptr) {
@@ -150,46 +167,77 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
   }
 }
 
-std::optional<Generator::InFlight> Generator::submit_iteration() {
-  InFlight flight;
-  SubBatch sub_batch;
+void Generator::add_to(SubBatch& sub_batch, Sequence& sequence) const {
+  const std::vector<std::int32_t>& prompt = sequence.request.prompt_tokens;
+  const std::int32_t last_drawn = -(sequence.slot + 1);
+  std::span<const std::int32_t> tokens(&last_drawn, 1);
+  bool draws = true;
+  if (sequence.in_prefill()) {
+    const std::int64_t left = static_cast<std::int64_t>(prompt.size()) - sequence.cached_tokens;
+    const std::int64_t count = std::min(left, options_.prefill_chunk_tokens);
+    tokens = std::span(prompt).subspan(static_cast<std::size_t>(sequence.cached_tokens),
+                                       static_cast<std::size_t>(count));
+    draws = count == left;
+    sub_batch.phase = Phase::prefill;
+  }
+  sub_batch.batch.add({.slot = sequence.slot,
+                       .context = static_cast<std::int32_t>(sequence.cached_tokens),
+                       .fresh = sequence.cached_tokens == 0,
+                       .tokens = tokens,
+                       .pages = sequence.pages,
+                       .sampling = sampling_row(sequence.request.sampling, sequence.drawn_tokens)},
+                      draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+  sequence.cached_tokens += static_cast<std::int64_t>(tokens.size());
+  if (draws) ++sequence.drawn_tokens;
+}
+
+IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests, bool under_way) {
+  if (options_.policy == nullptr) {
+    SubBatchPlan all;
+    for (const RequestView& request : requests) all.requests.push_back(request.id);
+    return {.sub_batches = {std::move(all)}};
+  }
+  IterationPlan plan = options_.policy->plan_iteration(requests);
+  if (plan.sub_batches.empty() && !under_way) {
+    throw Error("the policy runs none of {} requests, and nothing else is under way; correct it",
+                requests.size());
+  }
+  return plan;
+}
+
+std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
+  std::vector<RequestView> views;
+  std::map<std::int64_t, std::shared_ptr<Sequence>> by_id;
   for (const std::shared_ptr<Sequence>& sequence : running_) {
     if (!sequence->wants_iteration()) continue;
-    const std::vector<std::int32_t>& prompt = sequence->request.prompt_tokens;
-    const std::int32_t last_drawn = -(sequence->slot + 1);
-    std::span<const std::int32_t> tokens(&last_drawn, 1);
-    bool draws = true;
-    if (sequence->in_prefill()) {
-      const std::int64_t left = static_cast<std::int64_t>(prompt.size()) - sequence->cached_tokens;
-      const std::int64_t count = std::min(left, options_.prefill_chunk_tokens);
-      tokens = std::span(prompt).subspan(static_cast<std::size_t>(sequence->cached_tokens),
-                                         static_cast<std::size_t>(count));
-      draws = count == left;
-      sub_batch.phase = Phase::prefill;
-    }
-    sub_batch.batch.add(
-        {.slot = sequence->slot,
-         .context = static_cast<std::int32_t>(sequence->cached_tokens),
-         .fresh = sequence->cached_tokens == 0,
-         .tokens = tokens,
-         .pages = sequence->pages,
-         .sampling = sampling_row(sequence->request.sampling, sequence->drawn_tokens)},
-        draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
-    sequence->cached_tokens += static_cast<std::int64_t>(tokens.size());
-    if (draws) ++sequence->drawn_tokens;
-    flight.sequences.push_back(sequence);
+    views.push_back(sequence->view());
+    by_id.emplace(sequence->id, sequence);
   }
-  if (flight.sequences.empty()) return std::nullopt;
-  flight.pending = graph_.submit(sub_batch);
+  if (views.empty()) return std::nullopt;
+  InFlight flight;
+  for (const SubBatchPlan& planned : plan_iteration(views, under_way).sub_batches) {
+    InFlight::Part& part = flight.sub_batches.emplace_back();
+    SubBatch sub_batch;
+    sub_batch.index = static_cast<std::int16_t>(flight.sub_batches.size() - 1);
+    for (const std::int64_t id : planned.requests) {
+      part.sequences.push_back(by_id.at(id));
+      add_to(sub_batch, *part.sequences.back());
+    }
+    if (options_.policy != nullptr) options_.policy->place(sub_batch);
+    part.pending = graph_.submit(sub_batch);
+  }
+  if (flight.sub_batches.empty()) return std::nullopt;
   ++stats_.iterations;
   return flight;
 }
 
 void Generator::handle_results(const InFlight& done, const GenerationEvents& events) {
-  const std::vector<std::int32_t> tokens = done.pending.tokens();
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    Sequence& sequence = *done.sequences[i];
-    if (tokens[i] >= 0 && !sequence.finished) take_token(sequence, tokens[i], events);
+  for (const InFlight::Part& part : done.sub_batches) {
+    const std::vector<std::int32_t> tokens = part.pending.tokens();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      Sequence& sequence = *part.sequences[i];
+      if (tokens[i] >= 0 && !sequence.finished) take_token(sequence, tokens[i], events);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/policy_run.h"
 #include "graphs/decoder_graph.h"
 #include "models/tokenizer.h"
 
@@ -79,6 +80,9 @@ class Generator {
     std::vector<std::int32_t> eos_token_ids;
     /// Prompt tokens that one iteration computes for one sequence; a longer prompt takes several.
     std::int64_t prefill_chunk_tokens = 2048;
+    /// Says what runs together and where; outlives the generator. Null: everything at once, on the
+    /// CPU.
+    PolicyRun* policy = nullptr;
   };
 
   /// `kv` must have pages for `max_batch` of the longest requests. `tokenizer` may be null: then
@@ -101,8 +105,11 @@ class Generator {
   using Clock = std::chrono::steady_clock;
 
   void admit(const std::function<std::optional<Request>()>& next);
-  /// Submits the next iteration of all sequences that still need one; nothing when none does.
-  std::optional<InFlight> submit_iteration();
+  /// Submits the next iteration, of the sequences that the policy picks among all that still need
+  /// one; nothing when none does, or when it picks none while another iteration is under way.
+  std::optional<InFlight> submit_iteration(bool under_way);
+  IterationPlan plan_iteration(const std::vector<RequestView>& requests, bool under_way);
+  void add_to(SubBatch& sub_batch, Sequence& sequence) const;
   void handle_results(const InFlight& done, const GenerationEvents& events);
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);
   void finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events);
@@ -116,6 +123,7 @@ class Generator {
   std::vector<std::int32_t> free_slots_;
   std::optional<Request> waiting_;  ///< taken from the input, but no pages were free
   bool input_ended_ = false;
+  std::int64_t num_admitted_ = 0;
   GenerationStats stats_;
 };
 

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "base/error.h"
-#include "engine/bench.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/output_file.h"
@@ -15,7 +14,7 @@
 #include "engine/plan_report.h"
 #include "engine/planner.h"
 #include "engine/policy_map.h"
-#include "engine/policy_options.h"
+#include "engine/policy_run.h"
 #include "models/model.h"
 #include "perfmodels/analytic_model.h"
 #include "perfmodels/profile.h"

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "engine/command_line.h"
-
 namespace sluice {
 namespace {
 
-PhasePlan plan_phase(Policy& policy, const CostModel& costs, const MemoryPlan& memory,
+PhasePlan plan_phase(CheckedPolicy& policy, const CostModel& costs, const MemoryPlan& memory,
                      const BatchShape& shape, Start start) {
   PhasePlan phase;
   phase.shape = shape;
@@ -42,27 +39,6 @@ PhasePlan plan_phase(Policy& policy, const CostModel& costs, const MemoryPlan& m
   return phase;
 }
 
-void check_tiers(const CostModel& costs, const Footprint& footprint) {
-  for (const Tier tier : all_tiers) {
-    const double wanted = footprint.total(tier);
-    const auto capacity = static_cast<double>(costs.capacity_bytes(tier));
-    if (wanted <= capacity) continue;
-    if (capacity == 0)
-      throw Error("the plan puts {} into {}, which this machine does not have",
-                  format_bytes(static_cast<std::uint64_t>(wanted)), to_string(tier));
-    throw Error(
-        "the plan needs {} of {} ({} weights, {} KV, {} staging, {} activations), and there are "
-        "{}: "
-        "a smaller batch or fewer tokens would fit",
-        format_bytes(static_cast<std::uint64_t>(wanted)), to_string(tier),
-        format_bytes(static_cast<std::uint64_t>(footprint.weights[tier])),
-        format_bytes(static_cast<std::uint64_t>(footprint.kv[tier])),
-        format_bytes(static_cast<std::uint64_t>(footprint.staging[tier])),
-        format_bytes(static_cast<std::uint64_t>(footprint.activations[tier])),
-        format_bytes(costs.capacity_bytes(tier)));
-  }
-}
-
 }  // namespace
 
 const LayerGroup& PhasePlan::main_group() const {
@@ -78,7 +54,7 @@ std::pair<std::string_view, double> Plan::lower_bound() const {
   return busy.busiest();
 }
 
-Plan make_plan(Policy& policy, const CostModel& costs, const Workload& workload) {
+Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload) {
   Plan plan;
   plan.workload = workload;
   policy.start(costs, workload);
@@ -86,7 +62,6 @@ Plan make_plan(Policy& policy, const CostModel& costs, const Workload& workload)
   plan.footprint =
       footprint(costs, plan.memory,
                 {policy.pipeline(Phase::prefill), policy.pipeline(Phase::decode)}, workload);
-  check_tiers(costs, plan.footprint);
   plan.prefill =
       plan_phase(policy, costs, plan.memory,
                  BatchShape::prefill(workload.batch, workload.input_tokens), Start::cold);

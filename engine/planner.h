@@ -10,7 +10,7 @@
 #include "perfmodels/footprint.h"
 #include "perfmodels/layer_cost.h"
 #include "perfmodels/timeline.h"
-#include "schedulers/policy.h"
+#include "schedulers/checked_policy.h"
 
 namespace sluice {
 
@@ -56,6 +56,6 @@ struct Plan {
 /// Asks `policy` and estimates. Prefill is one iteration, decode output_tokens - 1 of them, each
 /// taken to last as long as the one in the middle. Throws Error when the plan does not fit a tier,
 /// with the numbers, or uses what the machine does not have.
-Plan make_plan(Policy& policy, const CostModel& costs, const Workload& workload);
+Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
 }  // namespace sluice

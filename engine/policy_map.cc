@@ -113,7 +113,7 @@ void draw_field(cairo_t* cairo, const PolicyMap& map, Phase phase,
 
 }  // namespace
 
-PolicyMap make_policy_map(Policy& policy, const CostModel& costs, const std::string& model,
+PolicyMap make_policy_map(CheckedPolicy& policy, const CostModel& costs, const std::string& model,
                           const std::string& machine) {
   PolicyMap map = {.model = model,
                    .machine = machine,

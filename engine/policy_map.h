@@ -7,7 +7,7 @@
 
 #include "engine/picture.h"
 #include "perfmodels/cost_model.h"
-#include "schedulers/policy.h"
+#include "schedulers/checked_policy.h"
 
 namespace sluice {
 
@@ -23,7 +23,7 @@ struct PolicyMap {
 };
 
 /// Batches 1 to 2048 and inputs 32 to 2048, evenly in powers of two.
-PolicyMap make_policy_map(Policy& policy, const CostModel& costs, const std::string& model,
+PolicyMap make_policy_map(CheckedPolicy& policy, const CostModel& costs, const std::string& model,
                           const std::string& machine);
 
 /// A pair of fields for each map, prefill and decode, one colour a placement, with a legend.

@@ -28,6 +28,7 @@ struct DecoderGraph::Chain {
   TaskTag tag;
   const DecoderShape& shape;
   const DataHandle& batch;
+  std::int64_t score_columns;
   DataHandle x;     ///< [tokens, hidden_size] f32
   DataHandle rope;  ///< [tokens, head_dim] f32, rotary models only
   // What passes from one stage to another; empty where no stage ends there:
@@ -37,29 +38,27 @@ struct DecoderGraph::Chain {
   DataHandle h;        ///< [tokens, ffn_size]
 
   Chain(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_batch,
-        const std::vector<SublayerRange>& stages, std::int64_t score_columns)
-      : tag(the_tag), shape(the_shape), batch(the_batch) {
-    const std::size_t element = size_bytes(shape.dtype);
-    const auto bytes = [this](std::int64_t width, std::size_t each) {
-      return static_cast<std::size_t>(tag.num_tokens * width) * each;
-    };
+        std::int64_t the_score_columns)
+      : tag(the_tag), shape(the_shape), batch(the_batch), score_columns(the_score_columns) {
     x = DataHandle::temporary(bytes(shape.hidden_size, sizeof(float)));
     if (shape.rope) rope = DataHandle::temporary(bytes(shape.head_dim, sizeof(float)));
+  }
+  /// Makes what passes between these stages.
+  void add_passing(const std::vector<SublayerRange>& stages) {
+    const std::size_t element = size_bytes(shape.dtype);
     for (const SublayerRange& stage : stages) {
       switch (stage.last) {
         case Sublayer::qkv:
-          q = DataHandle::temporary(bytes(shape.q_size(), element));
+          make(q, bytes(shape.q_size(), element));
           break;
         case Sublayer::qk:
-          scores = DataHandle::temporary(static_cast<std::size_t>(score_columns * shape.num_heads) *
-                                         sizeof(float));
+          make(scores, static_cast<std::size_t>(score_columns * shape.num_heads) * sizeof(float));
           break;
         case Sublayer::sv:
-          context =
-              DataHandle::temporary(bytes(activation_stride(shape.q_size(), shape.dtype), element));
+          make(context, bytes(activation_stride(shape.q_size(), shape.dtype), element));
           break;
         case Sublayer::fc1:
-          h = DataHandle::temporary(bytes(activation_stride(shape.ffn_size, shape.dtype), element));
+          make(h, bytes(activation_stride(shape.ffn_size, shape.dtype), element));
           break;
         default:
           break;
@@ -72,25 +71,38 @@ struct DecoderGraph::Chain {
   Chain(const Chain&) = delete;
   Chain& operator=(const Chain&) = delete;
 
-  TaskTag tagged(Sublayer sublayer) const { return tagged({sublayer, sublayer}, -1); }
-  TaskTag tagged(const SublayerRange& range, std::int64_t layer) const {
+  TaskTag tagged(Sublayer sublayer, Device device) const {
+    return tagged({sublayer, sublayer}, -1, device);
+  }
+  TaskTag tagged(const SublayerRange& range, std::int64_t layer, Device device) const {
     TaskTag result = tag;
+    result.device = device;
     result.sublayer = range.first;
     result.last_sublayer = range.last;
     result.layer = static_cast<std::int32_t>(layer);
     return result;
   }
+
+ private:
+  std::size_t bytes(std::int64_t width, std::size_t each) const {
+    return static_cast<std::size_t>(tag.num_tokens * width) * each;
+  }
+  static void make(DataHandle& handle, std::size_t size_bytes) {
+    if (!handle) handle = DataHandle::temporary(size_bytes);
+  }
 };
 
 namespace {
 
-std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options) {
+std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
+                                     const Placement& placement) {
   std::vector<SublayerRange> stages;
   for (int i = 1; i <= 6; ++i) {
     const auto sublayer = static_cast<Sublayer>(i);
-    const bool begins =
-        i == 1 || (sublayer == Sublayer::sv ? options.attention == AttentionForm::split
-                                            : options.fusion == Fusion::sublayers);
+    const bool changes = i > 1 && placement[sublayer] != placement[static_cast<Sublayer>(i - 1)];
+    const bool begins = i == 1 || changes ||
+                        (sublayer == Sublayer::sv ? options.attention == AttentionForm::split
+                                                  : options.fusion == Fusion::sublayers);
     if (begins) stages.push_back({sublayer, sublayer});
     stages.back().last = sublayer;
   }
@@ -103,13 +115,19 @@ DecoderGraph::DecoderGraph(const LoadedModel& model, const KvCache& kv, const Op
     : model_(model),
       kv_(kv),
       options_(options),
-      stages_(cut_layer(options)),
       slot_tokens_memory_(static_cast<std::size_t>(options.num_slots) * sizeof(std::int32_t)),
       seen_memory_(
           static_cast<std::size_t>(options.num_slots * seen_words(model.config().vocab_size)) *
           sizeof(std::uint32_t)),
       slot_tokens_(DataHandle::of_memory(slot_tokens_memory_.data(), slot_tokens_memory_.size())),
-      seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {}
+      seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {
+  for (unsigned bits = 0; bits < num_placements; ++bits)
+    stages_.at(bits) = cut_layer(options, Placement::from_bits(bits));
+}
+
+const DecoderGraph::Stages& DecoderGraph::stages(const Placement& placement) const {
+  return stages_.at(placement.bits());
+}
 
 PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) {
   const BatchBuilder& batch = sub_batch.batch;
@@ -125,16 +143,20 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
   TaskTag tag;
   tag.phase = sub_batch.phase;
   tag.sub_batch = sub_batch.index;
-  tag.iteration = iteration_++;
+  if (sub_batch.index == 0) ++iteration_;
+  tag.iteration = iteration_;
   tag.num_tokens = batch.num_rows();
   tag.context_tokens = batch.context_tokens();
-  const bool split = options_.attention == AttentionForm::split;
-  const Chain chain(tag, model_.shape(), out.batch_, stages_,
-                    split ? batch.num_score_columns() : 0);
+  Chain chain(tag, model_.shape(), out.batch_, batch.num_score_columns());
 
   submit_embedding_task(chain);
-  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer)
-    submit_layer(chain, layer);
+  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
+    const Placement placement = sub_batch.placements.empty()
+                                    ? Placement(Device::cpu)
+                                    : sub_batch.placements.at(static_cast<std::size_t>(layer));
+    chain.add_passing(stages(placement));
+    submit_layer(chain, layer, placement);
+  }
   if (batch.num_logit_rows() > 0) {
     out.logits_ = DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
     submit_head(chain, out);
@@ -146,7 +168,7 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
 
 void DecoderGraph::submit_embedding_task(const Chain& chain) {
   const ModelConfig& config = model_.config();
-  const EmbeddingArgs args{.tag = chain.tagged(Sublayer::embedding),
+  const EmbeddingArgs args{.tag = chain.tagged(Sublayer::embedding, options_.embedding_device),
                            .shape = chain.shape,
                            .vocab_size = config.vocab_size,
                            .embed_size = config.embed_size,
@@ -166,31 +188,33 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
                           .rope = chain.rope});
 }
 
-void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer) {
+void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer,
+                                const Placement& placement) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
-  for (const SublayerRange& range : stages_) {
-    submit_stage(
-        {.tag = chain.tagged(range, layer), .shape = chain.shape, .vectors = model_.vectors()},
-        {.batch = chain.batch,
-         .x = chain.x,
-         .rope = chain.rope,
-         .vectors = weights.vectors,
-         .qkv_weight = weights.qkv,
-         .out_weight = weights.out,
-         .gate_weight = weights.gate,
-         .fc1_weight = weights.fc1,
-         .fc2_weight = weights.fc2,
-         .slab = kv_.slab(layer),
-         .q = chain.q,
-         .scores = chain.scores,
-         .context = chain.context,
-         .h = chain.h});
+  for (const SublayerRange& range : stages(placement)) {
+    submit_stage({.tag = chain.tagged(range, layer, placement[range.first]),
+                  .shape = chain.shape,
+                  .vectors = model_.vectors()},
+                 {.batch = chain.batch,
+                  .x = chain.x,
+                  .rope = chain.rope,
+                  .vectors = weights.vectors,
+                  .qkv_weight = weights.qkv,
+                  .out_weight = weights.out,
+                  .gate_weight = weights.gate,
+                  .fc1_weight = weights.fc1,
+                  .fc2_weight = weights.fc2,
+                  .slab = kv_.slab(layer),
+                  .q = chain.q,
+                  .scores = chain.scores,
+                  .context = chain.context,
+                  .h = chain.h});
   }
 }
 
 void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) {
   const ModelConfig& config = model_.config();
-  submit_lm_head({.tag = chain.tagged(Sublayer::lm_head),
+  submit_lm_head({.tag = chain.tagged(Sublayer::lm_head, options_.head_device),
                   .shape = chain.shape,
                   .vocab_size = config.vocab_size,
                   .embed_size = config.embed_size,
@@ -209,7 +233,7 @@ void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) 
 void DecoderGraph::submit_sampling_task(const Chain& chain, const PendingIteration& out,
                                         bool track_seen) {
   submit_sampling(chain.shape.dtype,
-                  {.tag = chain.tagged(Sublayer::sampling),
+                  {.tag = chain.tagged(Sublayer::sampling, options_.head_device),
                    .vocab_size = model_.config().vocab_size,
                    .has_logits = out.num_logits_ > 0,
                    .track_seen = track_seen},

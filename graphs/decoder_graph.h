@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"
+#include "perfmodels/placement.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -18,9 +20,10 @@ enum class Fusion : std::uint8_t { stages, sublayers };
 
 /// Which tokens an iteration computes for one sub-batch.
 struct SubBatch {
-  std::int16_t index = 0;
+  std::int16_t index = 0;       ///< within its iteration; 0 begins a new one
   Phase phase = Phase::decode;  ///< prefill as soon as any sequence brings more than one token
   BatchBuilder batch;
+  std::vector<Placement> placements;  ///< of each layer; empty: all on the CPU
 };
 
 /// One submitted sub-batch: what its tasks read and what comes out. Destroying it waits for its
@@ -63,13 +66,17 @@ class PendingIteration {
 /// Turns iterations of one model into StarPU tasks: embedding, then per layer LIA's six sublayers,
 /// then LM head and sampling. Dependencies follow from the data: the next iteration may be
 /// submitted at once, its embedding waits for the tokens drawn by this one, its KV writes for this
-/// one's reads.
+/// one's reads. Sub-batches of one iteration are ordered, too, by the slabs and drawn tokens that
+/// they share. A layer is cut where its placement changes the device, and each task's tag names the
+/// device; without a worker there, its scheduler takes another.
 class DecoderGraph {
  public:
   struct Options {
     std::int64_t num_slots = 1;  ///< sequences that run at once
     AttentionForm attention = AttentionForm::fused;
     Fusion fusion = Fusion::stages;
+    Device embedding_device = Device::cpu;
+    Device head_device = Device::cpu;  ///< of LM head and sampling
   };
   enum class Logits : std::uint8_t { drop, keep };
 
@@ -81,15 +88,17 @@ class DecoderGraph {
  private:
   struct Chain;  // the handles and tag that the tasks of one sub-batch share
   void submit_embedding_task(const Chain& chain);
-  void submit_layer(const Chain& chain, std::int64_t layer);
+  void submit_layer(const Chain& chain, std::int64_t layer, const Placement& placement);
   void submit_head(const Chain& chain, const PendingIteration& out);
   void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
 
   const LoadedModel& model_;
   const KvCache& kv_;
   Options options_;
-  std::vector<SublayerRange> stages_;  ///< of a layer
-  std::int64_t iteration_ = 0;
+  using Stages = std::vector<SublayerRange>;
+  const Stages& stages(const Placement& placement) const;
+  std::array<Stages, num_placements> stages_;  ///< of a layer, by its placement's bits
+  std::int64_t iteration_ = -1;
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;
   DataHandle slot_tokens_;  ///< [slots] int32: the last token drawn for each

@@ -17,6 +17,7 @@ struct BatchShape {
   std::int64_t context = 1;
 
   std::int64_t total_rows() const { return batch * rows; }
+  bool operator==(const BatchShape&) const = default;
   static BatchShape prefill(std::int64_t batch, std::int64_t tokens) {
     return {Phase::prefill, batch, tokens, tokens};
   }

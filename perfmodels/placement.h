@@ -36,6 +36,11 @@ class Placement {
   constexpr Device& operator[](Sublayer sublayer) {
     return devices_[static_cast<std::size_t>(sublayer) - 1];
   }
+  constexpr unsigned bits() const {
+    unsigned result = 0;
+    for (std::size_t i = 0; i < 6; ++i) result |= static_cast<unsigned>(devices_[i]) << i;
+    return result;
+  }
   bool uses(Device device) const;
   std::string to_string() const;
   constexpr bool operator==(const Placement&) const = default;

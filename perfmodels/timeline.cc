@@ -386,7 +386,8 @@ std::vector<Chain> cut_into_mini_batches(const BatchShape& shape, std::int64_t m
   for (std::int64_t i = 0; i < count; ++i) {
     BatchShape part = shape;
     part.batch = shape.batch * (i + 1) / count - shape.batch * i / count;
-    chains.push_back({{{part, std::nullopt, std::nullopt}}, placements, count > 1});
+    chains.push_back(
+        {.parts = {{.shape = part}}, .placements = placements, .takes_turns = count > 1});
   }
   return chains;
 }

@@ -19,7 +19,7 @@ struct MemoryPlan {
   Tier embedding = Tier::ddr;
   Tier lm_head = Tier::ddr;
   /// Where the LM head runs; nothing: on the device that reads its tier. Else its weight crosses.
-  std::optional<Device> lm_head_device;
+  std::optional<Device> lm_head_device = std::nullopt;
 
   std::int64_t resident_layers() const;
 };
@@ -41,9 +41,9 @@ struct Pipeline {
 struct ChainPart {
   BatchShape shape;
   /// Where their attention runs (sublayers 2 and 3); nothing: where the placement says.
-  std::optional<Device> attention;
+  std::optional<Device> attention = std::nullopt;
   /// Where their KV lives; nothing: where the layer's does.
-  std::optional<Tier> kv;
+  std::optional<Tier> kv = std::nullopt;
 };
 
 /// One sub-batch's chain of tasks through all layers.

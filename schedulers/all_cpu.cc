@@ -1,7 +1,6 @@
 // HeLM's throughput-optimising weight placement (section V-C): all weights in host memory, all of
 // HBM for KV, which makes the largest batch. Everything runs on the GPU.
 #include "schedulers/plugin.h"
-#include "schedulers/policy.h"
 
 namespace sluice {
 namespace {
@@ -28,4 +27,4 @@ class AllCpu : public Policy {
 }  // namespace
 }  // namespace sluice
 
-SLUICE_POLICY(sluice::AllCpu, "all-cpu", "HeLM's All-CPU: all weights in host memory, KV in HBM")
+SLUICE_POLICY(sluice::AllCpu, "all-cpu", "HeLM's All-CPU: all weights in host memory, KV in HBM");

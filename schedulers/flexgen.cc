@@ -5,7 +5,6 @@
 
 #include "schedulers/percentages.h"
 #include "schedulers/plugin.h"
-#include "schedulers/policy.h"
 
 namespace sluice {
 namespace {
@@ -83,4 +82,4 @@ class FlexGen : public Policy {
 }  // namespace sluice
 
 SLUICE_POLICY(sluice::FlexGen, "flexgen",
-              "FlexGen: percentages of weights by tier, computed on the GPU")
+              "FlexGen: percentages of weights by tier, computed on the GPU");

@@ -3,7 +3,6 @@
 // computed meanwhile. Everything runs on the GPU.
 #include "schedulers/percentages.h"
 #include "schedulers/plugin.h"
-#include "schedulers/policy.h"
 
 namespace sluice {
 namespace {
@@ -48,4 +47,4 @@ class Helm : public Policy {
 }  // namespace sluice
 
 SLUICE_POLICY(sluice::Helm, "helm",
-              "HeLM: the first FC matrix of each layer in HBM, all on the GPU")
+              "HeLM: the first FC matrix of each layer in HBM, all on the GPU");

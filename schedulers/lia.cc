@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "perfmodels/layer_cost.h"
 #include "schedulers/plugin.h"
-#include "schedulers/policy.h"
 
 namespace sluice {
 namespace {
@@ -38,10 +36,11 @@ class Lia : public Policy {
 
   Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
 
-  Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes) override {
+  Placement place(std::int64_t /*layer*/, const BatchShape& shape,
+                  const LayerHomes& homes) override {
     const std::optional<Placement>& forced = forced_[static_cast<std::size_t>(shape.phase)];
     if (forced && !homes.resident()) return *forced;
-    return Policy::place(layer, shape, homes);
+    return best(shape, homes, Overlap::none);
   }
 
  private:
@@ -139,4 +138,4 @@ class Lia : public Policy {
 }  // namespace sluice
 
 SLUICE_POLICY(sluice::Lia, "lia",
-              "LIA: the cheapest placement by its cost model, whole layers in HBM")
+              "LIA: the cheapest placement by its cost model, whole layers in HBM");

@@ -2,8 +2,9 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "perfmodels/cost_model.h"
@@ -13,6 +14,10 @@
 #include "perfmodels/timeline.h"
 
 namespace sluice {
+
+/// Raised whenever something in this header, in plugin.h or in perfmodels/ changes that a policy's
+/// shared object was compiled with. The loader takes no other number.
+inline constexpr std::uint32_t policy_api_version = 1;
 
 /// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
 /// nobody took is an error of the user's, reported by the loader.
@@ -27,8 +32,19 @@ class PolicyOptions {
     const auto found = values_.find(key);
     return found == values_.end() ? fallback : found->second;
   }
+  /// The value of `key` if it is one of `choices`, the first of them without one. Throws
+  /// std::runtime_error that names them, as the next two do.
+  std::string take_choice(const std::string& key, const std::vector<std::string>& choices);
+  /// "on" or "off".
+  bool take_switch(const std::string& key, bool fallback) {
+    return take_choice(key, fallback ? std::vector<std::string>{"on", "off"}
+                                     : std::vector<std::string>{"off", "on"}) == "on";
+  }
+  /// A number of [least, most]; nothing when the key was not given.
+  std::optional<double> take_number(const std::string& key, double least, double most);
   /// Keys that were given and that nobody has asked for.
   std::vector<std::string> unknown() const;
+  /// Keys that were asked for, in the order of asking.
   const std::vector<std::string>& known() const { return known_; }
 
  private:
@@ -54,21 +70,22 @@ struct IterationPlan {
   std::vector<SubBatchPlan> sub_batches;
 };
 
+// clang-format off
 /// Decides, before tasks exist, what lives where and runs where. One is made for a run; all calls
 /// come from the thread that submits, in this order:
 ///
-/// | call           | when                                                              | default |
-/// |----------------|-------------------------------------------------------------------|---------|
-/// | configure      | once, before anything else                                        | keeps
-/// nothing | | start          | once, when model, machine and workload are known; `plan` calls it
-/// for each point | stores them | | plan_memory    | once, after start, before any weight is loaded
-/// | all weights and KV in DDR, in HBM without a CPU | | pipeline       | once a phase, after
-/// plan_memory                                   | whole batch, overlapping | | place          |
-/// for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's
-/// equation 1 | | plan_iteration | before each iteration | all requests in one sub-batch |
+/// | call           | when                                                                             | default                                          |
+/// |----------------|----------------------------------------------------------------------------------|--------------------------------------------------|
+/// | configure      | once, before anything else                                                       | keeps nothing                                    |
+/// | start          | once, when model, machine and workload are known; `plan` calls it for each point | stores them                                      |
+/// | plan_memory    | once, after start, before any weight is loaded                                   | weights and KV in DDR, in HBM without a CPU      |
+/// | pipeline       | once a phase, after plan_memory                                                  | whole batch, overlapping                         |
+/// | plan_iteration | before each iteration                                                            | all requests in one sub-batch                    |
+/// | place          | for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's equation 1, transfers beside computation   |
 ///
 /// A policy overrides what it cares about. It may throw std::runtime_error with one line that says
 /// what it cannot do and which knob to turn.
+// clang-format on
 class Policy {
  public:
   Policy() = default;
@@ -89,10 +106,21 @@ class Policy {
   const CostModel& costs() const { return *costs_; }
   const Workload& workload() const { return workload_; }
   const ModelDimensions& model() const { return costs_->model(); }
+  /// LIA's equation 1 by the cost model (best_placement()).
+  Placement best(const BatchShape& shape, const LayerHomes& homes, Overlap overlap);
 
  private:
+  /// The last answer of best(): neighbouring layers mostly ask the same.
+  struct Placed {
+    BatchShape shape;
+    LayerHomes homes;
+    Overlap overlap = Overlap::none;
+    Placement placement{Device::cpu};
+  };
+
   const CostModel* costs_ = nullptr;
   Workload workload_;
+  std::optional<Placed> placed_;
 };
 
 }  // namespace sluice

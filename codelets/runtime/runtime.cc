@@ -93,7 +93,9 @@ Runtime::Runtime(const RuntimeOptions& options) {
   conf.ncpus = static_cast<int>(domains_.size());
   conf.ncuda = 0;
   conf.nopencl = 0;
-  conf.sched_policy_name = "eager";
+  // By name StarPU would fall back to another one; an object wins over STARPU_SCHED.
+  conf.sched_policy = options.scheduler;
+  if (options.scheduler == nullptr) conf.sched_policy_name = "eager";
   conf.catch_signals = 0;
   const int status = starpu_init(&conf);
   if (status != 0) {

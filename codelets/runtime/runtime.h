@@ -30,6 +30,9 @@ struct CpuContext {
 struct RuntimeOptions {
   /// Cores of each compute domain; one StarPU CPU worker a domain. Empty: one domain of all cores.
   std::vector<std::vector<int>> domains;
+  /// Decides which worker runs what; lives until after the runtime. Null: any free one runs what
+  /// comes first.
+  starpu_sched_policy* scheduler = nullptr;
 };
 
 /// StarPU, started and stopped. One at a time in a process.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 
 namespace sluice {
 namespace {

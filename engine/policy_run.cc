@@ -1,0 +1,81 @@
+#include "engine/policy_run.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+/// A batch as policies see it: means, rounded up.
+BatchShape shape_of(const SubBatch& sub_batch) {
+  const auto mean = [&](std::int64_t sum) {
+    const std::int64_t count = sub_batch.batch.num_sequences();
+    return (sum + count - 1) / count;
+  };
+  return {.phase = sub_batch.phase,
+          .batch = sub_batch.batch.num_sequences(),
+          .rows = mean(sub_batch.batch.num_rows()),
+          .context = mean(sub_batch.batch.context_tokens())};
+}
+
+}  // namespace
+
+void declare_policy_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("policy", po::value<std::string>()->default_value("cpu-only"),
+       "what runs where: a policy's name, or the file of one's own, e.g. ./mine.so")  //
+      ("policy-option", po::value<std::vector<std::string>>(),
+       "key=value for the policy; may be given again");
+}
+
+std::map<std::string, std::string> read_policy_options(const CommandLine& line) {
+  std::map<std::string, std::string> options;
+  if (!line.given("policy-option")) return options;
+  for (const std::string& text : line.get<std::vector<std::string>>("policy-option")) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw UsageError("--policy-option {}: expected key=value", text);
+    const auto [there, added] = options.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (!added) throw UsageError("--policy-option {}: {} is given twice", text, there->first);
+  }
+  return options;
+}
+
+LoadedPolicy load_policy(const CommandLine& line) {
+  return {line.get<std::string>("policy"), read_policy_options(line)};
+}
+
+PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
+    : policy_(policy), costs_(costs) {
+  policy_.start(costs, workload);
+  memory_ = policy_.plan_memory();
+  for (const Phase phase : {Phase::prefill, Phase::decode}) policy_.pipeline(phase);
+}
+
+DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) const {
+  const auto reader = [&](Tier tier) {
+    const Device device = reader_of(tier).value_or(Device::cpu);
+    return costs_.has(device) ? device : Device::cpu;
+  };
+  options.embedding_device = reader(memory_.embedding);
+  options.head_device = reader(memory_.lm_head);
+  return options;
+}
+
+void PolicyRun::place(SubBatch& sub_batch) {
+  const BatchShape shape = shape_of(sub_batch);
+  const std::size_t num_layers = memory_.layers.size();
+  sub_batch.placements.assign(num_layers, Placement(Device::cpu));
+  for (std::size_t layer = 0; layer < num_layers; ++layer) {
+    sub_batch.placements[layer] =
+        policy_.place(static_cast<std::int64_t>(layer), shape, memory_.layers[layer]);
+  }
+  if (!policy_.lacked_device() || said_lacking_) return;
+  said_lacking_ = true;
+  const bool no_gpu = !costs_.has(Device::gpu);
+  fmt::print(
+      stderr,
+      "sluice: policy {}: there is no {} here that Sluice can use; everything runs on the {}\n",
+      policy_.name(), no_gpu ? "GPU" : "CPU", no_gpu ? "CPU" : "GPU");
+}
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/command_line.h"
+#include "graphs/decoder_graph.h"
+#include "schedulers/loader.h"
+
+namespace sluice {
+
+/// --policy and --policy-option.
+void declare_policy_options(CommandLine& line);
+/// What --policy-option says, by key. Throws UsageError.
+std::map<std::string, std::string> read_policy_options(const CommandLine& line);
+/// The policy that they ask for. Throws UsageError or Error: see LoadedPolicy.
+LoadedPolicy load_policy(const CommandLine& line);
+
+/// A policy at work in one run: it is started, its memory plan is known, and each iteration asks
+/// it.
+class PolicyRun {
+ public:
+  /// All outlive it. Throws Error when the policy's memory plan is impossible.
+  PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
+
+  /// `options` with the devices that its memory plan implies.
+  DecoderGraph::Options graph_options(DecoderGraph::Options options) const;
+
+  /// Which requests run next, and together.
+  IterationPlan plan_iteration(const std::vector<RequestView>& requests) {
+    return policy_.plan_iteration(requests);
+  }
+
+  /// Fills in where each layer of a sub-batch runs. Says once, on stderr, when the policy wants a
+  /// device that the machine does not have.
+  void place(SubBatch& sub_batch);
+
+ private:
+  CheckedPolicy& policy_;
+  const CostModel& costs_;
+  MemoryPlan memory_;
+  bool said_lacking_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,167 @@
+#include "schedulers/checked_policy.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <exception>
+#include <set>
+
+#include "base/error.h"
+#include "base/nearest_word.h"
+
+namespace sluice {
+namespace {
+
+/// 1 GiB = 2^30 bytes.
+std::string in_gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / (1 << 30)); }
+
+std::string tiers_of(const CostModel& costs) {
+  std::vector<std::string_view> names;
+  for (const Tier tier : all_tiers) {
+    if (costs.capacity_bytes(tier) > 0) names.push_back(to_string(tier));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void check_tier(const CostModel& costs, Tier tier, const std::string& what) {
+  if (tier > Tier::disk) throw Error("{} has no tier at all", what);
+  if (costs.capacity_bytes(tier) > 0) return;
+  throw Error("{} is to live in {}, which this machine does not have (it has {})", what,
+              to_string(tier), tiers_of(costs));
+}
+
+void check_homes(const MemoryPlan& plan, const CostModel& costs) {
+  const auto num_layers = static_cast<std::size_t>(costs.model().num_layers);
+  if (plan.layers.size() != num_layers)
+    throw Error("it gives homes to {} layers, the model has {}", plan.layers.size(), num_layers);
+  for (std::size_t layer = 0; layer < num_layers; ++layer) {
+    const LayerHomes& homes = plan.layers[layer];
+    for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
+      const auto weight = static_cast<WeightKind>(kind);
+      check_tier(costs, homes[weight], fmt::format("layer {}'s {}", layer, to_string(weight)));
+    }
+    check_tier(costs, homes.kv, fmt::format("layer {}'s KV", layer));
+  }
+  check_tier(costs, plan.embedding, "the embedding");
+  check_tier(costs, plan.lm_head, "the LM head");
+}
+
+void check_footprint(const Footprint& footprint, const CostModel& costs) {
+  for (const Tier tier : all_tiers) {
+    const double wanted = footprint.total(tier);
+    const auto there = static_cast<double>(costs.capacity_bytes(tier));
+    if (wanted <= there) continue;
+    throw Error(
+        "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; a "
+        "smaller batch or shorter sequences need less",
+        in_gib(wanted), to_string(tier), in_gib(footprint.weights[tier]),
+        in_gib(footprint.kv[tier]), in_gib(footprint.staging[tier]),
+        in_gib(footprint.activations[tier]), in_gib(there));
+  }
+}
+
+void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestView>& requests) {
+  std::set<std::int64_t> known;
+  for (const RequestView& request : requests) known.insert(request.id);
+  std::set<std::int64_t> seen;
+  for (std::size_t i = 0; i < plan.sub_batches.size(); ++i) {
+    const SubBatchPlan& sub_batch = plan.sub_batches[i];
+    if (sub_batch.requests.empty()) throw Error("sub-batch {} is empty; leave it out", i);
+    for (const std::int64_t id : sub_batch.requests) {
+      if (known.count(id) == 0) {
+        throw Error("sub-batch {} has request {}, which is none of the {} that it was given", i, id,
+                    requests.size());
+      }
+      if (!seen.insert(id).second)
+        throw Error("request {} is there twice; a request runs once an iteration", id);
+    }
+  }
+}
+
+void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
+  if (pipeline.mini_batches >= 1 && pipeline.mini_batches <= workload.batch) return;
+  throw Error("{} mini-batches for a batch of {}; 1 to {} are possible", pipeline.mini_batches,
+              workload.batch, workload.batch);
+}
+
+}  // namespace
+
+template <typename Call>
+auto CheckedPolicy::guarded(const char* what, const Call& call) {
+  constexpr const char* advice = "correct the policy, or take another with --policy";
+  try {
+    return call();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error("policy {}: {}: {}; {}", name_, what, error.what(), advice);
+  } catch (...) {
+    throw Error("policy {}: {} threw something that is no std::exception; {}", name_, what, advice);
+  }
+}
+
+const CostModel& CheckedPolicy::costs() const {
+  if (costs_ == nullptr) throw Error("asked before start()");
+  return *costs_;
+}
+
+void CheckedPolicy::configure(const std::map<std::string, std::string>& options) {
+  PolicyOptions given(options);
+  guarded("configure", [&] { policy_.configure(given); });
+  if (given.unknown().empty()) return;
+  const std::string key = given.unknown().front();
+  if (given.known().empty())
+    throw UsageError("--policy-option {}: policy {} has no options", key, name_);
+  throw UsageError("--policy-option {}: policy {} has no such option; it has {}", key, name_,
+                   fmt::join(nearest_first(key, given.known()), ", "));
+}
+
+void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
+  costs_ = &costs;
+  workload_ = workload;
+  lacked_device_ = false;
+  guarded("start", [&] { policy_.start(costs, workload); });
+}
+
+MemoryPlan CheckedPolicy::plan_memory() {
+  return guarded("plan_memory", [&] {
+    MemoryPlan plan = policy_.plan_memory();
+    check_homes(plan, costs());
+    const std::array<Pipeline, 2> pipelines = {policy_.pipeline(Phase::prefill),
+                                               policy_.pipeline(Phase::decode)};
+    for (const Pipeline& pipeline : pipelines) check_pipeline(pipeline, workload_);
+    check_footprint(footprint(costs(), plan, pipelines, workload_), costs());
+    return plan;
+  });
+}
+
+Pipeline CheckedPolicy::pipeline(Phase phase) {
+  return guarded("pipeline", [&] {
+    const Pipeline answer = policy_.pipeline(phase);
+    check_pipeline(answer, workload_);
+    return answer;
+  });
+}
+
+Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
+                               const LayerHomes& homes) {
+  return guarded("place", [&] {
+    Placement placement = policy_.place(layer, shape, homes);
+    for (const Sublayer sublayer : layer_sublayers) {
+      if (costs().has(placement[sublayer])) continue;
+      lacked_device_ = true;
+      placement[sublayer] = placement[sublayer] == Device::gpu ? Device::cpu : Device::gpu;
+    }
+    return placement;
+  });
+}
+
+IterationPlan CheckedPolicy::plan_iteration(const std::vector<RequestView>& requests) {
+  return guarded("plan_iteration", [&] {
+    IterationPlan plan = policy_.plan_iteration(requests);
+    check_iteration_plan(plan, requests);
+    return plan;
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "schedulers/policy.h"
+
+namespace sluice {
+
+/// A policy's calls (policy.h says which come when), its mistakes caught. Whatever it throws, and
+/// any answer that this model or machine cannot follow, becomes an Error of one line that names the
+/// policy, the call, the problem and what to do.
+class CheckedPolicy {
+ public:
+  /// Both outlive it.
+  CheckedPolicy(Policy& policy, std::string name) : policy_(policy), name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+
+  /// Throws UsageError for a key that the policy does not ask for.
+  void configure(const std::map<std::string, std::string>& options);
+  void start(const CostModel& costs, const Workload& workload);
+  /// Refused: another number of layers than the model's, a tier that the machine does not have,
+  /// more bytes on a tier than it holds (footprint.h).
+  MemoryPlan plan_memory();
+  /// Refused: no mini-batch, or more of them than sequences.
+  Pipeline pipeline(Phase phase);
+  /// Sublayers for a device that the machine does not have go to the one that it has;
+  /// lacked_device() tells.
+  Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
+  bool lacked_device() const { return lacked_device_; }
+  /// Refused: an id that is not among `requests`, one that comes twice, an empty sub-batch.
+  IterationPlan plan_iteration(const std::vector<RequestView>& requests);
+
+ private:
+  template <typename Call>
+  auto guarded(const char* what, const Call& call);
+  const CostModel& costs() const;
+
+  Policy& policy_;
+  std::string name_;
+  const CostModel* costs_ = nullptr;
+  Workload workload_;
+  bool lacked_device_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <starpu.h>
+
+#include <cstdint>
+
+namespace sluice {
+
+/// Bytes of each accelerator's memory that may hold read-only data that is on its way to a task or
+/// waits for it; for schedulers that start later. Without a call: a quarter of that memory.
+void set_staging_bytes(std::uint64_t bytes);
+
+/// The scheduler that policies share; its functions are these.
+///
+/// Placement: a task with a tag goes to the device that the tag names (any worker with a memory of
+/// its own counts as a GPU), among that device's workers to the one whose turn its sub-batch is;
+/// where none of them can run it, to whatever worker can. Tasks without a tag, as plain StarPU
+/// programs have, go to the next free worker that can run them, by StarPU's priority.
+///
+/// Order on a worker: earlier iteration, earlier layer, earlier sublayer, lower sub-batch.
+///
+/// Look-ahead: sees the GPU's tasks as they are submitted, in order, and brings the read-only data
+/// of those to come into its memory, as much at once as set_staging_bytes() allows; after its last
+/// task in sight, data is given up (starpu_data_wont_use). Left alone is data that some task
+/// writes, that is small, or that was there already when first seen: that is resident. Without such
+/// memory nothing of this runs.
+struct LookAhead {
+  static void init(unsigned context);
+  static void deinit(unsigned context);
+  static void add_workers(unsigned context, int* workers, unsigned count);
+  static void remove_workers(unsigned context, int* workers, unsigned count);
+  static void submitted(starpu_task* task);
+  static int push(starpu_task* task);
+  static starpu_task* pop(unsigned context);
+  static void executed(starpu_task* task, unsigned context);
+};
+
+/// It under a policy's name. `name` and `description` must outlive it.
+constexpr starpu_sched_policy look_ahead_scheduler(const char* name, const char* description) {
+  starpu_sched_policy scheduler{};
+  scheduler.init_sched = LookAhead::init;
+  scheduler.deinit_sched = LookAhead::deinit;
+  scheduler.push_task = LookAhead::push;
+  scheduler.pop_task = LookAhead::pop;
+  scheduler.submit_hook = LookAhead::submitted;
+  scheduler.post_exec_hook = LookAhead::executed;
+  scheduler.add_workers = LookAhead::add_workers;
+  scheduler.remove_workers = LookAhead::remove_workers;
+  scheduler.prefetches = 1;
+  scheduler.policy_name = name;
+  scheduler.policy_description = description;
+  scheduler.worker_type = STARPU_WORKER_LIST;
+  return scheduler;
+}
+
+}  // namespace sluice
