@@ -87,10 +87,12 @@ Surface::Surface(std::vector<double> x, std::vector<double> y,
   check_axis(x_);
   check_axis(y_);
   if (values_.size() != x_.size())
-    throw Error("{} rows of values, expected {}, one for each x", values_.size(), x_.size());
+    throw Error("the number of rows of values is {}, expected {}, one for each x", values_.size(),
+                x_.size());
   for (const std::vector<double>& row : values_) {
     if (row.size() != y_.size())
-      throw Error("a row of {} values, expected {}, one for each y", row.size(), y_.size());
+      throw Error("the number of values in a row is {}, expected {}, one for each y", row.size(),
+                  y_.size());
     for (const double value : row) check_positive(value, "a value");
   }
 }

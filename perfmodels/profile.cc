@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -275,33 +274,41 @@ fs::path find_file(std::string_view name, const fs::path& first, const std::stri
   const bool is_plain = name.find_first_of("/\\") == std::string_view::npos && !name.empty();
   for (const fs::path& directory : {first, profile_directory()}) {
     std::error_code ignored;
-    const fs::path path = directory / (std::string(name) + ".json");
+    fs::path path = directory / (std::string(name) + ".json");
     if (is_plain && !directory.empty() && fs::is_regular_file(path, ignored)) return path;
   }
   unknown(name, prefix);
 }
 
 nlohmann::json read_json(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::error_code ignored;
+  std::ifstream file;
+  if (fs::is_regular_file(path, ignored)) file.open(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad())
     throw Error("{}: cannot be read, expected a profile's JSON file", path.string());
   return parse_profile_json(text, path.string());
 }
 
+std::string resolved(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path found = fs::weakly_canonical(path, ignored);
+  return found.empty() ? path.string() : found.string();
+}
+
 /// Appends the bases of the last file, nearest first.
 void append_bases(std::vector<ProfileDocument::File>& chain, fs::path directory) {
-  std::vector<std::string> seen = {fs::weakly_canonical(chain.front().path).string()};
+  std::vector<std::string> seen = {resolved(chain.front().path)};
   for (;;) {
     const auto base = chain.back().json.find("base");
     if (base == chain.back().json.end()) return;
     const std::string prefix = chain.back().path + ": base: ";
     if (!base->is_string()) throw Error("{}expected the name of a profile", prefix);
     const fs::path path = find_file(base->get<std::string>(), directory, prefix);
-    const std::string canonical = fs::weakly_canonical(path).string();
-    if (std::find(seen.begin(), seen.end(), canonical) != seen.end())
+    const std::string file = resolved(path);
+    if (std::find(seen.begin(), seen.end(), file) != seen.end())
       throw Error("{}\"{}\" is based on this profile itself", prefix, base->get<std::string>());
-    seen.push_back(canonical);
+    seen.push_back(file);
     chain.push_back({path.string(), read_json(path)});
     directory = path.parent_path();
   }

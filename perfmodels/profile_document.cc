@@ -71,12 +71,12 @@ void drop_replaced_numbers(json& target, const json& patch) {
 
 ProfileDocument::ProfileDocument(std::vector<File> chain) : chain_(std::move(chain)) {
   merged_ = json::object();
-  for (auto file = chain_.rbegin(); file != chain_.rend(); ++file) {
+  std::for_each(chain_.rbegin(), chain_.rend(), [this](const File& file) {
     merged_.erase("name");
     merged_.erase("description");
-    drop_replaced_numbers(merged_, file->json);
-    merged_.merge_patch(file->json);
-  }
+    drop_replaced_numbers(merged_, file.json);
+    merged_.merge_patch(file.json);
+  });
   merged_.erase("base");
 }
 

@@ -234,14 +234,14 @@ std::int64_t flip(const AnalyticModel& model, const Shape& shape, const std::str
 
 BatchShape prompt(std::int64_t tokens) { return BatchShape::prefill(1, tokens); }
 
-/// Equation 8 as printed, which adds reading and arithmetic: 784 and 803 by hand. The paper says
-/// about 850 and 858.
+/// Equation 8 as printed, which adds reading and arithmetic: by hand 784, and 803 against all-CPU,
+/// where 111000 is better still. The paper says about 850 and 858.
 TEST(LiaFigure9Test, FlipsOfEquation8) {
   const AnalyticModel model = paper_model("sum");
   EXPECT_EQ(flip(model, prompt, "000000"), 784);
   for (const std::int64_t context : {64, 512, 2048}) {
     const auto batch = [&](std::int64_t n) { return BatchShape::decode(n, context); };
-    EXPECT_EQ(flip(model, batch, "011000"), 803) << context;
+    EXPECT_EQ(flip(model, batch, "011000"), 804) << context;
   }
 }
 
@@ -251,6 +251,25 @@ TEST(LiaFigure9Test, FlipsOfARoofline) {
   EXPECT_EQ(flip(model, prompt, "000000"), 855);
   const auto batch = [](std::int64_t n) { return BatchShape::decode(n, 512); };
   EXPECT_EQ(flip(model, batch, "011000"), 876);
+}
+
+/// Weights and KV may live wherever a profile has room for them, with every placement.
+TEST(ShippedProfilesTest, CostEveryPlacementFromEveryTier) {
+  for (const std::string& name : known_profiles()) {
+    const AnalyticModel model(load_profile(name), opt_175b);
+    for (const Tier tier : all_tiers) {
+      if (model.capacity_bytes(tier) == 0) continue;
+      for (const BatchShape& shape : {BatchShape::prefill(2, 512), BatchShape::decode(64, 512)}) {
+        for (unsigned bits = 0; bits < num_placements; ++bits) {
+          const double seconds =
+              layer_cost(model, Placement::from_bits(bits), shape, LayerHomes::all(tier, tier))
+                  .sum_s();
+          EXPECT_GT(seconds, 1e-4) << name << ' ' << to_string(tier) << ' ' << bits;
+          EXPECT_LT(seconds, 100) << name << ' ' << to_string(tier) << ' ' << bits;
+        }
+      }
+    }
+  }
 }
 
 // ---- HeLM

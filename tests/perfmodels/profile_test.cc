@@ -1,8 +1,11 @@
 #include "perfmodels/profile.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -52,14 +55,15 @@ void expect_sources(const json& value, const std::string& path) {
   ASSERT_FALSE(value.is_number()) << path;
   if (!value.is_object()) return;
   if (!value.contains("source")) {
-    for (const auto& [key, member] : value.items()) expect_sources(member, path + "." + key);
+    for (const auto& [key, member] : value.items())
+      expect_sources(member, fmt::format("{}.{}", path, key));
     return;
   }
   const std::string source = value["source"];
-  const bool is_known = std::any_of(
-      std::begin({"LIA ", "HeLM ", "NEO ", "datasheet: ", "fitted: ", "derived: ", "assumed: "}),
-      std::end({"LIA ", "HeLM ", "NEO ", "datasheet: ", "fitted: ", "derived: ", "assumed: "}),
-      [&](const char* start) { return source.starts_with(start); });
+  constexpr std::array kinds = {
+      "LIA ", "HeLM ", "NEO ", "datasheet: ", "fitted: ", "derived: ", "assumed: "};
+  const bool is_known = std::any_of(kinds.begin(), kinds.end(),
+                                    [&](const char* kind) { return source.starts_with(kind); });
   EXPECT_TRUE(is_known) << path << ": " << source;
 }
 
@@ -231,7 +235,8 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
        "m.json: cpu.gemm_tflop_per_s.half_at is missing"},
       {R"([{"op": "replace", "path": "/cpu/attention_bandwidth_gb_per_s",
             "value": {"batch": [1, 2], "context": [1], "values": [[1]], "source": "test"}}])",
-       "m.json: cpu.attention_bandwidth_gb_per_s: 1 rows of values, expected 2, one for each x"},
+       "m.json: cpu.attention_bandwidth_gb_per_s: the number of rows of values is 1, "
+       "expected 2, one for each x"},
       {R"([{"op": "remove", "path": "/description"}])", "m.json: description is missing"},
       {R"([{"op": "replace", "path": "/cpu", "value": []}])",
        "m.json: cpu is a list of 0, expected an object with name, cores, "
@@ -335,6 +340,14 @@ TEST_F(BaseTest, IsRefusedWhenMissingOrCyclic) {
   write("gone", R"({"name": "gone", "description": "d", "base": "nowhere.json"})");
   EXPECT_EQ(message([&] { return load_profile(path("gone")); }),
             path("nowhere") + ": cannot be read, expected a profile's JSON file");
+  fs::create_directories(path("folder"));
+  EXPECT_EQ(message([&] { return load_profile(path("folder")); }),
+            path("folder") + ": cannot be read, expected a profile's JSON file");
+  std::ofstream(path("empty")).close();
+  EXPECT_EQ(message([&] {
+              return load_profile(path("empty"));
+            }).find(path("empty") + ": not valid JSON: "),
+            0U);
   write("self", R"({"name": "self", "description": "d", "base": "self"})");
   EXPECT_EQ(message([&] { return load_profile(path("self")); }),
             path("self") + ": base: \"self\" is based on this profile itself");
