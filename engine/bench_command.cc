@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "engine/host_costs.h"
 #include "engine/interrupt.h"
 #include "engine/output_file.h"
+#include "engine/output_options.h"
 #include "engine/policy_run.h"
 #include "engine/progress.h"
 #include "engine/sweep.h"
@@ -49,58 +49,9 @@ void declare_options(CommandLine& line) {
   declare_policy_options(line);
   line.options().add_options()  //
       ("sweep", po::bool_switch(),
-       "instead of the model: rates of its GEMMs and of decode attention over sizes")            //
-      ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file")  //
-      ("output-format", po::value<std::string>()->default_value("table"),
-       "table, markdown, csv or json")                                         //
-      ("markdown", po::bool_switch(), "the same as --output-format markdown")  //
-      ("csv", po::bool_switch(), "the same as --output-format csv")            //
-      ("json", po::bool_switch(), "the same as --output-format json");
-}
-
-/// "1,8,64" as numbers of [low, high], in the order given, each once. Throws UsageError.
-std::vector<std::int64_t> read_list(const CommandLine& line, const std::string& name,
-                                    std::int64_t low, std::int64_t high) {
-  const std::string& text = line.get<std::string>(name);
-  std::vector<std::int64_t> values;
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  while (true) {
-    std::int64_t value = 0;
-    const auto [next, error] = std::from_chars(at, end, value);
-    if (error != std::errc() || (next != end && *next != ',') || value < low || value > high) {
-      throw UsageError("--{} {}: expected whole numbers from {} to {}, like 1,8,64", name, text,
-                       low, high);
-    }
-    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    if (next == end) return values;
-    at = next + 1;
-  }
-}
-
-OutputFormat read_format(const CommandLine& line) {
-  static const std::vector<std::pair<std::string, OutputFormat>> formats = {
-      {"table", OutputFormat::table},
-      {"markdown", OutputFormat::markdown},
-      {"csv", OutputFormat::csv},
-      {"json", OutputFormat::json}};
-  std::vector<OutputFormat> asked;
-  if (line.given("output-format")) {
-    const std::string& name = line.get<std::string>("output-format");
-    const auto found = std::find_if(formats.begin(), formats.end(),
-                                    [&](const auto& format) { return format.first == name; });
-    if (found == formats.end()) {
-      throw UsageError("--output-format {}: expected table, markdown, csv or json", name);
-    }
-    asked.push_back(found->second);
-  }
-  for (const auto& [name, format] : formats) {
-    if (format != OutputFormat::table && line.get<bool>(name)) asked.push_back(format);
-  }
-  if (asked.size() > 1) {
-    throw UsageError("one of --output-format, --markdown, --csv and --json is enough");
-  }
-  return asked.empty() ? OutputFormat::table : asked.front();
+       "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
+      ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file");
+  declare_format(line);
 }
 
 struct Settings {
@@ -140,18 +91,12 @@ std::vector<BenchTest> read_tests(const CommandLine& line) {
   return tests;
 }
 
-PlotFormat plot_format(const std::string& path) {
-  if (path.ends_with(".svg")) return PlotFormat::svg;
-  if (path.ends_with(".png")) return PlotFormat::png;
-  throw UsageError("--plot {}: expected a file that ends in .svg or .png", path);
-}
-
 void read_sweep(const CommandLine& line, Settings& settings) {
   settings.sweep = line.get<bool>("sweep");
   if (line.given("plot")) {
     if (!settings.sweep) throw UsageError("--plot needs --sweep");
     settings.plot = line.get<std::string>("plot");
-    plot_format(*settings.plot);
+    picture_format("plot", *settings.plot);
   }
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
@@ -358,8 +303,8 @@ int run_sweep(const Settings& settings, DType dtype, const Model& model,
   bar.clear();
   std::cout << format_sweep(settings.format, model.name, dtype, runtime.num_threads(), points);
   if (settings.plot) {
-    write_file(*settings.plot,
-               draw_plots(sweep_plots(model.name, dtype, points), plot_format(*settings.plot)));
+    write_file(*settings.plot, draw_plots(sweep_plots(model.name, dtype, points),
+                                          picture_format("plot", *settings.plot)));
   }
   return 0;
 }

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-using Rows = std::vector<std::vector<std::string>>;
+using Rows = TableRows;
 using Json = nlohmann::ordered_json;
 
 /// Of all probes of a run.
@@ -104,40 +104,6 @@ std::string probe_line(const BenchContext& context, const std::vector<BenchResul
       to_string(context.dtype), gemm.least * 1e-9, gemm.most * 1e-9, gemm.middle * 1e-9);
 }
 
-/// Characters that a terminal shows, not bytes.
-std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-  }));
-}
-
-std::vector<std::size_t> column_widths(const Rows& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
-  }
-  return widths;
-}
-
-/// A column of figures: its first value begins with a digit.
-bool is_number_column(const Rows& rows, std::size_t column) {
-  if (rows.size() < 2) return false;
-  const std::string& cell = rows[1][column];
-  return !cell.empty() && (cell[0] >= '0' && cell[0] <= '9');
-}
-
-std::string joined(const Rows& rows, const std::vector<std::string>& row,
-                   std::string_view between) {
-  const std::vector<std::size_t> widths = column_widths(rows);
-  std::string line;
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const std::string padding(widths[i] - width_of(row[i]), ' ');
-    if (i > 0) line += between;
-    line += is_number_column(rows, i) ? padding + row[i] : row[i] + padding;
-  }
-  return line;
-}
-
 }  // namespace
 
 MeanDeviation mean_deviation(const std::vector<double>& values) {
@@ -203,66 +169,6 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
     objects.push_back(std::move(object));
   }
   return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
-}
-
-std::string format_objects_csv(const nlohmann::ordered_json& objects) {
-  Rows rows;
-  for (const Json& object : objects) {
-    if (rows.empty()) {
-      std::vector<std::string>& header = rows.emplace_back();
-      for (const auto& [key, value] : object.items()) {
-        if (!value.is_array()) header.push_back(key);
-      }
-    }
-    std::vector<std::string>& row = rows.emplace_back();
-    for (const Json& value : object) {
-      if (value.is_array()) continue;
-      if (value.is_null()) {
-        row.emplace_back();
-      } else {
-        row.push_back(value.is_string() ? value.get<std::string>() : value.dump());
-      }
-    }
-  }
-  return format_csv(rows);
-}
-
-std::string format_table(const Rows& rows) {
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = joined(rows, row, "  ");
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
-std::string format_markdown(const Rows& rows) {
-  const std::vector<std::size_t> widths = column_widths(rows);
-  std::string text = "| " + joined(rows, rows.front(), " | ") + " |\n|";
-  for (std::size_t i = 0; i < widths.size(); ++i)
-    text += std::string(widths[i] + 1, '-') + (is_number_column(rows, i) ? ":|" : "-|");
-  text += "\n";
-  for (std::size_t i = 1; i < rows.size(); ++i)
-    text += "| " + joined(rows, rows[i], " | ") + " |\n";
-  return text;
-}
-
-std::string format_csv(const Rows& rows) {
-  std::string text;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      std::string cell = row[i];
-      if (cell.find_first_of(",\"\n") != std::string::npos) {
-        for (std::size_t at = 0; (at = cell.find('"', at)) != std::string::npos; at += 2)
-          cell.insert(at, "\"");
-        cell = fmt::format("\"{}\"", cell);
-      }
-      text += (i > 0 ? "," : "") + cell;
-    }
-    text += "\n";
-  }
-  return text;
 }
 
 }  // namespace sluice

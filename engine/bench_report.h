@@ -1,17 +1,15 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "engine/bench.h"
+#include "engine/tables.h"
 
 namespace sluice {
-
-enum class OutputFormat : std::uint8_t { table, markdown, csv, json };
 
 /// Mean and sample standard deviation (0 for fewer than two values).
 struct MeanDeviation {
@@ -48,15 +46,5 @@ struct BenchContext {
 /// The tests and what the probes saw, ready to print; ends with a line end.
 std::string format_bench(OutputFormat format, const BenchContext& context,
                          const std::vector<BenchResult>& results);
-
-/// Cells as aligned columns or as a Markdown table; the first row is the header. Numbers (cells
-/// that begin with a digit) stand at the right.
-std::string format_table(const std::vector<std::vector<std::string>>& rows);
-std::string format_markdown(const std::vector<std::vector<std::string>>& rows);
-/// Quoted where needed (RFC 4180).
-std::string format_csv(const std::vector<std::vector<std::string>>& rows);
-
-/// Objects with the same keys as CSV: every value but lists.
-std::string format_objects_csv(const nlohmann::ordered_json& objects);
 
 }  // namespace sluice

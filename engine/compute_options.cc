@@ -74,6 +74,9 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .vocab_size = config.vocab_size,
           .sliding_window_tokens = config.sliding_window_tokens,
           .gated_ffn = config.gated_ffn,
+          .tied_embeddings = config.tied_embeddings,
+          .num_experts = 0,
+          .experts_per_token = 0,
           .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
           .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
 }

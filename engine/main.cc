@@ -24,6 +24,7 @@ constexpr const char* help =
     "  generate    continue a prompt, or a file of prompts\n"
     "  bench       measure tokens per second, beside what this machine can do at best\n"
     "  info        what Sluice sees of this machine\n"
+    "  plan        what a policy would do on a machine, and how long it would take\n"
     "  make-model  write a folder with random weights of a known shape\n\n"
     "sluice COMMAND --help shows a command's options; sluice --version the version.\n";
 
@@ -32,7 +33,8 @@ int dispatch(const std::vector<std::string>& words) {
   static const std::map<std::string, Command> commands = {{"bench", sluice::run_bench},
                                                           {"generate", sluice::run_generate},
                                                           {"info", sluice::run_info},
-                                                          {"make-model", sluice::run_make_model}};
+                                                          {"make-model", sluice::run_make_model},
+                                                          {"plan", sluice::run_plan}};
   if (words.empty()) throw sluice::UsageError("no command given; sluice --help lists them");
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     fmt::print("{}", help);
@@ -45,7 +47,7 @@ int dispatch(const std::vector<std::string>& words) {
   const auto command = commands.find(words[0]);
   if (command == commands.end()) {
     const std::string nearest =
-        sluice::nearest_word(words[0], {"bench", "generate", "info", "make-model"});
+        sluice::nearest_word(words[0], {"bench", "generate", "info", "make-model", "plan"});
     throw sluice::UsageError(
         "unknown command {}; {}", words[0],
         nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");

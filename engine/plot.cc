@@ -1,19 +1,17 @@
 #include "engine/plot.h"
 
-#include <cairo-svg.h>
-#include <cairo.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <memory>
 
-#include "base/error.h"
+#include "engine/picture.h"
 
 namespace sluice {
 namespace {
 
-// Sizes in points (SVG) or, doubled, in pixels (PNG).
+// In points.
 constexpr double plot_width = 480;
 constexpr double area_height = 300;
 constexpr double left_margin = 66;
@@ -21,56 +19,6 @@ constexpr double right_margin = 24;
 constexpr double top_margin = 36;
 constexpr double axis_height = 48;  ///< below the area: tick labels and the axis' label
 constexpr double legend_line = 17;
-constexpr double font_size = 12;
-constexpr double png_scale = 2;
-
-struct Colour {
-  double red, green, blue;
-};
-/// Okabe and Ito's, which colour-blind readers can tell apart; black is for the axes.
-constexpr std::array<Colour, 7> colours = {{{0.00, 0.45, 0.70},
-                                            {0.90, 0.62, 0.00},
-                                            {0.00, 0.62, 0.45},
-                                            {0.84, 0.37, 0.00},
-                                            {0.80, 0.47, 0.65},
-                                            {0.34, 0.71, 0.91},
-                                            {0.60, 0.55, 0.05}}};
-
-struct SurfaceDeleter {
-  void operator()(cairo_surface_t* surface) const noexcept { cairo_surface_destroy(surface); }
-};
-struct ContextDeleter {
-  void operator()(cairo_t* context) const noexcept { cairo_destroy(context); }
-};
-using SurfacePtr = std::unique_ptr<cairo_surface_t, SurfaceDeleter>;
-using ContextPtr = std::unique_ptr<cairo_t, ContextDeleter>;
-
-void check_cairo(cairo_status_t status) {
-  if (status != CAIRO_STATUS_SUCCESS) {
-    throw Error("Cairo cannot draw the plot: {}", cairo_status_to_string(status));
-  }
-}
-
-cairo_status_t append(void* text, const unsigned char* data, unsigned int length) {
-  try {
-    static_cast<std::string*>(text)->append(reinterpret_cast<const char*>(data), length);
-    return CAIRO_STATUS_SUCCESS;
-  } catch (...) {
-    return CAIRO_STATUS_NO_MEMORY;
-  }
-}
-
-enum class Anchor : std::uint8_t { left, middle, right };
-
-void show_text(cairo_t* cairo, double x, double y, const std::string& text, Anchor anchor) {
-  cairo_text_extents_t extents;
-  cairo_text_extents(cairo, text.c_str(), &extents);
-  double shift = 0;
-  if (anchor == Anchor::middle) shift = extents.x_advance / 2;
-  if (anchor == Anchor::right) shift = extents.x_advance;
-  cairo_move_to(cairo, x - shift, y);
-  cairo_show_text(cairo, text.c_str());
-}
 
 /// 1, 2 or 5 times a power of ten, so that about five of them make up `range`.
 double tick_distance(double range) {
@@ -165,8 +113,7 @@ class Painter {
   }
 
   void use_style(const PlotSeries& series) {
-    const Colour& colour = colours.at(series.colour % colours.size());
-    cairo_set_source_rgb(cairo_, colour.red, colour.green, colour.blue);
+    use_colour(cairo_, series.colour);
     cairo_set_line_width(cairo_, 2);
     const std::array<double, 2> dashes = {5, 3};
     cairo_set_dash(cairo_, dashes.data(), series.style == LineStyle::solid ? 0 : 2, 0);
@@ -226,32 +173,15 @@ double height_of(const std::vector<LinePlot>& plots) {
 
 }  // namespace
 
-std::string draw_plots(const std::vector<LinePlot>& plots, PlotFormat format) {
+std::string draw_plots(const std::vector<LinePlot>& plots, PictureFormat format) {
   const double width = plot_width * static_cast<double>(plots.size());
   const double height = height_of(plots);
-  std::string text;
-  const bool png = format == PlotFormat::png;
-  const SurfacePtr surface(png ? cairo_image_surface_create(CAIRO_FORMAT_RGB24,
-                                                            static_cast<int>(width * png_scale),
-                                                            static_cast<int>(height * png_scale))
-                               : cairo_svg_surface_create_for_stream(append, &text, width, height));
-  check_cairo(cairo_surface_status(surface.get()));
-  const ContextPtr context(cairo_create(surface.get()));
-  cairo_t* cairo = context.get();
-  if (png) cairo_scale(cairo, png_scale, png_scale);
-  cairo_set_source_rgb(cairo, 1, 1, 1);
-  cairo_paint(cairo);
-  cairo_select_font_face(cairo, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
-  cairo_set_font_size(cairo, font_size);
-  for (const LinePlot& plot : plots) {
-    Painter(cairo, plot).draw();
-    cairo_translate(cairo, plot_width, 0);
-  }
-  check_cairo(cairo_status(cairo));
-  if (png) check_cairo(cairo_surface_write_to_png_stream(surface.get(), append, &text));
-  cairo_surface_finish(surface.get());
-  check_cairo(cairo_surface_status(surface.get()));
-  return text;
+  return draw_picture(width, height, format, [&](cairo_t* cairo) {
+    for (const LinePlot& plot : plots) {
+      Painter(cairo, plot).draw();
+      cairo_translate(cairo, plot_width, 0);
+    }
+  });
 }
 
 }  // namespace sluice

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/picture.h"
+
 namespace sluice {
 
 enum class LineStyle : std::uint8_t { solid, dashed };
@@ -28,10 +30,8 @@ struct LinePlot {
   std::string limit_label;
 };
 
-enum class PlotFormat : std::uint8_t { svg, png };
-
 /// The plots side by side, each with its legend below, as the bytes of a file. Throws Error when
 /// Cairo cannot draw.
-std::string draw_plots(const std::vector<LinePlot>& plots, PlotFormat format);
+std::string draw_plots(const std::vector<LinePlot>& plots, PictureFormat format);
 
 }  // namespace sluice

@@ -5,19 +5,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-std::map<std::string, std::string> read_options(const CommandLine& line) {
-  std::map<std::string, std::string> options;
-  if (!line.given("policy-option")) return options;
-  for (const std::string& text : line.get<std::vector<std::string>>("policy-option")) {
-    const std::size_t equals = text.find('=');
-    if (equals == 0 || equals == std::string::npos)
-      throw UsageError("--policy-option {}: expected key=value", text);
-    const auto [there, added] = options.emplace(text.substr(0, equals), text.substr(equals + 1));
-    if (!added) throw UsageError("--policy-option {}: {} is given twice", text, there->first);
-  }
-  return options;
-}
-
 /// A batch as policies see it: means, rounded up.
 BatchShape shape_of(const SubBatch& sub_batch) {
   const auto mean = [&](std::int64_t sum) {
@@ -40,8 +27,21 @@ void declare_policy_options(CommandLine& line) {
        "key=value for the policy; may be given again");
 }
 
+std::map<std::string, std::string> read_policy_options(const CommandLine& line) {
+  std::map<std::string, std::string> options;
+  if (!line.given("policy-option")) return options;
+  for (const std::string& text : line.get<std::vector<std::string>>("policy-option")) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw UsageError("--policy-option {}: expected key=value", text);
+    const auto [there, added] = options.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (!added) throw UsageError("--policy-option {}: {} is given twice", text, there->first);
+  }
+  return options;
+}
+
 LoadedPolicy load_policy(const CommandLine& line) {
-  return {line.get<std::string>("policy"), read_options(line)};
+  return {line.get<std::string>("policy"), read_policy_options(line)};
 }
 
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)

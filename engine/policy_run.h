@@ -14,6 +14,8 @@ namespace sluice {
 
 /// --policy and --policy-option.
 void declare_policy_options(CommandLine& line);
+/// What --policy-option says, by key. Throws UsageError.
+std::map<std::string, std::string> read_policy_options(const CommandLine& line);
 /// The policy that they ask for. Throws UsageError or Error: see LoadedPolicy.
 LoadedPolicy load_policy(const CommandLine& line);
 

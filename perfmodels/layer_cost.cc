@@ -55,12 +55,16 @@ class Layer {
       const std::size_t d = static_cast<std::size_t>(device);
       SublayerCost& here = cost.sublayers[i];
       here.compute_s = compute_s_[i][d];
-      if (device != before) here.load_s += load_x_s_[i][d];
-      here.load_s += attends(sublayer) && prefill_ ? fresh_kv_s(p, sublayer) : load_y_s_[i][d];
+      if (device != before) here.values_s += load_x_s_[i][d];
+      if (attends(sublayer) && prefill_) {
+        here.values_s += fresh_kv_s(p, sublayer);
+      } else {
+        here.stored_s = load_y_s_[i][d];
+      }
       if (sublayer == Sublayer::out_proj && device != p[Sublayer::qkv])
-        here.load_s += residual_s_[d];
+        here.values_s += residual_s_[d];
       if (sublayer == Sublayer::fc2 && device != p[Sublayer::out_proj])
-        here.load_s += residual_s_[d];
+        here.values_s += residual_s_[d];
       if (sublayer == Sublayer::qkv) here.store_s = store_kv_s_[d];
       before = device;
     }
@@ -83,14 +87,14 @@ class Layer {
     const bool crossing = both_devices(costs_);
     for (const Sublayer sublayer : layer_sublayers) {
       const std::size_t i = index_of(sublayer);
-      const std::optional<WeightKind> weight = weight_of(sublayer);
-      const Tier home = weight ? homes_[*weight] : homes_.kv;
+      const std::span<const WeightKind> weights = weights_of(sublayer);
       // What comes from elsewhere is computed on where it has arrived.
-      const Tier operand = reader_of(home) == device ? home : own_tier(device);
+      Tier operand = weights.empty() ? homes_.kv : homes_[weights.front()];
+      if (reader_of(operand) != device) operand = own_tier(device);
       compute_s_[i][d] =
           costs_.compute_s(device, sublayer, shape_, operand) + costs_.task_overhead_s(device);
-      if (reader_of(home) != device)
-        load_y_s_[i][d] = load_s(costs_, home, device, work_[i].y_bytes);
+      load_y_s_[i][d] = weights.empty() ? load_s(costs_, homes_.kv, device, work_[i].y_bytes)
+                                        : load_weights_s(device, weights, work_[i].y_bytes);
       const double x_bytes = sublayer == Sublayer::sv ? score_bytes_ : work_[i].x_bytes;
       if (crossing) load_x_s_[i][d] = cross_s(costs_, device, x_bytes);
     }
@@ -100,6 +104,18 @@ class Layer {
     }
     if (reader_of(homes_.kv) != device)
       store_kv_s_[d] = costs_.transfer_s(own_tier(device), homes_.kv, new_kv_bytes_);
+  }
+
+  /// Seconds for those of a sublayer's weights that the device does not read where they live.
+  double load_weights_s(Device device, std::span<const WeightKind> weights, double y_bytes) const {
+    double elements = 0;
+    for (const WeightKind weight : weights) elements += weight_elements(costs_.model(), weight);
+    double seconds = 0;
+    for (const WeightKind weight : weights) {
+      const double share = weight_elements(costs_.model(), weight) / elements;
+      seconds += load_s(costs_, homes_[weight], device, y_bytes * share);
+    }
+    return seconds;
   }
 
   using ByDevice = std::array<double, 2>;
@@ -171,7 +187,7 @@ SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
 
 double LayerCost::load_s() const {
   double sum = 0;
-  for (const SublayerCost& sublayer : sublayers) sum += sublayer.load_s;
+  for (const SublayerCost& sublayer : sublayers) sum += sublayer.load_s();
   return sum;
 }
 

@@ -25,10 +25,13 @@ SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
 
 /// Seconds of one sublayer (LIA equation 2).
 struct SublayerCost {
-  double load_s = 0;     ///< operands that must cross to the device: equations 3 to 7
+  double stored_s = 0;   ///< load what is stored elsewhere: weights, cached KV (equation 5)
+  double values_s = 0;   ///< load what this layer has just made elsewhere: equations 4, 6, 7
   double compute_s = 0;  ///< equation 8, and the task's overhead
-  double store_s = 0;    ///< new KV that must cross to its home: equation 9
-  double total_s() const { return load_s + compute_s + store_s; }
+  double store_s = 0;    ///< send new KV home: equation 9
+
+  double load_s() const { return stored_s + values_s; }
+  double total_s() const { return load_s() + compute_s + store_s; }
 };
 
 struct LayerCost {

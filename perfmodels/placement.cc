@@ -79,18 +79,29 @@ bool LayerHomes::resident() const {
   return std::all_of(weights.begin(), weights.end(), [](Tier tier) { return tier == Tier::hbm; });
 }
 
-std::optional<WeightKind> weight_of(Sublayer sublayer) {
+std::string_view to_string(WeightKind kind) {
+  constexpr std::array<std::string_view, num_weight_kinds> names = {
+      "vectors", "query", "key", "value", "out_proj", "fc1", "fc2"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::span<const WeightKind> weights_of(Sublayer sublayer) {
+  static constexpr std::array<WeightKind, 3> qkv = {WeightKind::query, WeightKind::key,
+                                                    WeightKind::value};
+  static constexpr std::array<WeightKind, 1> out_proj = {WeightKind::out_proj};
+  static constexpr std::array<WeightKind, 1> fc1 = {WeightKind::fc1};
+  static constexpr std::array<WeightKind, 1> fc2 = {WeightKind::fc2};
   switch (sublayer) {
     case Sublayer::qkv:
-      return WeightKind::qkv;
+      return qkv;
     case Sublayer::out_proj:
-      return WeightKind::out_proj;
+      return out_proj;
     case Sublayer::fc1:
-      return WeightKind::fc1;
+      return fc1;
     case Sublayer::fc2:
-      return WeightKind::fc2;
+      return fc2;
     default:
-      return std::nullopt;
+      return {};
   }
 }
 

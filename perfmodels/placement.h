@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -60,15 +62,16 @@ inline constexpr std::array<Tier, 4> all_tiers = {Tier::hbm, Tier::ddr, Tier::cx
 std::optional<Tier> parse_tier(std::string_view text);
 
 /// A layer's weights, as they are placed: each lives on one tier as a whole. `fc1` includes the
-/// gate of a gated FFN, `vectors` are norms and biases.
-enum class WeightKind : std::uint8_t { vectors, qkv, out_proj, fc1, fc2 };
-inline constexpr std::array<WeightKind, 5> layer_weight_kinds = {
-    WeightKind::vectors, WeightKind::qkv, WeightKind::out_proj, WeightKind::fc1, WeightKind::fc2};
+/// gate of a gated FFN, `vectors` are norms and biases. The engine keeps query, key and value as
+/// one tensor, which lives on the slowest of their tiers.
+enum class WeightKind : std::uint8_t { vectors, query, key, value, out_proj, fc1, fc2 };
+inline constexpr std::size_t num_weight_kinds = 7;
+std::string_view to_string(WeightKind kind);
 
 /// Where one layer's data lives.
 struct LayerHomes {
-  std::array<Tier, 5> weights{};  ///< by WeightKind
-  Tier kv = Tier::ddr;            ///< of new requests' KV
+  std::array<Tier, num_weight_kinds> weights{};  ///< by WeightKind
+  Tier kv = Tier::ddr;                           ///< of new requests' KV
 
   static LayerHomes all(Tier weights_tier, Tier kv_tier) {
     LayerHomes homes;
@@ -83,8 +86,8 @@ struct LayerHomes {
   bool operator==(const LayerHomes&) const = default;
 };
 
-/// The weight that one of LIA's six sublayers multiplies with; nothing for 2 and 3.
-std::optional<WeightKind> weight_of(Sublayer sublayer);
+/// The weights that one of LIA's six sublayers multiplies with; none for 2 and 3.
+std::span<const WeightKind> weights_of(Sublayer sublayer);
 
 /// The memory that a device computes in.
 constexpr Tier own_tier(Device device) { return device == Device::gpu ? Tier::hbm : Tier::ddr; }

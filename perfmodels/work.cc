@@ -5,20 +5,34 @@
 
 namespace sluice {
 
-std::array<double, 5> layer_weight_elements(const ModelDimensions& model) {
+double weight_elements(const ModelDimensions& model, WeightKind kind) {
   const auto hidden = static_cast<double>(model.hidden_size);
   const auto ffn = static_cast<double>(model.ffn_size);
   const double q = model.q_size();
   const double kv = model.kv_size();
   const auto experts = static_cast<double>(std::max<std::int64_t>(model.num_experts, 1));
-  const double biases = model.gated_ffn ? 0 : 2 * hidden + q + 2 * kv + hidden + ffn + hidden;
-  return {2 * hidden + biases, hidden * (q + 2 * kv), q * hidden,
-          experts * hidden * ffn * (model.gated_ffn ? 2 : 1), experts * ffn * hidden};
+  switch (kind) {
+    case WeightKind::vectors:
+      return model.gated_ffn ? 2 * hidden : 6 * hidden + q + 2 * kv + ffn;
+    case WeightKind::query:
+      return hidden * q;
+    case WeightKind::key:
+    case WeightKind::value:
+      return hidden * kv;
+    case WeightKind::out_proj:
+      return q * hidden;
+    case WeightKind::fc1:
+      return experts * hidden * ffn * (model.gated_ffn ? 2 : 1);
+    case WeightKind::fc2:
+      return experts * ffn * hidden;
+  }
+  return 0;
 }
 
 double layer_weight_bytes(const ModelDimensions& model) {
   double elements = 0;
-  for (const double each : layer_weight_elements(model)) elements += each;
+  for (std::size_t kind = 0; kind < num_weight_kinds; ++kind)
+    elements += weight_elements(model, static_cast<WeightKind>(kind));
   return model.weight_bytes(elements);
 }
 

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "perfmodels/placement.h"
 
 namespace sluice {
 
@@ -20,6 +21,7 @@ struct ModelDimensions {
   std::int64_t vocab_size = 0;
   std::int64_t sliding_window_tokens = 0;  ///< 0: no window
   bool gated_ffn = true;                   ///< FC1 is two matrices
+  bool tied_embeddings = false;            ///< the LM head is the token embedding
   std::int64_t num_experts = 0;            ///< 0: one FFN; else a mixture of experts
   std::int64_t experts_per_token = 0;      ///< that a token's row goes through
   /// Of a weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's group-wise
@@ -32,9 +34,9 @@ struct ModelDimensions {
   double weight_bytes(double elements) const { return elements * weight_bits / 8; }
 };
 
-/// Elements of a layer's weights by WeightKind's order: vectors, qkv, out_proj, fc1 with the gate,
-/// fc2; all experts. Vectors are counted as two norms and, without a gate (OPT), all biases.
-std::array<double, 5> layer_weight_elements(const ModelDimensions& model);
+/// Elements of one layer's weight of a kind, all experts together. Vectors are counted as two norms
+/// and, without a gate (OPT), all biases.
+double weight_elements(const ModelDimensions& model, WeightKind kind);
 /// Bytes of one layer's weights.
 double layer_weight_bytes(const ModelDimensions& model);
 /// Bytes that one token's K and V take in one layer.

@@ -30,56 +30,34 @@ void check_tier(const CostModel& costs, Tier tier, const std::string& what) {
               to_string(tier), tiers_of(costs));
 }
 
-/// Adds up what each tier is to hold.
-class TierBytes {
- public:
-  void add(Tier tier, double bytes) { bytes_.at(static_cast<std::size_t>(tier)) += bytes; }
-  void check(const CostModel& costs) const {
-    for (const Tier tier : all_tiers) {
-      const double wanted = bytes_.at(static_cast<std::size_t>(tier));
-      const auto there = static_cast<double>(costs.capacity_bytes(tier));
-      if (wanted > there) {
-        throw Error("it puts {} of weights and KV into {}, which holds {}; keep less there",
-                    in_gib(wanted), to_string(tier), in_gib(there));
-      }
-    }
-  }
-
- private:
-  std::array<double, all_tiers.size()> bytes_{};
-};
-
-void check_memory_plan(const MemoryPlan& plan, const CostModel& costs, const Workload& workload) {
-  constexpr std::array<const char*, 5> kinds = {"vectors", "qkv weight", "out_proj weight",
-                                                "fc1 weight", "fc2 weight"};
-  const ModelDimensions& model = costs.model();
-  if (static_cast<std::int64_t>(plan.layers.size()) != model.num_layers) {
-    throw Error("it gives homes to {} layers, the model has {}", plan.layers.size(),
-                model.num_layers);
-  }
-  const std::array<double, 5> elements = layer_weight_elements(model);
-  const double kv_bytes =
-      static_cast<double>(workload.batch * (workload.input_tokens + workload.output_tokens)) *
-      kv_bytes_per_token(model);
-  TierBytes bytes;
-  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
+void check_homes(const MemoryPlan& plan, const CostModel& costs) {
+  const auto num_layers = static_cast<std::size_t>(costs.model().num_layers);
+  if (plan.layers.size() != num_layers)
+    throw Error("it gives homes to {} layers, the model has {}", plan.layers.size(), num_layers);
+  for (std::size_t layer = 0; layer < num_layers; ++layer) {
     const LayerHomes& homes = plan.layers[layer];
-    for (const WeightKind kind : layer_weight_kinds) {
-      const auto i = static_cast<std::size_t>(kind);
-      check_tier(costs, homes[kind], fmt::format("layer {}'s {}", layer, kinds.at(i)));
-      bytes.add(homes[kind], model.weight_bytes(elements.at(i)));
+    for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
+      const auto weight = static_cast<WeightKind>(kind);
+      check_tier(costs, homes[weight], fmt::format("layer {}'s {}", layer, to_string(weight)));
     }
     check_tier(costs, homes.kv, fmt::format("layer {}'s KV", layer));
-    bytes.add(homes.kv, kv_bytes);
   }
   check_tier(costs, plan.embedding, "the embedding");
   check_tier(costs, plan.lm_head, "the LM head");
-  const double head_bytes =
-      model.weight_bytes(static_cast<double>(model.vocab_size * model.embed_size));
-  bytes.add(plan.lm_head, head_bytes);
-  // On the same tier they may be one; the engine counts exactly before it loads.
-  if (plan.embedding != plan.lm_head) bytes.add(plan.embedding, head_bytes);
-  bytes.check(costs);
+}
+
+void check_footprint(const Footprint& footprint, const CostModel& costs) {
+  for (const Tier tier : all_tiers) {
+    const double wanted = footprint.total(tier);
+    const auto there = static_cast<double>(costs.capacity_bytes(tier));
+    if (wanted <= there) continue;
+    throw Error(
+        "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; a "
+        "smaller batch or shorter sequences need less",
+        in_gib(wanted), to_string(tier), in_gib(footprint.weights[tier]),
+        in_gib(footprint.kv[tier]), in_gib(footprint.staging[tier]),
+        in_gib(footprint.activations[tier]), in_gib(there));
+  }
 }
 
 void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestView>& requests) {
@@ -148,7 +126,11 @@ void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
 MemoryPlan CheckedPolicy::plan_memory() {
   return guarded("plan_memory", [&] {
     MemoryPlan plan = policy_.plan_memory();
-    check_memory_plan(plan, costs(), workload_);
+    check_homes(plan, costs());
+    const std::array<Pipeline, 2> pipelines = {policy_.pipeline(Phase::prefill),
+                                               policy_.pipeline(Phase::decode)};
+    for (const Pipeline& pipeline : pipelines) check_pipeline(pipeline, workload_);
+    check_footprint(footprint(costs(), plan, pipelines, workload_), costs());
     return plan;
   });
 }

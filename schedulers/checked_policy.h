@@ -22,7 +22,7 @@ class CheckedPolicy {
   void configure(const std::map<std::string, std::string>& options);
   void start(const CostModel& costs, const Workload& workload);
   /// Refused: another number of layers than the model's, a tier that the machine does not have,
-  /// more bytes on a tier than it holds (weights, and KV of the whole workload).
+  /// more bytes on a tier than it holds (footprint.h).
   MemoryPlan plan_memory();
   /// Refused: no mini-batch, or more of them than sequences.
   Pipeline pipeline(Phase phase);

@@ -1,6 +1,9 @@
 #include "schedulers/policy.h"
 
 #include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <stdexcept>
 
 #include "perfmodels/layer_cost.h"
 
@@ -12,6 +15,28 @@ std::vector<std::string> PolicyOptions::unknown() const {
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) keys.push_back(key);
   }
   return keys;
+}
+
+std::string PolicyOptions::take_choice(const std::string& key,
+                                       const std::vector<std::string>& choices) {
+  std::string value = take(key, choices.front());
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
+  std::string names;
+  for (const std::string& choice : choices) names += (names.empty() ? "" : ", ") + choice;
+  throw std::runtime_error(key + "=" + value + ": expected one of " + names);
+}
+
+std::optional<double> PolicyOptions::take_number(const std::string& key, double least,
+                                                 double most) {
+  const std::string text = take(key, "");
+  if (text.empty()) return std::nullopt;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (whole && value >= least && value <= most) return value;
+  std::ostringstream message;
+  message << key << "=" << text << ": expected a number from " << least << " to " << most;
+  throw std::runtime_error(message.str());
 }
 
 void Policy::configure(PolicyOptions& /*options*/) {}
@@ -33,8 +58,14 @@ MemoryPlan Policy::plan_memory() {
 Pipeline Policy::pipeline(Phase /*phase*/) { return {}; }
 
 Placement Policy::place(std::int64_t /*layer*/, const BatchShape& shape, const LayerHomes& homes) {
-  if (!placed_ || placed_->shape != shape || placed_->homes != homes)
-    placed_ = {shape, homes, best_placement(costs(), shape, homes, Overlap::transfers).placement};
+  return best(shape, homes, Overlap::transfers);
+}
+
+Placement Policy::best(const BatchShape& shape, const LayerHomes& homes, Overlap overlap) {
+  if (!placed_ || placed_->shape != shape || placed_->homes != homes ||
+      placed_->overlap != overlap) {
+    placed_ = {shape, homes, overlap, best_placement(costs(), shape, homes, overlap).placement};
+  }
   return placed_->placement;
 }
 

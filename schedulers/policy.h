@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "perfmodels/cost_model.h"
+#include "perfmodels/footprint.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
+#include "perfmodels/timeline.h"
 
 namespace sluice {
 
@@ -30,6 +32,16 @@ class PolicyOptions {
     const auto found = values_.find(key);
     return found == values_.end() ? fallback : found->second;
   }
+  /// The value of `key` if it is one of `choices`, the first of them without one. Throws
+  /// std::runtime_error that names them, as the next two do.
+  std::string take_choice(const std::string& key, const std::vector<std::string>& choices);
+  /// "on" or "off".
+  bool take_switch(const std::string& key, bool fallback) {
+    return take_choice(key, fallback ? std::vector<std::string>{"on", "off"}
+                                     : std::vector<std::string>{"off", "on"}) == "on";
+  }
+  /// A number of [least, most]; nothing when the key was not given.
+  std::optional<double> take_number(const std::string& key, double least, double most);
   /// Keys that were given and that nobody has asked for.
   std::vector<std::string> unknown() const;
   /// Keys that were asked for, in the order of asking.
@@ -38,29 +50,6 @@ class PolicyOptions {
  private:
   std::map<std::string, std::string> values_;
   std::vector<std::string> known_;
-};
-
-/// What a run is for, as far as it is known beforehand.
-struct Workload {
-  std::int64_t batch = 1;
-  std::int64_t input_tokens = 512;
-  std::int64_t output_tokens = 128;
-};
-
-/// Where everything lives that lives for the whole run.
-struct MemoryPlan {
-  std::vector<LayerHomes> layers;
-  Tier embedding = Tier::ddr;
-  Tier lm_head = Tier::ddr;
-};
-
-/// How the tasks of one phase follow each other.
-struct Pipeline {
-  /// The batch is cut into so many parts, layer by layer; while one computes, the next one's values
-  /// move (LIA Optimization-2 in prefill, FlexGen's block). 1: the whole batch at once.
-  std::int64_t mini_batches = 1;
-  /// Weights and values move beside computation. Off: everything waits for everything.
-  bool overlap = true;
 };
 
 /// A request that runs, as a policy sees it.
@@ -117,12 +106,15 @@ class Policy {
   const CostModel& costs() const { return *costs_; }
   const Workload& workload() const { return workload_; }
   const ModelDimensions& model() const { return costs_->model(); }
+  /// LIA's equation 1 by the cost model (best_placement()).
+  Placement best(const BatchShape& shape, const LayerHomes& homes, Overlap overlap);
 
  private:
-  /// The last answer of place(): neighbouring layers mostly ask the same.
+  /// The last answer of best(): neighbouring layers mostly ask the same.
   struct Placed {
     BatchShape shape;
     LayerHomes homes;
+    Overlap overlap = Overlap::none;
     Placement placement{Device::cpu};
   };
 

@@ -17,19 +17,19 @@ const std::vector<LinePlot> plots = {{.title = "Rates",
                                       .limit_label = "probe"}};
 
 TEST(PlotTest, SvgIsAWholeDocument) {
-  const std::string svg = draw_plots(plots, PlotFormat::svg);
+  const std::string svg = draw_plots(plots, PictureFormat::svg);
   EXPECT_NE(svg.find("<svg"), std::string::npos);
   EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg.substr(svg.size() - 20);
 }
 
 TEST(PlotTest, PngHasItsSignatureAndEnd) {
-  const std::string png = draw_plots(plots, PlotFormat::png);
+  const std::string png = draw_plots(plots, PictureFormat::png);
   EXPECT_EQ(png.substr(1, 3), "PNG");
   EXPECT_EQ(png.substr(png.size() - 8, 4), "IEND");
 }
 
 TEST(PlotTest, NothingToDrawIsDrawn) {
-  EXPECT_FALSE(draw_plots({LinePlot{}}, PlotFormat::svg).empty());
+  EXPECT_FALSE(draw_plots({LinePlot{}}, PictureFormat::svg).empty());
 }
 
 }  // namespace

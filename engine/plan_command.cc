@@ -1,0 +1,235 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "engine/command_line.h"
+#include "engine/compute_options.h"
+#include "engine/output_file.h"
+#include "engine/output_options.h"
+#include "engine/plan_report.h"
+#include "engine/planner.h"
+#include "engine/policy_map.h"
+#include "engine/policy_run.h"
+#include "models/model.h"
+#include "perfmodels/analytic_model.h"
+#include "perfmodels/profile.h"
+#include "schedulers/loader.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* any_policy = "auto";
+
+void declare_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("model", po::value<std::string>()->default_value("opt-30b"),
+       "shape, or Hugging Face folder; a list")  //
+      ("machine", po::value<std::string>()->default_value("spr-a100"),
+       "profile of a machine: a known name or a .json file; a list")  //
+      ("policy", po::value<std::string>()->default_value(any_policy),
+       "name or shared object of a policy; a list; auto: the fastest of all that come with Sluice")(
+          "policy-option", po::value<std::vector<std::string>>()->composing(),
+          "KEY=VALUE for the policy; may be given several times")                           //
+      ("batch", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
+      ("input-tokens", po::value<std::string>()->default_value("512"),
+       "tokens of each prompt; a list")  //
+      ("output-tokens", po::value<std::int64_t>()->default_value(128),
+       "tokens to generate for each sequence")  //
+      ("weight-bits", po::value<double>()->default_value(16),
+       "16, or 4.5: groups of 4 bits with their scales")  //
+      ("map", po::value<std::string>(),
+       "draw the policy's placements over batch and input length into this .svg or .png file, and "
+       "in the terminal");
+  declare_format(line);
+}
+
+struct Settings {
+  std::vector<std::string> models;
+  std::vector<std::string> machines;
+  std::vector<std::string> policies;
+  std::map<std::string, std::string> options;
+  std::vector<std::int64_t> batches;
+  std::vector<std::int64_t> input_tokens;
+  std::int64_t output_tokens = 1;
+  double weight_bits = 16;
+  std::optional<std::string> map;
+  OutputFormat format = OutputFormat::table;
+
+  std::size_t num_points() const {
+    return models.size() * machines.size() * policies.size() * batches.size() * input_tokens.size();
+  }
+};
+
+Settings read_settings(const CommandLine& line) {
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 24;
+  Settings settings;
+  settings.models = read_words(line, "model");
+  settings.machines = read_words(line, "machine");
+  settings.policies = read_words(line, "policy");
+  settings.options = read_policy_options(line);
+  settings.batches = read_list(line, "batch", 1, std::int64_t{1} << 20);
+  settings.input_tokens = read_list(line, "input-tokens", 1, most_tokens);
+  settings.output_tokens = in_range<std::int64_t>(line, "output-tokens", 1, most_tokens);
+  settings.weight_bits = line.get<double>("weight-bits");
+  if (settings.weight_bits != 16 && settings.weight_bits != 4.5)
+    throw UsageError("--weight-bits {}: expected 16 or 4.5", settings.weight_bits);
+  settings.format = read_format(line);
+  if (line.given("map")) {
+    settings.map = line.get<std::string>("map");
+    picture_format("map", *settings.map);
+    if (settings.models.size() > 1 || settings.policies.size() > 1 ||
+        settings.policies.front() == any_policy) {
+      throw UsageError("--map draws one --policy for one --model; name one of each");
+    }
+  }
+  return settings;
+}
+
+ModelConfig find_model(const std::string& name) {
+  if (std::filesystem::exists(name) || name == "tiny" || name.find('/') != std::string::npos)
+    return open_model(name).config;
+  return find_shape(name);
+}
+
+/// The plan of one point, or why there is none.
+PlanPoint plan_point(const std::string& model, const AnalyticModel& costs, LoadedPolicy& policy,
+                     const Workload& workload) {
+  PlanPoint point = {.model = model,
+                     .machine = costs.profile().name,
+                     .policy = policy.name(),
+                     .workload = workload,
+                     .plan = std::nullopt,
+                     .problem = ""};
+  try {
+    point.plan = make_plan(policy.policy(), costs, workload);
+  } catch (const Error& error) {
+    point.problem = error.what();
+  }
+  return point;
+}
+
+/// The fastest of the points that have a plan, else the first.
+PlanPoint fastest(const std::vector<PlanPoint>& points) {
+  return *std::min_element(points.begin(), points.end(),
+                           [](const PlanPoint& a, const PlanPoint& b) {
+                             if (!a.plan || !b.plan) return a.plan.has_value() && !b.plan;
+                             return a.plan->latency_s() < b.plan->latency_s();
+                           });
+}
+
+/// "lia is fastest: 5.19 s; cpu-only 10.3 s, ...; gpu-only does not fit"
+void print_choice(const std::vector<PlanPoint>& points, const PlanPoint& chosen) {
+  std::vector<std::string> others;
+  for (const PlanPoint& point : points) {
+    if (point.policy == chosen.policy) continue;
+    others.push_back(point.plan ? fmt::format("{} {:.3g} s", point.policy, point.plan->latency_s())
+                                : fmt::format("{} does not fit", point.policy));
+  }
+  if (!chosen.plan) {
+    fmt::print(stderr, "sluice: no policy's plan fits: {}\n", chosen.problem);
+  } else {
+    fmt::print(stderr, "sluice: {} is fastest, {:.3g} s; {}\n", chosen.policy,
+               chosen.plan->latency_s(), fmt::join(others, ", "));
+  }
+}
+
+class Planner {
+ public:
+  explicit Planner(const Settings& settings) : settings_(settings) {
+    for (const std::string& name : settings.policies) {
+      if (name != any_policy) policies_.push_back({load(name, settings.options)});
+    }
+    if (!policies_.empty()) return;
+    if (!settings.options.empty()) throw UsageError("--policy-option needs --policy");
+    for (const std::string& name : find_policies(policy_folders())) all_.push_back(load(name, {}));
+  }
+
+  std::vector<PlanPoint> run() {
+    std::vector<PlanPoint> points;
+    for (const std::string& model : settings_.models) {
+      ModelDimensions dimensions = model_dimensions(find_model(model), DType::bf16);
+      dimensions.weight_bits = settings_.weight_bits;
+      for (const std::string& machine : settings_.machines) {
+        const AnalyticModel costs(load_profile(machine), dimensions);
+        for (const std::int64_t tokens : settings_.input_tokens) {
+          for (const std::int64_t batch : settings_.batches)
+            add(model, costs, {batch, tokens, settings_.output_tokens}, points);
+        }
+      }
+    }
+    return points;
+  }
+
+  PolicyMap map(const std::string& machine) {
+    ModelDimensions dimensions =
+        model_dimensions(find_model(settings_.models.front()), DType::bf16);
+    dimensions.weight_bits = settings_.weight_bits;
+    const AnalyticModel costs(load_profile(machine), dimensions);
+    return make_policy_map(policies_.front()->policy(), costs, settings_.models.front(), machine);
+  }
+
+ private:
+  static std::unique_ptr<LoadedPolicy> load(const std::string& name,
+                                            const std::map<std::string, std::string>& options) {
+    return std::make_unique<LoadedPolicy>(name, options);
+  }
+
+  void add(const std::string& model, const AnalyticModel& costs, const Workload& workload,
+           std::vector<PlanPoint>& points) {
+    for (const auto& policy : policies_)
+      points.push_back(plan_point(model, costs, *policy, workload));
+    if (!policies_.empty()) return;
+    std::vector<PlanPoint> all;
+    all.reserve(all_.size());
+    for (const auto& policy : all_) all.push_back(plan_point(model, costs, *policy, workload));
+    points.push_back(fastest(all));
+    if (settings_.num_points() == 1) print_choice(all, points.back());
+  }
+
+  const Settings& settings_;
+  std::vector<std::unique_ptr<LoadedPolicy>> policies_;  ///< that were named
+  std::vector<std::unique_ptr<LoadedPolicy>> all_;       ///< else
+};
+
+int run_map(const Settings& settings, Planner& planner) {
+  check_writable(*settings.map);
+  std::vector<PolicyMap> maps;
+  maps.reserve(settings.machines.size());
+  for (const std::string& machine : settings.machines) maps.push_back(planner.map(machine));
+  write_file(*settings.map, draw_policy_maps(maps, picture_format("map", *settings.map)));
+  std::cout << policy_maps_as_text(maps);
+  return 0;
+}
+
+}  // namespace
+
+int run_plan(const CommandLine::Arguments& arguments) {
+  CommandLine line(
+      "sluice plan --model SHAPE --machine PROFILE [options]",
+      "Says what a policy would do with a model on a machine, and how long it takes by "
+      "the cost model. Nothing is run.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  Planner planner(settings);
+  if (settings.map) return run_map(settings, planner);
+  const std::vector<PlanPoint> points = planner.run();
+  if (points.size() == 1 && !points.front().plan)
+    throw Error("{} on {}, {}: {}", points.front().model, points.front().machine,
+                points.front().policy, points.front().problem);
+  if (points.size() == 1 && settings.format == OutputFormat::table) {
+    std::cout << describe_plan(points.front());
+  } else {
+    std::cout << format_plans(settings.format, points);
+  }
+  return 0;
+}
+
+}  // namespace sluice

@@ -1,0 +1,171 @@
+#include "perfmodels/analytic_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "perfmodels/layer_cost.h"
+
+namespace sluice {
+namespace {
+
+constexpr double giga = 1e9;
+constexpr double tera = 1e12;
+constexpr double micro = 1e-6;
+constexpr double activation_bytes = 2;
+constexpr double widened_bytes = 2;  ///< of a weight before it is multiplied
+
+double combined_s(Combine combine, double reading_s, double arithmetic_s) {
+  return combine == Combine::sum ? reading_s + arithmetic_s : std::max(reading_s, arithmetic_s);
+}
+
+/// Keys that the rows of a sequence see, over all keys: the causal triangle, and what is before it.
+double visible_share(const BatchShape& shape) {
+  const auto rows = static_cast<double>(shape.rows);
+  const auto context = static_cast<double>(std::max(shape.context, shape.rows));
+  return (rows * (rows + 1) / 2 + rows * (context - rows)) / (rows * context);
+}
+
+/// Rows that one of the experts a batch touches computes.
+double rows_of_an_expert(const ModelDimensions& model, double rows) {
+  if (model.num_experts == 0) return rows;
+  return rows * static_cast<double>(model.experts_per_token) / experts_touched(model, rows);
+}
+
+}  // namespace
+
+AnalyticModel::AnalyticModel(MachineProfile profile, const ModelDimensions& model)
+    : profile_(std::move(profile)), model_(model) {
+  for (const Device device : {Device::gpu, Device::cpu}) {
+    if (model_.weight_bits < 16 && has(device) && !of(device).dequantize_gb_per_s)
+      throw Error("profile {} has no {}.dequantize_gb_per_s, which weights of {} bits need",
+                  profile_.name, to_string(device), model_.weight_bits);
+  }
+}
+
+std::uint64_t AnalyticModel::capacity_bytes(Tier tier) const {
+  const std::optional<TierProfile>& found = profile_.tier(tier);
+  if (!found) return 0;
+  const double tiers = tier == Tier::hbm ? profile_.gpu_count() : 1;
+  return static_cast<std::uint64_t>(tiers) * found->usable_bytes();
+}
+
+double AnalyticModel::compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                                Tier operand) const {
+  const auto rows = static_cast<double>(shape.total_rows());
+  const SublayerWork work = sublayer_work(model_, sublayer, shape);
+  switch (sublayer) {
+    case Sublayer::qkv:
+    case Sublayer::out_proj:
+      return linear_s(device, work.x_bytes, work.y_bytes, work.flops, rows, operand);
+    case Sublayer::fc1:
+    case Sublayer::fc2:
+      return linear_s(device, work.x_bytes, work.y_bytes, work.flops,
+                      rows_of_an_expert(model_, rows), operand);
+    case Sublayer::qk:
+    case Sublayer::sv:
+      return attention_s(device, sublayer, shape, operand);
+    case Sublayer::attention:
+      return attention_s(device, Sublayer::qk, shape, operand) +
+             attention_s(device, Sublayer::sv, shape, operand);
+    default:
+      throw Error("sublayer {} has no cost of its own, expected one of a layer's",
+                  to_string(sublayer));
+  }
+}
+
+double AnalyticModel::linear_s(Device device, double x_bytes, double y_bytes, double flops,
+                               double rows, Tier operand) const {
+  const DeviceProfile& profile = of(device);
+  const double reading_s = x_bytes / memory_bytes_per_s(device, own_tier(device)) +
+                           y_bytes / memory_bytes_per_s(device, operand);
+  const double rate = count(device) * tera * profile.gemm_tflop_per_s.value.at(rows);
+  return combined_s(profile.combine, reading_s, flops / rate) + widening_s(device, y_bytes);
+}
+
+double AnalyticModel::attention_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                                  Tier operand) const {
+  const DeviceProfile& profile = of(device);
+  SublayerWork work = sublayer_work(model_, sublayer, shape);
+  const double own = memory_bytes_per_s(device, own_tier(device));
+  const double tier = memory_bytes_per_s(device, operand);
+  double reading_s = work.x_bytes / own + work.y_bytes / tier;
+  if (shape.phase == Phase::decode) {
+    const double rate = count(device) * giga *
+                        profile.attention_bandwidth_gb_per_s.value.at(
+                            static_cast<double>(shape.batch), static_cast<double>(shape.context));
+    const bool elsewhere = operand != own_tier(device);
+    reading_s = (work.x_bytes + work.y_bytes) / (elsewhere ? std::min(rate, tier) : rate);
+  } else if (profile_.causal_attention.value != 0) {
+    work.flops *= visible_share(shape);
+  }
+  const double rate =
+      count(device) * tera *
+      profile.attention_tflop_per_s.value.at(static_cast<double>(shape.total_rows()));
+  return combined_s(profile.combine, reading_s, work.flops / rate);
+}
+
+double AnalyticModel::widening_s(Device device, double weight_bytes) const {
+  if (model_.weight_bits >= 16) return 0;
+  const double widened = weight_bytes * 8 / model_.weight_bits * widened_bytes;
+  return widened / (count(device) * giga * of(device).dequantize_gb_per_s->value);
+}
+
+double AnalyticModel::lm_head_s(Device device, std::int64_t logit_rows) const {
+  if (logit_rows <= 0) return 0;
+  const auto rows = static_cast<double>(logit_rows);
+  const auto hidden = static_cast<double>(model_.hidden_size);
+  const auto embed = static_cast<double>(model_.embed_size);
+  const double projection = model_.embed_size == model_.hidden_size ? 0 : hidden * embed;
+  const double weights = embed * static_cast<double>(model_.vocab_size) + projection;
+  return linear_s(device, activation_bytes * rows * hidden, model_.weight_bytes(weights),
+                  2 * rows * weights, rows, own_tier(device));
+}
+
+double AnalyticModel::transfer_s(Tier from, Tier to, double bytes) const {
+  if (from == to || bytes <= 0) return 0;
+  if (const LinkProfile* direct = profile_.link(from, to))
+    return micro * direct->latency_us.value + link_s(*direct, bytes);
+  const LinkProfile& in = require_link(from, Tier::ddr, from, to);
+  const LinkProfile& out = require_link(Tier::ddr, to, from, to);
+  return micro * (in.latency_us.value + out.latency_us.value) +
+         std::max(link_s(in, bytes), link_s(out, bytes));
+}
+
+double AnalyticModel::link_s(const LinkProfile& link, double bytes) const {
+  const bool of_gpus = link.from == Tier::hbm || link.to == Tier::hbm;
+  const double share = bytes / (of_gpus ? profile_.gpu_count() : 1);
+  return share / (giga * link.bandwidth_gb_per_s.value.at(share));
+}
+
+const LinkProfile& AnalyticModel::require_link(Tier from, Tier to, Tier start, Tier end) const {
+  const LinkProfile* link = profile_.link(from, to);
+  if (link == nullptr)
+    throw Error(
+        "profile {} has no way from {} to {}: neither a link between them, nor one from {} "
+        "to {} on the way through ddr",
+        profile_.name, to_string(start), to_string(end), to_string(from), to_string(to));
+  return *link;
+}
+
+double AnalyticModel::task_overhead_s(Device device) const {
+  return micro * of(device).task_overhead_us.value;
+}
+
+const DeviceProfile& AnalyticModel::of(Device device) const {
+  if (device == Device::cpu) return profile_.cpu;
+  if (!profile_.gpu) throw Error("profile {} has no GPU, expected work for the CPU", profile_.name);
+  return *profile_.gpu;
+}
+
+double AnalyticModel::count(Device device) const {
+  return device == Device::gpu ? profile_.gpu_count() : 1;
+}
+
+double AnalyticModel::memory_bytes_per_s(Device device, Tier tier) const {
+  if (device == Device::cpu && tier == Tier::cxl && profile_.tier(Tier::cxl))
+    return giga * profile_.tier(Tier::cxl)->cpu_bandwidth_gb_per_s->value;
+  return count(device) * giga * of(device).memory_bandwidth_gb_per_s.value;
+}
+
+}  // namespace sluice

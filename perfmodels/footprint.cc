@@ -1,0 +1,82 @@
+#include "perfmodels/footprint.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice {
+namespace {
+
+constexpr std::array<std::array<Sublayer, 2>, 2> halves = {
+    {{Sublayer::qkv, Sublayer::out_proj}, {Sublayer::fc1, Sublayer::fc2}}};
+
+/// Bytes of the weights of half a layer that do not live in HBM.
+double streamed_bytes(const ModelDimensions& model, const LayerHomes& homes, std::size_t half) {
+  double bytes = 0;
+  for (const Sublayer sublayer : halves[half]) {
+    for (const WeightKind kind : weights_of(sublayer)) {
+      if (homes[kind] != Tier::hbm) bytes += model.weight_bytes(weight_elements(model, kind));
+    }
+  }
+  return bytes;
+}
+
+/// Rows that one chain of a phase computes.
+double rows_at_once(const Pipeline& pipeline, const Workload& workload, Phase phase) {
+  const auto parts = static_cast<double>(std::max<std::int64_t>(pipeline.mini_batches, 1));
+  const double batch = std::ceil(static_cast<double>(workload.batch) / parts);
+  return phase == Phase::prefill ? batch * static_cast<double>(workload.input_tokens) : batch;
+}
+
+}  // namespace
+
+double activation_bytes(const ModelDimensions& model, double rows) {
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto ffn = static_cast<double>(model.ffn_size);
+  return rows * (4 * hidden + 2 * hidden + 2 * (model.q_size() + 2 * model.kv_size()) +
+                 2 * model.q_size() + 2 * ffn * (model.gated_ffn ? 2 : 1));
+}
+
+double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch) {
+  double largest = 0;
+  for (const LayerHomes& homes : memory.layers) {
+    const double attention = streamed_bytes(model, homes, 0);
+    const double ffn = streamed_bytes(model, homes, 1);
+    largest =
+        std::max(largest, prefetch == Prefetch::layer ? 2 * (attention + ffn) : attention + ffn);
+  }
+  return largest;
+}
+
+Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
+                    const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
+  const ModelDimensions& model = costs.model();
+  Footprint result;
+  const double kv_bytes =
+      static_cast<double>(workload.batch * workload.total_tokens()) * kv_bytes_per_token(model);
+  for (const LayerHomes& homes : memory.layers) {
+    for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
+      const auto weight = static_cast<WeightKind>(kind);
+      result.weights[homes[weight]] += model.weight_bytes(weight_elements(model, weight));
+    }
+    result.kv[homes.kv] += kv_bytes;
+  }
+  const double table =
+      2 * static_cast<double>(model.vocab_size) * static_cast<double>(model.embed_size);
+  result.weights[memory.lm_head] += table;
+  if (!model.tied_embeddings) result.weights[memory.embedding] += table;
+
+  double rows = 0;
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    const Pipeline& pipeline = pipelines[static_cast<std::size_t>(phase)];
+    rows = std::max(rows, rows_at_once(pipeline, workload, phase));
+    if (costs.has(Device::gpu))
+      result.staging[Tier::hbm] =
+          std::max(result.staging[Tier::hbm], staging_bytes(model, memory, pipeline.prefetch));
+  }
+  for (const Device device : {Device::gpu, Device::cpu}) {
+    if (costs.has(device)) result.activations[own_tier(device)] = activation_bytes(model, rows);
+  }
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "perfmodels/timeline.h"
+
+namespace sluice {
+
+/// What a run is for, as far as it is known beforehand.
+struct Workload {
+  std::int64_t batch = 1;
+  std::int64_t input_tokens = 512;
+  std::int64_t output_tokens = 128;
+
+  std::int64_t total_tokens() const { return input_tokens + output_tokens; }
+};
+
+/// Bytes of every tier.
+class TierBytes {
+ public:
+  double& operator[](Tier tier) { return bytes_[static_cast<std::size_t>(tier)]; }
+  double operator[](Tier tier) const { return bytes_[static_cast<std::size_t>(tier)]; }
+
+ private:
+  std::array<double, 4> bytes_{};
+};
+
+/// What a tier holds at its fullest, by purpose, in bytes.
+struct Footprint {
+  TierBytes weights;
+  TierBytes kv;
+  TierBytes staging;  ///< weights and KV that pass through
+  TierBytes activations;
+
+  double total(Tier tier) const {
+    return weights[tier] + kv[tier] + staging[tier] + activations[tier];
+  }
+};
+
+/// Bytes of values that one chain of `rows` new tokens keeps while a layer runs: residual (f32),
+/// input, q, k, v, attention's output, the FFN's middle. Scores are never stored at full size.
+double activation_bytes(const ModelDimensions& model, double rows);
+
+/// Bytes of the two units (PrefetchUnit) of weights of a layer that are in HBM at a time when they
+/// stream through it.
+double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch);
+
+/// What a run under a plan takes of each tier. `pipelines` by phase.
+Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
+                    const std::array<Pipeline, 2>& pipelines, const Workload& workload);
+
+}  // namespace sluice

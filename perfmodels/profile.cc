@@ -1,0 +1,357 @@
+#include "perfmodels/profile.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "perfmodels/profile_document.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Range : std::uint8_t { positive, not_negative, count, switch_01 };
+
+double number_in(const ProfileField& field, Range range) {
+  if (range == Range::not_negative) return field.not_negative();
+  if (range == Range::switch_01) {
+    const double number = field.not_negative();
+    if (number != 0 && number != 1) field.refuse("0 or 1");
+    return number;
+  }
+  const double number = field.positive();
+  if (range == Range::count && number != std::floor(number)) field.refuse("a whole number");
+  return number;
+}
+
+constexpr std::string_view number_form = R"({"value": a number, "source": "where it comes from"})";
+
+Sourced<double> read_number(const ProfileField& field, Range range = Range::positive) {
+  if (!field.is_object()) field.refuse(number_form);
+  field.expect_keys({"value", "source"});
+  return {number_in(field.at("value"), range), field.at("source").text()};
+}
+
+std::optional<Sourced<double>> read_optional(const ProfileField& parent, std::string_view key,
+                                             Range range = Range::positive) {
+  const std::optional<ProfileField> field = parent.find(key);
+  if (!field) return std::nullopt;
+  return read_number(*field, range);
+}
+
+/// What `make` returns; its errors with the field's path before them.
+template <typename Make>
+auto located(const ProfileField& field, const Make& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    field.complain(error.what());
+  }
+}
+
+Curve::Point read_point(const ProfileField& field) {
+  const std::vector<ProfileField> pair = field.elements();
+  if (pair.size() != 2) field.refuse("a pair [x, y]");
+  return {pair[0].positive(), pair[1].positive()};
+}
+
+Sourced<Curve> read_curve(const ProfileField& field, std::string_view over) {
+  if (!field.is_object() || !field.find("over")) {
+    Sourced<double> number = read_number(field);
+    return {Curve::constant(number.value), std::move(number.source)};
+  }
+  if (field.find("peak")) {
+    field.expect_keys({"over", "peak", "half_at", "source"});
+  } else {
+    field.expect_keys({"over", "points", "source"});
+  }
+  field.at("over").word({over});
+  std::string source = field.at("source").text();
+  if (const std::optional<ProfileField> peak = field.find("peak"))
+    return {Curve::saturating(peak->positive(), field.at("half_at").positive()), source};
+  std::vector<Curve::Point> points;
+  for (const ProfileField& point : field.at("points").elements())
+    points.push_back(read_point(point));
+  return {located(field, [&] { return Curve(points); }), source};
+}
+
+std::vector<double> read_list(const ProfileField& field) {
+  std::vector<double> numbers;
+  for (const ProfileField& element : field.elements()) numbers.push_back(element.positive());
+  return numbers;
+}
+
+Sourced<Surface> read_surface(const ProfileField& field) {
+  if (!field.is_object() || (!field.find("batch") && !field.find("context"))) {
+    Sourced<double> number = read_number(field);
+    return {Surface::constant(number.value), std::move(number.source)};
+  }
+  field.expect_keys({"batch", "context", "values", "source"});
+  std::vector<std::vector<double>> values;
+  for (const ProfileField& row : field.at("values").elements()) values.push_back(read_list(row));
+  return {located(field,
+                  [&] {
+                    return Surface(read_list(field.at("batch")), read_list(field.at("context")),
+                                   values);
+                  }),
+          field.at("source").text()};
+}
+
+DeviceProfile read_device(const ProfileField& field) {
+  return {.name = field.at("name").text(),
+          .cores = read_optional(field, "cores", Range::count),
+          .memory_bandwidth_gb_per_s = read_number(field.at("memory_bandwidth_gb_per_s")),
+          .gemm_tflop_per_s = read_curve(field.at("gemm_tflop_per_s"), "rows"),
+          .attention_bandwidth_gb_per_s = read_surface(field.at("attention_bandwidth_gb_per_s")),
+          .attention_tflop_per_s = read_curve(field.at("attention_tflop_per_s"), "rows"),
+          .combine = static_cast<Combine>(field.at("combine").word({"max", "sum"})),
+          .task_overhead_us = read_number(field.at("task_overhead_us"), Range::not_negative),
+          .dequantize_gb_per_s = read_optional(field, "dequantize_gb_per_s"),
+          .idle_watts = read_optional(field, "idle_watts", Range::not_negative),
+          .busy_watts = read_optional(field, "busy_watts"),
+          .price_usd = read_optional(field, "price_usd", Range::not_negative)};
+}
+
+DeviceProfile read_cpu(const ProfileField& field) {
+  field.expect_keys({"name", "cores", "memory_bandwidth_gb_per_s", "gemm_tflop_per_s",
+                     "attention_bandwidth_gb_per_s", "attention_tflop_per_s", "combine",
+                     "task_overhead_us", "dequantize_gb_per_s", "idle_watts", "busy_watts",
+                     "price_usd"});
+  static_cast<void>(field.at("cores"));
+  return read_device(field);
+}
+
+DeviceProfile read_gpu(const ProfileField& field) {
+  field.expect_keys({"name", "count", "cores", "memory_bandwidth_gb_per_s", "gemm_tflop_per_s",
+                     "attention_bandwidth_gb_per_s", "attention_tflop_per_s", "combine",
+                     "task_overhead_us", "dequantize_gb_per_s", "idle_watts", "busy_watts",
+                     "price_usd"});
+  return read_device(field);
+}
+
+TierProfile read_tier(const ProfileField& field, Tier tier) {
+  if (tier == Tier::cxl) {
+    field.expect_keys({"capacity_gib", "reserved_gib", "cpu_bandwidth_gb_per_s"});
+    static_cast<void>(field.at("cpu_bandwidth_gb_per_s"));
+  } else {
+    field.expect_keys({"capacity_gib", "reserved_gib"});
+  }
+  TierProfile profile = {.capacity_gib = read_number(field.at("capacity_gib")),
+                         .reserved_gib = read_optional(field, "reserved_gib", Range::not_negative),
+                         .cpu_bandwidth_gb_per_s = read_optional(field, "cpu_bandwidth_gb_per_s")};
+  if (profile.reserved_gib && profile.reserved_gib->value >= profile.capacity_gib.value)
+    field.complain(fmt::format("{} GiB of {} are reserved, expected less",
+                               profile.reserved_gib->value, profile.capacity_gib.value));
+  return profile;
+}
+
+Tier read_tier_name(const ProfileField& field, const MachineProfile& profile) {
+  const auto tier = static_cast<Tier>(field.word({"hbm", "ddr", "cxl", "disk"}));
+  if (!profile.tier(tier)) field.refuse("one of the profile's tiers");
+  return tier;
+}
+
+LinkProfile read_link(const ProfileField& field, const MachineProfile& profile) {
+  field.expect_keys({"from", "to", "bandwidth_gb_per_s", "latency_us", "pinned"});
+  LinkProfile link = {.from = read_tier_name(field.at("from"), profile),
+                      .to = read_tier_name(field.at("to"), profile),
+                      .bandwidth_gb_per_s = read_curve(field.at("bandwidth_gb_per_s"), "bytes"),
+                      .latency_us = read_number(field.at("latency_us"), Range::not_negative),
+                      .pinned = field.at("pinned").flag()};
+  if (link.from == link.to) field.at("to").refuse("another tier than \"from\"");
+  for (const LinkProfile& other : profile.links) {
+    if (other.from == link.from && other.to == link.to && other.pinned == link.pinned)
+      field.complain(fmt::format("a second {} link from {} to {}",
+                                 link.pinned ? "pinned" : "pageable", to_string(link.from),
+                                 to_string(link.to)));
+  }
+  return link;
+}
+
+void read_tiers(const ProfileField& field, MachineProfile& profile) {
+  field.expect_keys({"hbm", "ddr", "cxl", "disk"});
+  static_cast<void>(field.at("ddr"));
+  for (const Tier tier : all_tiers) {
+    if (const std::optional<ProfileField> found = field.find(to_string(tier)))
+      profile.tiers[static_cast<std::size_t>(tier)] = read_tier(*found, tier);
+  }
+  if (profile.gpu) static_cast<void>(field.at("hbm"));
+  if (profile.tier(Tier::hbm) && !profile.gpu)
+    field.at("hbm").complain("a tier of a GPU, but the profile has no gpu");
+}
+
+void read_links(const ProfileField& root, MachineProfile& profile) {
+  if (const std::optional<ProfileField> field = root.find("links")) {
+    for (const ProfileField& link : field->elements())
+      profile.links.push_back(read_link(link, profile));
+  }
+  if (!profile.gpu) return;
+  for (const auto& [from, to] :
+       {std::pair(Tier::ddr, Tier::hbm), std::pair(Tier::hbm, Tier::ddr)}) {
+    if (profile.link(from, to) == nullptr)
+      root.at("links").complain(
+          fmt::format("no link from {} to {}, which a machine with a GPU needs", to_string(from),
+                      to_string(to)));
+  }
+}
+
+SystemProfile read_system(const ProfileField& field) {
+  field.expect_keys({"price_usd", "idle_watts", "other_watts"});
+  return {.price_usd = read_optional(field, "price_usd", Range::not_negative),
+          .idle_watts = read_optional(field, "idle_watts", Range::not_negative),
+          .other_watts = read_optional(field, "other_watts", Range::not_negative)};
+}
+
+MachineProfile read_profile(const ProfileDocument& document) {
+  const ProfileField root(document);
+  root.expect_keys(
+      {"name", "description", "causal_attention", "cpu", "gpu", "tiers", "links", "system"});
+  MachineProfile profile = {
+      .name = root.at("name").text(),
+      .description = root.at("description").text(),
+      .causal_attention = read_number(root.at("causal_attention"), Range::switch_01),
+      .cpu = read_cpu(root.at("cpu")),
+      .gpu = {},
+      .num_gpus = {},
+      .tiers = {},
+      .links = {},
+      .system = {}};
+  if (const std::optional<ProfileField> gpu = root.find("gpu")) {
+    profile.num_gpus = read_number(gpu->at("count"), Range::count);
+    profile.gpu = read_gpu(*gpu);
+  }
+  read_tiers(root.at("tiers"), profile);
+  read_links(root, profile);
+  if (const std::optional<ProfileField> system = root.find("system"))
+    profile.system = read_system(*system);
+  return profile;
+}
+
+// ---- Names and files
+
+/// Where profiles come from: the source tree that this was built in, else where it is installed.
+fs::path profile_directory() {
+  std::error_code ignored;
+  const fs::path in_tree = SLUICE_PROFILE_SOURCE_DIR;
+  return fs::is_directory(in_tree, ignored) ? in_tree : fs::path(SLUICE_PROFILE_INSTALL_DIR);
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
+    }
+  }
+  return row.back();
+}
+
+bool is_file_name(std::string_view name) { return name.ends_with(".json"); }
+
+[[noreturn]] void unknown(std::string_view name, const std::string& prefix) {
+  std::vector<std::string> known = known_profiles();
+  std::stable_sort(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(name, a) < edit_distance(name, b);
+  });
+  throw Error("{}no profile named \"{}\"; known are {}; or give the path of a .json file", prefix,
+              name, fmt::join(known, ", "));
+}
+
+/// The file of a name, looked for in `first` and then among the known profiles.
+fs::path find_file(std::string_view name, const fs::path& first, const std::string& prefix) {
+  if (is_file_name(name)) return first / name;
+  const bool is_plain = name.find_first_of("/\\") == std::string_view::npos && !name.empty();
+  for (const fs::path& directory : {first, profile_directory()}) {
+    std::error_code ignored;
+    fs::path path = directory / (std::string(name) + ".json");
+    if (is_plain && !directory.empty() && fs::is_regular_file(path, ignored)) return path;
+  }
+  unknown(name, prefix);
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  std::error_code ignored;
+  std::ifstream file;
+  if (fs::is_regular_file(path, ignored)) file.open(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad())
+    throw Error("{}: cannot be read, expected a profile's JSON file", path.string());
+  return parse_profile_json(text, path.string());
+}
+
+std::string resolved(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path found = fs::weakly_canonical(path, ignored);
+  return found.empty() ? path.string() : found.string();
+}
+
+/// Appends the bases of the last file, nearest first.
+void append_bases(std::vector<ProfileDocument::File>& chain, fs::path directory) {
+  std::vector<std::string> seen = {resolved(chain.front().path)};
+  for (;;) {
+    const auto base = chain.back().json.find("base");
+    if (base == chain.back().json.end()) return;
+    const std::string prefix = chain.back().path + ": base: ";
+    if (!base->is_string()) throw Error("{}expected the name of a profile", prefix);
+    const fs::path path = find_file(base->get<std::string>(), directory, prefix);
+    const std::string file = resolved(path);
+    if (std::find(seen.begin(), seen.end(), file) != seen.end())
+      throw Error("{}\"{}\" is based on this profile itself", prefix, base->get<std::string>());
+    seen.push_back(file);
+    chain.push_back({path.string(), read_json(path)});
+    directory = path.parent_path();
+  }
+}
+
+}  // namespace
+
+std::uint64_t TierProfile::usable_bytes() const {
+  const double reserved = reserved_gib ? reserved_gib->value : 0;
+  return static_cast<std::uint64_t>((capacity_gib.value - reserved) * 1024 * 1024 * 1024);
+}
+
+const LinkProfile* MachineProfile::link(Tier from, Tier to) const {
+  const LinkProfile* found = nullptr;
+  for (const LinkProfile& each : links) {
+    if (each.from == from && each.to == to && (found == nullptr || each.pinned)) found = &each;
+  }
+  return found;
+}
+
+std::vector<std::string> known_profiles() {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(profile_directory(), ignored)) {
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+MachineProfile load_profile(std::string_view name_or_path) {
+  const fs::path path =
+      is_file_name(name_or_path) ? fs::path(name_or_path) : find_file(name_or_path, {}, "");
+  std::vector<ProfileDocument::File> chain = {{path.string(), read_json(path)}};
+  append_bases(chain, path.parent_path());
+  return read_profile(ProfileDocument(std::move(chain)));
+}
+
+MachineProfile parse_profile(std::string_view json_text, std::string_view where) {
+  std::vector<ProfileDocument::File> chain = {
+      {std::string(where), parse_profile_json(json_text, where)}};
+  append_bases(chain, {});
+  return read_profile(ProfileDocument(std::move(chain)));
+}
+
+}  // namespace sluice

@@ -1,0 +1,196 @@
+#include "perfmodels/profile_document.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+constexpr int deepest_nesting = 16;
+
+std::string dump(const json& value) {
+  constexpr std::size_t longest = 120;
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() <= longest) return text;
+  text.resize(longest);
+  return text + "...";
+}
+
+std::string describe(const json& value) {
+  if (value.is_object()) return value.empty() ? "an empty object" : "an object";
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  return dump(value);
+}
+
+/// Refuses what nlohmann's parser would let pass, as it goes.
+class ParseGuard {
+ public:
+  explicit ParseGuard(std::string_view where) : where_(where) {}
+
+  void see(int depth, json::parse_event_t event, const json& parsed) {
+    if (depth > deepest_nesting)
+      throw Error("{}: nested deeper than {} levels, expected a profile", where_, deepest_nesting);
+    if (event == json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == json::parse_event_t::object_end) keys_.pop_back();
+    if (event != json::parse_event_t::key) return;
+    if (!keys_.back().insert(parsed.get_ref<const std::string&>()).second)
+      throw Error("{}: key {} stands twice in one object", where_, dump(parsed));
+  }
+
+ private:
+  std::string_view where_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+/// A number or a curve, with its source or without.
+bool is_number(const json& value) {
+  return value.contains("value") || value.contains("source") || value.contains("over");
+}
+
+void drop_replaced_numbers(json& target, const json& patch) {
+  for (const auto& [key, value] : patch.items()) {
+    const auto old = target.find(key);
+    if (old == target.end() || !old->is_object() || !value.is_object()) continue;
+    if (is_number(value)) {
+      target.erase(old);
+    } else {
+      drop_replaced_numbers(*old, value);
+    }
+  }
+}
+
+}  // namespace
+
+ProfileDocument::ProfileDocument(std::vector<File> chain) : chain_(std::move(chain)) {
+  merged_ = json::object();
+  std::for_each(chain_.rbegin(), chain_.rend(), [this](const File& file) {
+    merged_.erase("name");
+    merged_.erase("description");
+    drop_replaced_numbers(merged_, file.json);
+    merged_.merge_patch(file.json);
+  });
+  merged_.erase("base");
+}
+
+const std::string& ProfileDocument::file_of(const json::json_pointer& path) const {
+  for (const File& file : chain_) {
+    if (file.json.contains(path)) return file.path;
+  }
+  return chain_.front().path;
+}
+
+json parse_profile_json(std::string_view text, std::string_view where) {
+  json parsed;
+  try {
+    ParseGuard guard(where);
+    parsed = json::parse(text.begin(), text.end(),
+                         [&guard](int depth, json::parse_event_t event, json& part) {
+                           guard.see(depth, event, part);
+                           return true;
+                         });
+  } catch (const json::exception& error) {
+    std::string reason = error.what();
+    reason.erase(0, reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2);
+    std::replace_if(
+        reason.begin(), reason.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
+        ' ');
+    throw Error("{}: not valid JSON: {}", where, reason);
+  }
+  if (!parsed.is_object())
+    throw Error("{}: found {}, expected an object that describes a machine", where,
+                describe(parsed));
+  return parsed;
+}
+
+ProfileField ProfileField::child(std::string_view key, const json& value) const {
+  ProfileField field = *this;
+  field.value_ = &value;
+  field.pointer_.push_back(std::string(key));
+  return field;
+}
+
+std::optional<ProfileField> ProfileField::find(std::string_view key) const {
+  if (!value_->is_object()) refuse("an object");
+  const auto member = value_->find(key);
+  if (member == value_->end()) return std::nullopt;
+  return child(key, *member);
+}
+
+ProfileField ProfileField::at(std::string_view key) const {
+  if (std::optional<ProfileField> field = find(key)) return *field;
+  throw Error("{}: {} is missing", document_->file_of(pointer_), child(key, *value_).path());
+}
+
+std::vector<ProfileField> ProfileField::elements() const {
+  if (!value_->is_array() || value_->empty()) refuse("a list with at least one element");
+  std::vector<ProfileField> fields;
+  for (std::size_t i = 0; i < value_->size(); ++i)
+    fields.push_back(child(std::to_string(i), (*value_)[i]));
+  return fields;
+}
+
+void ProfileField::expect_keys(std::initializer_list<std::string_view> known) const {
+  if (!value_->is_object()) refuse(fmt::format("an object with {}", fmt::join(known, ", ")));
+  for (const auto& [key, value] : value_->items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      child(key, value).complain(fmt::format("unknown key, expected {}", fmt::join(known, ", ")));
+  }
+}
+
+double ProfileField::positive() const {
+  const double number = value_->is_number() ? value_->get<double>() : 0;
+  if (!(number > 0) || std::isinf(number)) refuse("a number above 0");
+  return number;
+}
+
+double ProfileField::not_negative() const {
+  const double number = value_->is_number() ? value_->get<double>() : -1;
+  if (!(number >= 0) || std::isinf(number)) refuse("a number, 0 or more");
+  return number;
+}
+
+bool ProfileField::flag() const {
+  if (!value_->is_boolean()) refuse("true or false");
+  return value_->get<bool>();
+}
+
+std::string ProfileField::text() const {
+  const auto* text = value_->get_ptr<const std::string*>();
+  if (text == nullptr || text->find_first_not_of(" \t\n") == std::string::npos)
+    refuse("a text that is not empty");
+  return *text;
+}
+
+std::size_t ProfileField::word(std::initializer_list<std::string_view> words) const {
+  const auto* text = value_->get_ptr<const std::string*>();
+  const auto found = text == nullptr ? words.end() : std::find(words.begin(), words.end(), *text);
+  if (found == words.end()) refuse(fmt::format("\"{}\"", fmt::join(words, "\" or \"")));
+  return static_cast<std::size_t>(found - words.begin());
+}
+
+void ProfileField::refuse(std::string_view expected) const {
+  throw Error("{}: {} is {}, expected {}", document_->file_of(pointer_), path(), describe(*value_),
+              expected);
+}
+
+void ProfileField::complain(std::string_view complaint) const {
+  throw Error("{}: {}: {}", document_->file_of(pointer_), path(), complaint);
+}
+
+std::string ProfileField::path() const {
+  std::string path = pointer_.to_string();
+  if (path.empty()) return "the profile";
+  path.erase(0, 1);
+  std::replace(path.begin(), path.end(), '/', '.');
+  return path;
+}
+
+}  // namespace sluice

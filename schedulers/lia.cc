@@ -1,0 +1,141 @@
+// LIA's policy: the cheapest placement of each layer by its cost model (equation 1), as many whole
+// layers in HBM as fit (Optimization-1), transfers beside computation (Optimization-2), parameters
+// in CXL memory where that costs nothing (section 6).
+#include <algorithm>
+#include <stdexcept>
+
+#include "schedulers/plugin.h"
+
+namespace sluice {
+namespace {
+
+class Lia : public Policy {
+ public:
+  void configure(PolicyOptions& options) override {
+    optimization_1_ = options.take_switch("opt1", true);
+    optimization_2_ = options.take_switch("opt2", true);
+    forced_[0] = take_placement(options, "prefill");
+    forced_[1] = take_placement(options, "decode");
+    cxl_ = options.take_choice("cxl", {"auto", "on", "off"});
+    // What of HBM intermediate values take: "engine": what Sluice keeps there; "paper": what the
+    // measurements in LIA's Tables 4 and 5 imply (a batch's KV of all layers until prefill's end,
+    // and attention scores at full size).
+    paper_reserve_ = options.take_choice("reserve", {"engine", "paper"}) == "paper";
+  }
+
+  MemoryPlan plan_memory() override {
+    MemoryPlan plan = streamed_plan();
+    if (!costs().has(Device::gpu)) return plan;
+    plan.lm_head = Tier::hbm;
+    for (pipelines_ = first_pipelines(plan); !fits(plan); ++pipelines_[0].mini_batches) {
+      if (pipelines_[0].mini_batches >= workload().batch) return plan;  // the check will tell
+    }
+    if (optimization_1_) keep_layers(plan);
+    return plan;
+  }
+
+  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
+
+  Placement place(std::int64_t /*layer*/, const BatchShape& shape,
+                  const LayerHomes& homes) override {
+    const std::optional<Placement>& forced = forced_[static_cast<std::size_t>(shape.phase)];
+    if (forced && !homes.resident()) return *forced;
+    return best(shape, homes, Overlap::none);
+  }
+
+ private:
+  static std::optional<Placement> take_placement(PolicyOptions& options, const std::string& key) {
+    const std::string text = options.take(key, "");
+    if (text.empty()) return std::nullopt;
+    const std::optional<Placement> placement = Placement::parse(text);
+    if (!placement) {
+      throw std::runtime_error(key + "=" + text + ": expected six digits, 1 = CPU, such as 011000");
+    }
+    return placement;
+  }
+
+  /// Nothing resident; parameters in CXL when section 6 says so.
+  MemoryPlan streamed_plan() {
+    const auto num_layers = static_cast<std::size_t>(model().num_layers);
+    const LayerHomes in_ddr = LayerHomes::all(Tier::ddr, Tier::ddr);
+    MemoryPlan plan;
+    plan.layers.assign(num_layers, in_ddr);
+    if (cxl_ == "on" || (cxl_ == "auto" && cxl_is_free(in_ddr)))
+      plan.layers.assign(num_layers, LayerHomes::all(Tier::cxl, Tier::ddr));
+    return plan;
+  }
+
+  /// Section 6: parameters may live in CXL memory when the GPU alone reads them (sublayers 1, 4, 5
+  /// and 6 of both phases), and when they reach it as fast as from DDR (Observation-1).
+  bool cxl_is_free(const LayerHomes& in_ddr) {
+    const double parameters = layer_weight_bytes(model()) * static_cast<double>(model().num_layers);
+    if (static_cast<double>(costs().capacity_bytes(Tier::cxl)) < parameters) return false;
+    if (!costs().has(Device::gpu)) return false;
+    for (const BatchShape& shape : {prefill_shape(), decode_shape()}) {
+      const Placement placement = place(0, shape, in_ddr);
+      for (const Sublayer sublayer : layer_sublayers) {
+        if (!weights_of(sublayer).empty() && placement[sublayer] == Device::cpu) return false;
+      }
+    }
+    const double bytes = layer_weight_bytes(model());
+    return costs().transfer_s(Tier::cxl, Tier::hbm, bytes) <=
+           1.05 * costs().transfer_s(Tier::ddr, Tier::hbm, bytes);
+  }
+
+  BatchShape prefill_shape() const {
+    return BatchShape::prefill(workload().batch, workload().input_tokens);
+  }
+  BatchShape decode_shape() const {
+    return BatchShape::decode(workload().batch,
+                              workload().input_tokens + workload().output_tokens / 2);
+  }
+
+  /// Optimization-2: prefill on the GPU in two mini-batches, so that the values of one move beside
+  /// the other's computation; decode with the whole batch.
+  std::array<Pipeline, 2> first_pipelines(const MemoryPlan& plan) {
+    const Prefetch prefetch = optimization_2_ ? Prefetch::layer : Prefetch::none;
+    const bool on_gpu = place(0, prefill_shape(), plan.layers.front()).uses(Device::gpu);
+    const std::int64_t parts = optimization_2_ && on_gpu && workload().batch > 1 ? 2 : 1;
+    return {
+        {{.mini_batches = parts, .prefetch = prefetch}, {.mini_batches = 1, .prefetch = prefetch}}};
+  }
+
+  /// Optimization-1: whole layers with their KV, from the first one on, as many as fit.
+  void keep_layers(MemoryPlan& plan) {
+    for (LayerHomes& homes : plan.layers) {
+      const LayerHomes before = homes;
+      homes = LayerHomes::all(Tier::hbm, Tier::hbm);
+      if (fits(plan)) continue;
+      homes = before;
+      return;
+    }
+  }
+
+  bool fits(const MemoryPlan& plan) const {
+    double bytes = footprint(costs(), plan, pipelines_, workload()).total(Tier::hbm);
+    if (paper_reserve_) bytes += paper_reserve_bytes(plan);
+    return bytes <= static_cast<double>(costs().capacity_bytes(Tier::hbm));
+  }
+
+  double paper_reserve_bytes(const MemoryPlan& plan) const {
+    const double batch =
+        static_cast<double>(workload().batch) / static_cast<double>(pipelines_[0].mini_batches);
+    const auto tokens = static_cast<double>(workload().input_tokens);
+    const auto streamed = static_cast<double>(model().num_layers - plan.resident_layers());
+    const double scores = 2 * 2 * batch * static_cast<double>(model().num_heads) * tokens * tokens;
+    return streamed * batch * tokens * kv_bytes_per_token(model()) + scores;
+  }
+
+  bool optimization_1_ = true;
+  bool optimization_2_ = true;
+  bool paper_reserve_ = false;
+  std::string cxl_ = "auto";
+  std::array<std::optional<Placement>, 2> forced_;
+  std::array<Pipeline, 2> pipelines_{};
+};
+
+}  // namespace
+}  // namespace sluice
+
+SLUICE_POLICY(sluice::Lia, "lia",
+              "LIA: the cheapest placement by its cost model, whole layers in HBM");
