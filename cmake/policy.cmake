@@ -13,8 +13,8 @@ function(sluice_add_policy name)
   endif()
   foreach(target IN LISTS targets)
     target_compile_features(${target} PRIVATE cxx_std_20)
-    # StarPU unloads what STARPU_SCHED_LIB named while it still uses it: nodelete. The loader reads the descriptor of an
-    # object that does not fit before it resolves the rest: lazy. What two objects share stays each one's own: exclude-libs.
+    # StarPU unloads what STARPU_SCHED_LIB named while it still uses it: nodelete. The loader can say why an object
+    # does not fit when it need not resolve all of it: lazy. What two objects share stays each one's own: exclude-libs.
     target_link_options(${target} PRIVATE -Wl,-z,nodelete -Wl,-z,lazy -Wl,--exclude-libs,ALL)
     set_target_properties(${target} PROPERTIES PREFIX "" CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
                                                POSITION_INDEPENDENT_CODE ON)

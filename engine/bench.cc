@@ -62,6 +62,40 @@ std::vector<std::vector<BenchPiece>> decode_iterations(const BenchTest& test) {
   return iterations;
 }
 
+/// Pieces as a policy sees them; their place is their id.
+std::vector<RequestView> views_of(const std::vector<BenchPiece>& pieces, const BenchTest& test) {
+  std::vector<RequestView> views(pieces.size());
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    views[i] = {.id = static_cast<std::int64_t>(i),
+                .prompt_tokens_left = test.phase == Phase::prefill ? pieces[i].rows : 0,
+                .context_tokens = pieces[i].context,
+                .kv = Tier::ddr};
+  }
+  return views;
+}
+
+std::vector<BenchPiece> pieces_of(const std::vector<BenchPiece>& pieces,
+                                  const SubBatchPlan& sub_batch) {
+  std::vector<BenchPiece> chosen;
+  chosen.reserve(sub_batch.requests.size());
+  for (const std::int64_t id : sub_batch.requests)
+    chosen.push_back(pieces[static_cast<std::size_t>(id)]);
+  return chosen;
+}
+
+/// What a plan leaves for later.
+std::vector<BenchPiece> without(const std::vector<BenchPiece>& pieces, const IterationPlan& plan) {
+  std::vector<bool> taken(pieces.size());
+  for (const SubBatchPlan& sub_batch : plan.sub_batches) {
+    for (const std::int64_t id : sub_batch.requests) taken[static_cast<std::size_t>(id)] = true;
+  }
+  std::vector<BenchPiece> rest;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (!taken[i]) rest.push_back(pieces[i]);
+  }
+  return rest;
+}
+
 }  // namespace
 
 std::string BenchTest::name() const {
@@ -213,46 +247,28 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
                                                   const BenchTest& test) {
   std::vector<PendingIteration> parts;
   if (policy_ == nullptr) {
-    parts.push_back(submit(iteration, test, 0));
+    parts.push_back(submit_sub_batch(iteration, test, 0));
     return parts;
   }
   std::vector<BenchPiece> left = iteration;
   while (!left.empty()) {
-    std::vector<RequestView> views;
-    for (const BenchPiece& piece : left) {
-      views.push_back({.id = static_cast<std::int64_t>(views.size()),
-                       .prompt_tokens_left = test.phase == Phase::prefill ? piece.rows : 0,
-                       .context_tokens = piece.context,
-                       .kv = Tier::ddr});
-    }
-    const IterationPlan plan = policy_->plan_iteration(views);
+    const IterationPlan plan = policy_->plan_iteration(views_of(left, test));
     if (plan.sub_batches.empty())
-      throw Error("the policy runs none of {} requests; correct it", views.size());
-    std::vector<bool> taken(left.size());
+      throw Error("the policy runs none of {} requests; correct it", left.size());
     std::size_t index = 0;
-    for (const SubBatchPlan& sub_batch : plan.sub_batches) {
-      std::vector<BenchPiece> pieces;
-      for (const std::int64_t id : sub_batch.requests) {
-        pieces.push_back(left[static_cast<std::size_t>(id)]);
-        taken[static_cast<std::size_t>(id)] = true;
-      }
-      parts.push_back(submit(pieces, test, index++));
-    }
-    std::vector<BenchPiece> rest;
-    for (std::size_t i = 0; i < left.size(); ++i) {
-      if (!taken[i]) rest.push_back(left[i]);
-    }
-    left = std::move(rest);
+    for (const SubBatchPlan& sub_batch : plan.sub_batches)
+      parts.push_back(submit_sub_batch(pieces_of(left, sub_batch), test, index++));
+    left = without(left, plan);
   }
   return parts;
 }
 
-PendingIteration BenchRunner::submit(const std::vector<BenchPiece>& iteration,
-                                     const BenchTest& test, std::size_t index) {
+PendingIteration BenchRunner::submit_sub_batch(const std::vector<BenchPiece>& pieces,
+                                               const BenchTest& test, std::size_t index) {
   SubBatch sub_batch;
   sub_batch.index = static_cast<std::int16_t>(index);
   sub_batch.phase = test.phase;
-  for (const BenchPiece& piece : iteration) {
+  for (const BenchPiece& piece : pieces) {
     const auto slot = static_cast<std::int32_t>(piece.sequence);
     const std::int32_t last_drawn = -(slot + 1);
     std::span<const std::int32_t> tokens(&last_drawn, 1);

@@ -111,8 +111,8 @@ class BenchRunner {
   /// once: each test is a given amount of work.
   std::vector<PendingIteration> submit(const std::vector<BenchPiece>& iteration,
                                        const BenchTest& test);
-  PendingIteration submit(const std::vector<BenchPiece>& pieces, const BenchTest& test,
-                          std::size_t index);
+  PendingIteration submit_sub_batch(const std::vector<BenchPiece>& pieces, const BenchTest& test,
+                                    std::size_t index);
 
   const LoadedModel& model_;
   KvCache& kv_;

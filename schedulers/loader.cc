@@ -53,7 +53,7 @@ fs::path find_file(const std::string& name, const std::vector<fs::path>& folders
     return fs::absolute(name);
   }
   for (const fs::path& folder : folders) {
-    const fs::path file =
+    fs::path file =
         folder / fmt::format("{}{}", name, simulates() ? simgrid_ending : native_ending);
     std::error_code ignored;
     if (fs::exists(file, ignored)) return file;
@@ -81,13 +81,9 @@ std::string loading_error(const fs::path& file) {
 constexpr const char* advice = "build it with sluice_add_policy() of this Sluice";
 
 /// Maps the object into the process, for good: StarPU may call into it until the end. `when` is
-/// RTLD_LAZY or RTLD_NOW.
+/// RTLD_NOW, or RTLD_LAZY to leave functions unresolved. Null: loading_error() says why.
 void* open_object(const fs::path& file, int when) {
-  void* handle = dlopen(file.c_str(), when | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr)
-    throw Error("--policy {}: cannot be loaded ({}); {}", file.string(), loading_error(file),
-                advice);
-  return handle;
+  return dlopen(file.c_str(), when | RTLD_LOCAL | RTLD_NODELETE);
 }
 
 void check_fits(const PolicyDescriptor& its, const std::string& file) {
@@ -122,15 +118,23 @@ void check_fits(const PolicyDescriptor& its, const std::string& file) {
 }
 
 const PolicyDescriptor* read_descriptor(const fs::path& file) {
-  void* handle = open_object(file, RTLD_LAZY);
-  const void* symbol = dlsym(handle, "sluice_policy");
-  if (symbol == nullptr) {
+  void* handle = open_object(file, RTLD_NOW);
+  const bool complete = handle != nullptr;
+  std::string error;
+  if (!complete) {
+    // Built for something else, it may lack functions here; its descriptor says that better.
+    error = loading_error(file);
+    handle = open_object(file, RTLD_LAZY);
+  }
+  const void* symbol = handle != nullptr ? dlsym(handle, "sluice_policy") : nullptr;
+  if (complete && symbol == nullptr) {
     throw Error("--policy {}: it has no symbol sluice_policy; end its source with SLUICE_POLICY()",
                 file.string());
   }
   const auto* descriptor = static_cast<const PolicyDescriptor*>(symbol);
-  check_fits(*descriptor, file.string());
-  open_object(file, RTLD_NOW);  // a symbol that is missing is missed now, and not in a run
+  if (descriptor != nullptr) check_fits(*descriptor, file.string());
+  if (!complete)
+    throw Error("--policy {}: cannot be loaded ({}); {}", file.string(), error, advice);
   return descriptor;
 }
 

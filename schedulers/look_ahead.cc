@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <compare>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -44,7 +43,9 @@ struct Order {
             (layer << 24) + (static_cast<std::int64_t>(tag.sublayer) << 16) + tag.sub_batch};
   }
   static Order of_priority(int priority) { return {-static_cast<std::int64_t>(priority), 0}; }
-  auto operator<=>(const Order&) const = default;
+  bool operator<(const Order& other) const {
+    return iteration != other.iteration ? iteration < other.iteration : rank < other.rank;
+  }
 };
 
 /// Tasks in order; of equal ones the first that came.

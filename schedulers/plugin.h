@@ -58,12 +58,12 @@ struct PolicyDescriptor {
   extern "C" {                                                                              \
   extern SLUICE_PLUGIN_EXPORT const sluice::PolicyDescriptor sluice_policy;                 \
   const constinit sluice::PolicyDescriptor sluice_policy = {                                \
-      .name = Name,                                                                         \
-      .description = Description,                                                           \
+      .name = (Name),                                                                       \
+      .description = (Description),                                                         \
       .create = []() -> sluice::Policy* { return new Class(); },                            \
       .destroy = [](sluice::Policy* policy) { delete policy; },                             \
       .scheduler = &(Scheduler),                                                            \
-      .set_staging_bytes = SetStagingBytes};                                                \
+      .set_staging_bytes = (SetStagingBytes)};                                              \
   SLUICE_PLUGIN_EXPORT starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) { \
     return std::strcmp(name, Name) == 0 ? &(Scheduler) : nullptr;                           \
   }                                                                                         \

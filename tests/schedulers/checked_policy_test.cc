@@ -1,0 +1,154 @@
+#include "schedulers/checked_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/schedulers/policy_costs.h"
+
+namespace sluice {
+namespace {
+
+using test::PolicyCosts;
+
+/// Answers what a test gives it.
+class Puppet : public Policy {
+ public:
+  MemoryPlan plan_memory() override { return memory; }
+  Pipeline pipeline(Phase /*phase*/) override { return {.mini_batches = mini_batches}; }
+  Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
+                  const LayerHomes& /*homes*/) override {
+    return placement;
+  }
+  IterationPlan plan_iteration(const std::vector<RequestView>& /*requests*/) override {
+    return iteration;
+  }
+
+  MemoryPlan memory{.layers = std::vector<LayerHomes>(2, LayerHomes::all(Tier::ddr, Tier::ddr))};
+  std::int64_t mini_batches = 1;
+  Placement placement{Device::cpu};
+  IterationPlan iteration;
+};
+
+class CheckedPolicyTest : public testing::Test {
+ protected:
+  CheckedPolicyTest() {
+    checked_.start(costs_, {.batch = 2, .input_tokens = 8, .output_tokens = 8});
+  }
+
+  template <typename Call>
+  void expect_error(const Call& call, const std::vector<std::string>& parts) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_TRUE(message.starts_with("policy puppet: ")) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      for (const std::string& part : parts)
+        EXPECT_NE(message.find(part), std::string::npos) << "\"" << part << "\" in: " << message;
+    }
+  }
+  void expect_memory_error(const std::vector<std::string>& parts) {
+    expect_error([&] { checked_.plan_memory(); }, parts);
+  }
+  void expect_iteration_error(const std::vector<std::string>& parts) {
+    expect_error([&] { checked_.plan_iteration({{.id = 1}, {.id = 2}}); }, parts);
+  }
+
+  PolicyCosts costs_;
+  Puppet puppet_;
+  CheckedPolicy checked_{puppet_, "puppet"};
+};
+
+TEST_F(CheckedPolicyTest, LetsAPossibleMemoryPlanThrough) {
+  puppet_.memory.layers[0].kv = Tier::ddr;
+  EXPECT_EQ(checked_.plan_memory().layers, puppet_.memory.layers);
+}
+
+TEST_F(CheckedPolicyTest, RefusesHomesForOtherLayers) {
+  puppet_.memory.layers.resize(3);
+  expect_memory_error({"plan_memory", "3 layers", "has 2"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesATierThatTheMachineLacks) {
+  puppet_.memory.layers[1][WeightKind::fc2] = Tier::hbm;
+  expect_memory_error({"layer 1's fc2 weight", "hbm", "it has ddr"});
+  puppet_.memory.layers[1][WeightKind::fc2] = Tier::ddr;
+  puppet_.memory.layers[0].kv = Tier::cxl;
+  expect_memory_error({"layer 0's KV", "cxl"});
+  puppet_.memory.layers[0].kv = Tier::ddr;
+  puppet_.memory.lm_head = Tier::disk;
+  expect_memory_error({"LM head", "disk"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesATierThatIsNone) {
+  puppet_.memory.embedding = static_cast<Tier>(9);
+  expect_memory_error({"the embedding", "no tier"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesMoreThanATierHolds) {
+  // Two layers of about 114 kB each, and a head of 128 kB.
+  costs_.capacities = {{Tier::ddr, 1 << 30}, {Tier::hbm, 64 << 10}};
+  puppet_.memory.layers[0] = LayerHomes::all(Tier::hbm, Tier::ddr);
+  expect_memory_error({"into hbm", "GiB", "keep less there"});
+  costs_.capacities[Tier::hbm] = 256 << 10;
+  EXPECT_NO_THROW(checked_.plan_memory());
+}
+
+TEST_F(CheckedPolicyTest, CountsTheKvOfTheWholeWorkload) {
+  // A token's KV takes 256 bytes a layer: 2 x 16 tokens x 2 layers of it are 16 KiB.
+  costs_.capacities = {{Tier::ddr, 1 << 30}, {Tier::hbm, 16 << 10}};
+  for (LayerHomes& homes : puppet_.memory.layers) homes.kv = Tier::hbm;
+  EXPECT_NO_THROW(checked_.plan_memory());
+  costs_.capacities[Tier::hbm] -= 1;
+  expect_memory_error({"into hbm"});
+}
+
+TEST_F(CheckedPolicyTest, SendsWorkForAMissingDeviceToTheOther) {
+  puppet_.placement = Placement(Device::cpu);
+  EXPECT_EQ(checked_.place(0, {}, {}), Placement(Device::cpu));
+  EXPECT_FALSE(checked_.lacked_device());
+  puppet_.placement = *Placement::parse("011000");
+  EXPECT_EQ(checked_.place(0, {}, {}), Placement(Device::cpu));
+  EXPECT_TRUE(checked_.lacked_device());
+}
+
+TEST_F(CheckedPolicyTest, LeavesPlacementsOnDevicesThatExist) {
+  costs_.has_gpu = true;
+  puppet_.placement = *Placement::parse("011000");
+  EXPECT_EQ(checked_.place(0, {}, {}), puppet_.placement);
+  EXPECT_FALSE(checked_.lacked_device());
+}
+
+TEST_F(CheckedPolicyTest, RefusesImpossibleMiniBatches) {
+  EXPECT_NO_THROW(checked_.pipeline(Phase::decode));
+  for (const std::int64_t count : {-1, 0, 3}) {
+    puppet_.mini_batches = count;
+    expect_error([&] { checked_.pipeline(Phase::decode); }, {"pipeline", "batch of 2", "1 to 2"});
+  }
+}
+
+TEST_F(CheckedPolicyTest, LetsRequestsWait) {
+  puppet_.iteration = {.sub_batches = {{{2}}}};
+  EXPECT_EQ(checked_.plan_iteration({{.id = 1}, {.id = 2}}).sub_batches.size(), 1U);
+  puppet_.iteration = {};
+  EXPECT_TRUE(checked_.plan_iteration({{.id = 1}}).sub_batches.empty());
+}
+
+TEST_F(CheckedPolicyTest, RefusesRequestsThatItWasNotGiven) {
+  puppet_.iteration = {.sub_batches = {{{1}}, {{2, 3}}}};
+  expect_iteration_error({"plan_iteration", "sub-batch 1", "request 3", "none of the 2"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesARequestThatComesTwice) {
+  puppet_.iteration = {.sub_batches = {{{1, 2}}, {{1}}}};
+  expect_iteration_error({"request 1", "twice"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesAnEmptySubBatch) {
+  puppet_.iteration = {.sub_batches = {{{1}}, {{}}}};
+  expect_iteration_error({"sub-batch 1 is empty"});
+}
+
+}  // namespace
+}  // namespace sluice

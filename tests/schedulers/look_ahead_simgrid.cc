@@ -1,0 +1,154 @@
+// The shared scheduler on a simulated machine: a chain of GPU tasks, each reading a weight of its
+// own, over more weights than the GPU's memory holds. look_ahead_simgrid <scheduler: look-ahead or
+// eager> <most time, as a multiple of the longer of all transfers and all computation>. Fails when
+// it takes longer, or when work ran in the wrong place.
+#include <starpu.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "perfmodels/task.h"
+#include "schedulers/look_ahead.h"
+
+namespace {
+
+constexpr int num_weights = 32;
+constexpr int num_passes = 2;
+constexpr std::size_t weight_bytes = std::size_t{64} << 20;
+constexpr std::size_t gpu_megabytes = 640;
+constexpr double task_us = 10000;
+
+starpu_sched_policy look_ahead = sluice::look_ahead_scheduler("look-ahead", "of a test");
+int num_on_cpu = 0;
+
+double cost(starpu_task* /*task*/, unsigned worker, unsigned /*implementation*/) {
+  return starpu_worker_get_type(static_cast<int>(worker)) == STARPU_CUDA_WORKER ? task_us
+                                                                                : 20 * task_us;
+}
+void never_run(void** /*buffers*/, void* /*argument*/) {}
+
+starpu_perfmodel model{};
+starpu_codelet codelet{};
+
+void describe_codelet() {
+  model.type = STARPU_PER_WORKER;
+  model.symbol = "look_ahead_simgrid";
+  model.worker_cost_function = cost;
+  starpu_codelet_init(&codelet);
+  codelet.cpu_funcs[0] = never_run;
+  codelet.cuda_funcs[0] = never_run;
+  codelet.cuda_flags[0] = STARPU_CUDA_ASYNC;
+  codelet.nbuffers = 2;
+  codelet.modes[0] = STARPU_RW;
+  codelet.modes[1] = STARPU_R;
+  codelet.model = &model;
+  codelet.name = "layer";
+}
+
+void submit(starpu_data_handle_t x, starpu_data_handle_t weight, int iteration, int layer,
+            sluice::Device device) {
+  sluice::TaskTag tag;
+  tag.iteration = iteration;
+  tag.layer = layer;
+  tag.sublayer = sluice::Sublayer::qkv;
+  tag.last_sublayer = sluice::Sublayer::fc2;
+  tag.device = device;
+  starpu_task* task = starpu_task_create();
+  task->cl = &codelet;
+  task->handles[0] = x;
+  task->handles[1] = weight;
+  task->cl_arg = std::malloc(sizeof(tag));
+  std::memcpy(task->cl_arg, &tag, sizeof(tag));
+  task->cl_arg_size = sizeof(tag);
+  task->cl_arg_free = 1;
+  task->epilogue_callback_func = [](void*) {
+    const int worker = starpu_worker_get_id();
+    if (worker >= 0 && starpu_worker_get_type(worker) == STARPU_CPU_WORKER) ++num_on_cpu;
+  };
+  STARPU_CHECK_RETURN_VALUE(starpu_task_submit(task), "starpu_task_submit");
+}
+
+unsigned gpu_node() {
+  int worker = -1;
+  starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1);
+  return starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+}
+
+starpu_data_handle_t weight_handle() {
+  static char dummy[4096];  // nobody looks into the memory
+  starpu_data_handle_t handle = nullptr;
+  starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(dummy), 1,
+                              weight_bytes);
+  return handle;
+}
+
+/// Microseconds that a weight takes to the GPU with nothing else on the way.
+double transfer_us() {
+  starpu_data_handle_t weight = weight_handle();
+  const double start = starpu_timing_now();
+  starpu_data_prefetch_on_node(weight, gpu_node(), 0);
+  const double took_us = starpu_timing_now() - start;
+  starpu_data_unregister(weight);
+  return took_us;
+}
+
+/// Microseconds of the passes, in the simulated machine's time.
+double run(const std::vector<starpu_data_handle_t>& weights, starpu_data_handle_t x) {
+  const double start = starpu_timing_now();
+  for (int pass = 0; pass < num_passes; ++pass) {
+    for (int i = 0; i < num_weights; ++i)
+      submit(x, weights[static_cast<std::size_t>(i)], pass, i, sluice::Device::gpu);
+  }
+  starpu_task_wait_for_all();
+  return starpu_timing_now() - start;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const bool ours = std::strcmp(argv[1], "look-ahead") == 0;
+  const double most = std::atof(argv[2]);
+  setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(gpu_megabytes).c_str(), 1);
+  describe_codelet();
+  starpu_conf conf;
+  starpu_conf_init(&conf);
+  conf.ncpus = 2;
+  conf.ncuda = 1;
+  conf.nopencl = 0;
+  if (ours) {
+    sluice::set_staging_bytes(4 * weight_bytes);
+    conf.sched_policy = &look_ahead;
+  } else {
+    conf.sched_policy_name = argv[1];
+  }
+  if (starpu_init(&conf) != 0) return 77;
+
+  std::vector<starpu_data_handle_t> weights(num_weights);
+  for (starpu_data_handle_t& weight : weights) weight = weight_handle();
+  static char dummy[4096];
+  starpu_data_handle_t x = nullptr;
+  starpu_vector_data_register(&x, STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(dummy), 1, 4096);
+
+  constexpr int num_tasks = num_weights * num_passes;
+  const double transfers_us = num_tasks * transfer_us();
+  const double compute_us = num_tasks * task_us;
+  const double took_us = run(weights, x);
+  const int strayed = num_on_cpu;
+  for (int i = 0; i < 4; ++i) submit(x, weights[0], num_passes, i, sluice::Device::cpu);
+  starpu_task_wait_for_all();
+  const int on_cpu = num_on_cpu - strayed;
+  std::printf(
+      "%s: %.0f ms, transfers alone %.0f ms, computation alone %.0f ms; %d of %d GPU tasks and %d "
+      "of 4 CPU tasks ran on the CPU\n",
+      argv[1], took_us / 1e3, transfers_us / 1e3, compute_us / 1e3, strayed, num_tasks, on_cpu);
+
+  for (starpu_data_handle_t weight : weights) starpu_data_unregister(weight);
+  starpu_data_unregister(x);
+  starpu_shutdown();
+  const bool in_time = took_us <= most * std::max(transfers_us, compute_us);
+  return in_time && (!ours || (strayed == 0 && on_cpu == 4)) ? 0 : 1;
+}

@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "schedulers/loader.h"
+#include "tests/engine/cli_process.h"
+
+namespace sluice::testing {
+namespace {
+
+std::string fixture(const std::string& name) {
+  return std::string(SLUICE_FIXTURE_DIR) + "/" + name + ".so";
+}
+
+/// A run over three prompts of different lengths, two at once, in f32.
+std::vector<std::string> generate_with(const std::string& prompts, const std::string& policy,
+                                       const std::string& option = "") {
+  std::vector<std::string> arguments = {
+      "generate", "--prompts", prompts, "--dtype",      "f32", "--batch",       "2",
+      "-q",       "--policy",  policy,  "--max-tokens", "10",  "--temperature", "0"};
+  if (!option.empty()) arguments.insert(arguments.end(), {"--policy-option", option});
+  return arguments;
+}
+
+class PolicyCliTest : public ::testing::Test {
+ protected:
+  PolicyCliTest() {
+    std::ofstream(prompts_) << "{\"id\": \"a\", \"prompt\": \"Once upon a time\"}\n"
+                               "{\"id\": \"b\", \"prompt\": \"The cat and the dog went to the\"}\n"
+                               "{\"id\": \"c\", \"prompt\": \"Lily\"}\n";
+  }
+
+  TemporaryFolder folder_;
+  std::string prompts_ = folder_.file("prompts.jsonl");
+};
+
+TEST_F(PolicyCliTest, EveryShippedPolicyGivesTheSameTokens) {
+  const CliResult expected = run_cli(generate_with(prompts_, "cpu-only"));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  ASSERT_EQ(lines_of(expected.out).size(), 3U);
+  for (const std::string& policy : find_policies({SLUICE_SHIPPED_DIR})) {
+    const CliResult result = run_cli(generate_with(prompts_, policy));
+    EXPECT_EQ(result.exit_code, 0) << policy << ": " << result.err;
+    EXPECT_EQ(result.out, expected.out) << policy;
+  }
+}
+
+TEST_F(PolicyCliTest, SubBatchesGiveTheSameTokens) {
+  const CliResult expected = run_cli(generate_with(prompts_, "cpu-only"));
+  const CliResult result = run_cli(generate_with(prompts_, fixture("impossible"), "wrong=alone"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected.out);
+}
+
+TEST_F(PolicyCliTest, SaysWhenThereIsNoGpu) {
+  const CliResult result = run_cli(generate_with(prompts_, "gpu-only"));
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_NE(result.err.find("everything runs on the CPU"), std::string::npos) << result.err;
+}
+
+TEST_F(PolicyCliTest, SaysWhatIsWrongWithAPolicy) {
+  const auto expect_refused = [&](const std::string& policy, const std::string& option,
+                                  const std::vector<std::string>& parts) {
+    expect_failure(run_cli(generate_with(prompts_, policy, option)), 1, parts);
+  };
+  expect_refused("cpu-onyl", "", {"cpu-onyl", "there are cpu-only"});
+  expect_refused(fixture("old_api"), "", {"API version 0"});
+  expect_refused(fixture("impossible"), "wrong=tier", {"impossible", "fc1 weight", "cxl"});
+  expect_refused(fixture("impossible"), "wrong=layers", {"layers"});
+  expect_refused(fixture("impossible"), "wrong=mini-batches", {"0 mini-batches"});
+  expect_refused(fixture("impossible"), "wrong=request", {"request 4711"});
+  expect_refused(fixture("impossible"), "wrong=twice", {"twice"});
+  expect_refused(fixture("impossible"), "wrong=empty", {"empty"});
+  expect_refused(fixture("impossible"), "wrong=nothing", {"none of 2 requests"});
+  expect_refused(fixture("throwing"), "in=place", {"throwing", "place", "out of ideas"});
+  expect_refused(fixture("throwing"), "in=number", {"no std::exception"});
+}
+
+TEST_F(PolicyCliTest, RefusesMalformedOptions) {
+  for (const char* option : {"depth", "=3"}) {
+    expect_failure(run_cli(generate_with(prompts_, "cpu-only", option)), 2,
+                   {"--policy-option", "key=value"});
+  }
+  std::vector<std::string> twice = generate_with(prompts_, "cpu-only", "a=1");
+  twice.insert(twice.end(), {"--policy-option", "a=2"});
+  expect_failure(run_cli(twice), 2, {"a is given twice"});
+  expect_failure(run_cli(generate_with(prompts_, "cpu-only", "depth=3")), 2,
+                 {"depth", "cpu-only has no options"});
+}
+
+TEST_F(PolicyCliTest, BenchNamesThePolicy) {
+  const CliResult result = run_cli({"bench", "--policy", fixture("impossible"), "--policy-option",
+                                    "wrong=alone", "--prompt-tokens", "4", "--gen-tokens", "4",
+                                    "--batch", "3", "--repeat", "1", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("\"policy\": \"impossible\""), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace sluice::testing
