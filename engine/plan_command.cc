@@ -115,11 +115,17 @@ PlanPoint plan_point(const std::string& model, const AnalyticModel& costs, Loade
   return point;
 }
 
-/// The fastest of the points that have a plan, else the first.
+/// What there is to choose from, the best first: plans that fit, plans that need more memory than
+/// the machine has, none.
+int rank(const PlanPoint& point) {
+  if (!point.plan) return 2;
+  return point.plan->shortage.empty() ? 0 : 1;
+}
+
 PlanPoint fastest(const std::vector<PlanPoint>& points) {
   return *std::min_element(points.begin(), points.end(),
                            [](const PlanPoint& a, const PlanPoint& b) {
-                             if (!a.plan || !b.plan) return a.plan.has_value() && !b.plan;
+                             if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
                              return a.plan->latency_s() < b.plan->latency_s();
                            });
 }
@@ -129,8 +135,9 @@ void print_choice(const std::vector<PlanPoint>& points, const PlanPoint& chosen)
   std::vector<std::string> others;
   for (const PlanPoint& point : points) {
     if (point.policy == chosen.policy) continue;
-    others.push_back(point.plan ? fmt::format("{} {:.3g} s", point.policy, point.plan->latency_s())
-                                : fmt::format("{} does not fit", point.policy));
+    others.push_back(rank(point) == 0
+                         ? fmt::format("{} {:.3g} s", point.policy, point.plan->latency_s())
+                         : fmt::format("{} does not fit", point.policy));
   }
   if (!chosen.plan) {
     fmt::print(stderr, "sluice: no policy's plan fits: {}\n", chosen.problem);

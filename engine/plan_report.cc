@@ -107,6 +107,8 @@ Json json_of(const PlanPoint& point) {
   json["lower_bound_s"] = bound_s;
   json["binding_resource"] = resource;
   json["lower_bound_share"] = bound_s / plan.latency_s();
+  json["fits"] = plan.shortage.empty();
+  if (!plan.shortage.empty()) json["shortage"] = plan.shortage;
   return json;
 }
 
@@ -137,13 +139,14 @@ Json flat_json_of(const PlanPoint& point) {
   for (const Tier tier : all_tiers)
     json[fmt::format("{}_bytes", to_string(tier))] =
         value([&](const Plan& plan) { return plan.footprint.total(tier); });
-  json["problem"] = point.problem;
+  json["problem"] = point.plan ? point.plan->shortage : point.problem;
   return json;
 }
 
 TableRows rows_of(const std::vector<PlanPoint>& points) {
   TableRows rows = {{"batch", "input", "output", "model", "machine", "policy", "prefill", "decode",
-                     "resident", "TTFT", "per token", "tokens/s", "latency", "bound by", "share"}};
+                     "resident", "TTFT", "per token", "tokens/s", "latency", "bound by", "share",
+                     ""}};
   for (const PlanPoint& point : points) {
     std::vector<std::string>& row = rows.emplace_back();
     row = {fmt::format("{}", point.workload.batch),
@@ -153,7 +156,7 @@ TableRows rows_of(const std::vector<PlanPoint>& points) {
            point.machine,
            point.policy};
     if (!point.plan) {
-      row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-", point.problem, ""});
+      row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-", "-", "-", point.problem});
       continue;
     }
     const Plan& plan = *point.plan;
@@ -164,7 +167,7 @@ TableRows rows_of(const std::vector<PlanPoint>& points) {
                 fmt::format("{}", plan.memory.resident_layers()), seconds_text(plan.ttft_s()),
                 seconds_text(plan.tpot_s()), fmt::format("{:.3g}", plan.tokens_per_s()),
                 seconds_text(plan.latency_s()), std::string(resource),
-                fmt::format("{:.0f} %", 100 * bound_s / plan.latency_s())});
+                fmt::format("{:.0f} %", 100 * bound_s / plan.latency_s()), plan.shortage});
   }
   return rows;
 }
@@ -251,6 +254,9 @@ std::string describe_plan(const PlanPoint& point) {
       seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s()), plan.tokens_per_s(),
       seconds_text(plan.latency_s()), resource, seconds_text(bound_s),
       100 * bound_s / plan.latency_s());
+  if (!plan.shortage.empty())
+    text += fmt::format("this machine is too small, and the figures are for a larger one: {}\n",
+                        plan.shortage);
   return text;
 }
 

@@ -58,7 +58,7 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& wo
   Plan plan;
   plan.workload = workload;
   policy.start(costs, workload);
-  plan.memory = policy.plan_memory();
+  plan.memory = policy.plan_memory(CapacityCheck::hbm_only);
   plan.footprint =
       footprint(costs, plan.memory,
                 {policy.pipeline(Phase::prefill), policy.pipeline(Phase::decode)}, workload);

@@ -39,6 +39,9 @@ struct Plan {
   Workload workload;
   MemoryPlan memory;
   Footprint footprint;
+  /// Empty, or which of the host's tiers is too small, in words: then the estimate is for a machine
+  /// with more of it.
+  std::string shortage;
   PhasePlan prefill;
   PhasePlan decode;
 
@@ -54,7 +57,7 @@ struct Plan {
 };
 
 /// Asks `policy` and estimates. Prefill is one iteration, decode output_tokens - 1 of them, each
-/// taken to last as long as the one in the middle. Throws Error when the plan does not fit a tier,
+/// taken to last as long as the one in the middle. Throws Error when the plan does not fit HBM,
 /// with the numbers, or uses what the machine does not have.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 

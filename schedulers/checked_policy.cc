@@ -51,20 +51,6 @@ void check_homes(const MemoryPlan& plan, const CostModel& costs) {
   check_tier(costs, plan.lm_head, "the LM head");
 }
 
-void check_footprint(const Footprint& footprint, const CostModel& costs) {
-  for (const Tier tier : all_tiers) {
-    const double wanted = footprint.total(tier);
-    const auto there = static_cast<double>(costs.capacity_bytes(tier));
-    if (wanted <= there) continue;
-    throw Error(
-        "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; a "
-        "smaller batch or shorter sequences need less",
-        readable(wanted), to_string(tier), readable(footprint.weights[tier]),
-        readable(footprint.kv[tier]), readable(footprint.staging[tier]),
-        readable(footprint.activations[tier]), readable(there));
-  }
-}
-
 void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestView>& requests) {
   std::set<std::int64_t> known;
   for (const RequestView& request : requests) known.insert(request.id);
@@ -90,6 +76,23 @@ void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
 }
 
 }  // namespace
+
+std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
+                             CapacityCheck check) {
+  for (const Tier tier : all_tiers) {
+    if (check == CapacityCheck::hbm_only && tier != Tier::hbm) continue;
+    const double wanted = footprint.total(tier);
+    const auto there = static_cast<double>(costs.capacity_bytes(tier));
+    if (wanted <= there) continue;
+    return fmt::format(
+        "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; a "
+        "smaller batch or shorter sequences need less",
+        readable(wanted), to_string(tier), readable(footprint.weights[tier]),
+        readable(footprint.kv[tier]), readable(footprint.staging[tier]),
+        readable(footprint.activations[tier]), readable(there));
+  }
+  return "";
+}
 
 template <typename Call>
 auto CheckedPolicy::guarded(const char* what, const Call& call) {
@@ -128,14 +131,16 @@ void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
   guarded("start", [&] { policy_.start(costs, workload); });
 }
 
-MemoryPlan CheckedPolicy::plan_memory() {
+MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
   return guarded("plan_memory", [&] {
     MemoryPlan plan = policy_.plan_memory();
     check_homes(plan, costs());
     const std::array<Pipeline, 2> pipelines = {policy_.pipeline(Phase::prefill),
                                                policy_.pipeline(Phase::decode)};
     for (const Pipeline& pipeline : pipelines) check_pipeline(pipeline, workload_);
-    check_footprint(footprint(costs(), plan, pipelines, workload_), costs());
+    const std::string problem =
+        capacity_problem(footprint(costs(), plan, pipelines, workload_), costs(), check);
+    if (!problem.empty()) throw Error("{}", problem);
     return plan;
   });
 }

@@ -8,6 +8,15 @@
 
 namespace sluice {
 
+/// Which tiers' capacities a memory plan must keep: all, or HBM alone, for estimates of machines
+/// with more memory than they have (LIA section 7's latency model does that).
+enum class CapacityCheck : std::uint8_t { every_tier, hbm_only };
+
+/// The first of those tiers that would hold more than it can, with all figures, in words; empty
+/// when there is none.
+std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
+                             CapacityCheck check);
+
 /// A policy's calls (policy.h says which come when), its mistakes caught. Whatever it throws, and
 /// any answer that this model or machine cannot follow, becomes an Error of one line that names the
 /// policy, the call, the problem and what to do.
@@ -23,7 +32,7 @@ class CheckedPolicy {
   void start(const CostModel& costs, const Workload& workload);
   /// Refused: another number of layers than the model's, a tier that the machine does not have,
   /// more bytes on a tier than it holds (footprint.h).
-  MemoryPlan plan_memory();
+  MemoryPlan plan_memory(CapacityCheck check = CapacityCheck::every_tier);
   /// Refused: no mini-batch, or more of them than sequences.
   Pipeline pipeline(Phase phase);
   /// Sublayers for a device that the machine does not have go to the one that it has;

@@ -27,7 +27,7 @@ class Lia : public Policy {
     MemoryPlan plan = streamed_plan();
     if (!costs().has(Device::gpu)) return plan;
     plan.lm_head = Tier::hbm;
-    for (pipelines_ = first_pipelines(plan); !fits(plan); ++pipelines_[0].mini_batches) {
+    for (pipelines_ = first_pipelines(); !fits(plan); ++pipelines_[0].mini_batches) {
       if (pipelines_[0].mini_batches >= workload().batch) return plan;  // the check will tell
     }
     if (optimization_1_) keep_layers(plan);
@@ -90,14 +90,13 @@ class Lia : public Policy {
                               workload().input_tokens + workload().output_tokens / 2);
   }
 
-  /// Optimization-2: prefill on the GPU in two mini-batches, so that the values of one move beside
-  /// the other's computation; decode with the whole batch.
-  std::array<Pipeline, 2> first_pipelines(const MemoryPlan& plan) {
-    const Prefetch prefetch = optimization_2_ ? Prefetch::layer : Prefetch::none;
-    const bool on_gpu = place(0, prefill_shape(), plan.layers.front()).uses(Device::gpu);
-    const std::int64_t parts = optimization_2_ && on_gpu && workload().batch > 1 ? 2 : 1;
-    return {
-        {{.mini_batches = parts, .prefetch = prefetch}, {.mini_batches = 1, .prefetch = prefetch}}};
+  /// Optimization-2: everything that moves does so beside computation. LIA cuts a prefill into
+  /// mini-batches for that; here new KV leaves beside the next layer anyway, so that a batch is cut
+  /// only if its values do not fit.
+  std::array<Pipeline, 2> first_pipelines() const {
+    const Pipeline whole = {.mini_batches = 1,
+                            .prefetch = optimization_2_ ? Prefetch::layer : Prefetch::none};
+    return {whole, whole};
   }
 
   /// Optimization-1: whole layers with their KV, from the first one on, as many as fit.

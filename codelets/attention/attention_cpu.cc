@@ -16,12 +16,14 @@ constexpr std::int64_t rows_worth_a_tile = 8;
 constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_tokens = 2 * strip_columns;
 static_assert(tile_tokens <= simd::max_tile_tokens);
-/// Tokens of one sequence that one job reads. Always cut at the same places, so that a row's bits
-/// do not depend on what else there is to do.
-constexpr std::int64_t chunk_tokens = 256;
-/// Bytes of one page that one job reads, if there are as many: enough for the processor to foresee
-/// the next ones.
-constexpr std::int64_t job_page_bytes = 32 << 10;
+/// Bytes of one page that one job reads, if there are as many: the hardware foresees what lies
+/// behind one another, and each jump costs what it fetched in vain.
+constexpr std::int64_t job_page_bytes = 128 << 10;
+/// A job reads a chunk of a row's context: about a quarter of it, so that threads can share it,
+/// but neither so few tokens that starting costs much nor more bytes than it takes to hide that.
+constexpr std::int64_t min_chunk_tokens = 256;
+constexpr std::int64_t max_chunk_tokens = 1024;
+constexpr std::int64_t max_chunk_bytes = 2 << 20;
 
 /// Some KV heads of one row (`num_rows` is 0), or one of a block of rows that goes through tiles.
 struct Job {
@@ -31,6 +33,7 @@ struct Job {
   std::int64_t first_head;
   std::int64_t num_heads = 1;  ///< KV heads
   // Rows only, whose context is cut into `num_chunks` jobs:
+  std::int64_t chunk_tokens = 0;
   std::int64_t chunk = 0;
   std::int64_t num_chunks = 1;
   std::int64_t parts = 0;    ///< float at which the row's partial results begin
@@ -46,7 +49,11 @@ class Attention {
         out_stride_(activation_stride(shape_.q_size(), shape_.dtype)),
         heads_per_job_(std::clamp<std::int64_t>(
             job_page_bytes * shape_.num_kv_heads / static_cast<std::int64_t>(shape_.page_bytes()),
-            1, shape_.num_kv_heads)) {}
+            1, shape_.num_kv_heads)),
+        max_chunk_tokens_(std::clamp(
+            max_chunk_bytes * shape_.num_kv_heads /
+                (static_cast<std::int64_t>(shape_.page_bytes()) * heads_per_job_) * page_tokens,
+            page_tokens, max_chunk_tokens)) {}
 
   void run() {
     for (const BatchSequence& sequence : operands_.batch.sequences()) {
@@ -90,15 +97,23 @@ class Attention {
     }
   }
 
+  /// By the shape and the row's position alone, so that its bits do not depend on what else there
+  /// is to do.
+  std::int64_t chunk_tokens_of(std::int64_t position) const {
+    const std::int64_t quarter = (position + 1) / 4 / min_chunk_tokens * min_chunk_tokens;
+    return std::min(std::max(quarter, min_chunk_tokens), max_chunk_tokens_);
+  }
+
   void add_rows(const BatchSequence& sequence) {
     for (std::int64_t i = 0; i < sequence.num_rows; ++i) {
       const std::int64_t position = sequence.context + i;
+      const std::int64_t chunk_tokens = chunk_tokens_of(position);
       const std::int64_t first_chunk = first_visible(position) / chunk_tokens;
       const std::int64_t num_chunks = position / chunk_tokens - first_chunk + 1;
       for (std::int64_t head = 0; head < shape_.num_kv_heads; head += heads_per_job_) {
         const std::int64_t num_heads = std::min(heads_per_job_, shape_.num_kv_heads - head);
         for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-          jobs_.push_back({&sequence, sequence.first_row + i, 0, head, num_heads,
+          jobs_.push_back({&sequence, sequence.first_row + i, 0, head, num_heads, chunk_tokens,
                            first_chunk + chunk, num_chunks, num_part_floats_, num_counters_});
         }
         ++num_counters_;
@@ -120,9 +135,9 @@ class Attention {
                                          job.first_head, job.num_heads);
     simd::GroupedQuery query =
         query_of(shape_, kv, position_of(job), group, q_at(job.first_row, job.first_head * group));
-    query.first_token = std::max(query.first_token, job.chunk * chunk_tokens);
-    query.end_token = std::min(query.end_token, (job.chunk + 1) * chunk_tokens);
-    const std::int64_t first_chunk = first_visible(position_of(job)) / chunk_tokens;
+    query.first_token = std::max(query.first_token, job.chunk * job.chunk_tokens);
+    query.end_token = std::min(query.end_token, (job.chunk + 1) * job.chunk_tokens);
+    const std::int64_t first_chunk = first_visible(position_of(job)) / job.chunk_tokens;
     float* parts = parts_ + job.parts;
     float* mine = parts + (job.chunk - first_chunk) * part_floats(job.num_heads);
     thread_local Workspace scratch;
@@ -313,6 +328,7 @@ class Attention {
   const DecoderShape& shape_;
   std::int64_t out_stride_;
   std::int64_t heads_per_job_;
+  std::int64_t max_chunk_tokens_;
   std::vector<Job> jobs_;
   std::int64_t num_part_floats_ = 0;
   std::int64_t num_counters_ = 0;

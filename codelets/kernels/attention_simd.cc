@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "codelets/kernels/bf16_strip.h"
+#include "codelets/kernels/page_attention.h"
 #include "codelets/kernels/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -30,11 +31,11 @@ constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 /// Queries whose sums are held in registers at once, over four vectors of the head each.
 constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
-/// Queries that are weighed one after the other, so that the processor can overlap them; more would
-/// break the order of memory.
-constexpr std::int64_t queries_per_step = 4;
-/// KV heads between the one that is computed and the one that is fetched meanwhile: the hardware
-/// alone does not foresee enough.
+/// With as many queries a KV head, what lies ahead is fetched: the arithmetic and the rows of their
+/// own that it touches interrupt the stream so often that the hardware falls behind. With fewer,
+/// the hardware foresees more than the fetches, of which a core keeps too few on their way.
+constexpr std::int64_t queries_worth_fetching = 4;
+/// KV heads between the one that is computed and the one that is fetched meanwhile.
 constexpr std::int64_t heads_ahead = 4;
 
 struct Ahead {
@@ -244,7 +245,7 @@ HWY_INLINE void scale_row(float factor, std::int64_t n, float* row) {
 }
 
 /// A page's scores of query i become weights 2^(scale s - maximum), zero outside of `part`. When a
-/// score exceeds the maximum so far, what was summed before shrinks.
+/// score exceeds the maximum by more than score_slack, what was summed before shrinks.
 HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float scale, std::int64_t i,
                            const PartialAttention& out, float* scores) {
   const FloatTag d;
@@ -261,9 +262,10 @@ HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float sc
   Vector score[vectors];
   bool exceeds = false;
   Vector maximum = hn::Set(d, out.maximum[i]);
+  const Vector limit = hn::Set(d, out.maximum[i] + score_slack);
   for (std::int64_t n = 0; n < vectors; ++n) {
     score[n] = scaled(n);
-    exceeds = exceeds || !hn::AllTrue(d, hn::Le(score[n], maximum));
+    exceeds = exceeds || !hn::AllTrue(d, hn::Le(score[n], limit));
   }
   float* denominators = out.denominators + i * page_tokens;
   if (HWY_UNLIKELY(exceeds)) {
@@ -303,54 +305,54 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
   std::fill(out.maximum, out.maximum + num_queries, minus_infinity);
 
   const float scale = query.scale * log2_of_e;
-  const std::int64_t heads_per_step = std::max<std::int64_t>(1, queries_per_step / query.group);
   for (std::int64_t page = query.first_token / page_tokens; page * page_tokens < query.end_token;
        ++page) {
     const Part part{std::max(query.first_token - page * page_tokens, std::int64_t{0}),
                     std::min(query.end_token - page * page_tokens, page_tokens)};
+    const bool is_whole = part.low == 0 && part.high == page_tokens;
+    const bool is_last = page + 1 == static_cast<std::int64_t>(kv.pages.size());
     // K and V of the head that is read a little later.
-    const bool is_last_page = (page + 1) * page_tokens >= query.end_token;
     const auto ahead_of = [&](std::int64_t head) {
       const bool in_page = head + heads_ahead < kv.num_heads;
-      if (!in_page && is_last_page) return Ahead{};
+      if (query.group < queries_worth_fetching || (!in_page && is_last)) return Ahead{};
       const std::int64_t its_page = in_page ? page : page + 1;
       const std::int64_t its_head = (head + heads_ahead) % kv.num_heads;
       return Ahead{kv.k(its_page, its_head), kv.v(its_page, its_head)};
     };
-    for (std::int64_t begin = 0; begin < kv.num_heads; begin += heads_per_step) {
-      const std::int64_t end = std::min(begin + heads_per_step, kv.num_heads);
-      for (std::int64_t head = begin; head < end; ++head) {
-        const std::int64_t first = head * query.group;
-        if (strips) {
-          page_scores({.queries = query.group,
-                       .depth = kv.head_dim,
-                       .q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim,
-                       .q_stride = kv.head_dim,
-                       .k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head)),
-                       .scores = scores + first * page_tokens,
-                       .ahead = ahead_of(head).k});
-        } else {
-          score_group(kv, kv.k(page, head), q + first * padded, query.group,
-                      scores + first * page_tokens);
-        }
+    for (std::int64_t head = 0; head < kv.num_heads; ++head) {
+      const std::int64_t first = head * query.group;
+      const auto* head_q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim;
+      const auto* head_k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head));
+      if (strips && is_whole) {
+        const Ahead ahead = ahead_of(head);
+        attend_page({.queries = query.group,
+                     .depth = kv.head_dim,
+                     .q = head_q,
+                     .k = head_k,
+                     .columns = padded,
+                     .v = reinterpret_cast<const std::uint16_t*>(kv.v(page, head)),
+                     .scale = scale,
+                     .sum = out.sum + first * padded,
+                     .denominators = out.denominators + first * page_tokens,
+                     .maximum = out.maximum + first,
+                     .k_ahead = ahead.k,
+                     .v_ahead = ahead.v});
+        continue;
       }
-      for (std::int64_t i = begin * query.group; i < end * query.group; ++i) {
-        weigh_page(query, part, scale, i, out, scores + i * page_tokens);
+      if (strips) {
+        page_scores({.queries = query.group,
+                     .depth = kv.head_dim,
+                     .q = head_q,
+                     .q_stride = kv.head_dim,
+                     .k = head_k,
+                     .scores = scores});
+      } else {
+        score_group(kv, kv.k(page, head), q + first * padded, query.group, scores);
       }
-      for (std::int64_t head = begin; head < end; ++head) {
-        const std::int64_t first = head * query.group;
-        if (strips && part.low == 0 && part.high == page_tokens) {
-          page_values({.queries = query.group,
-                       .columns = padded,
-                       .weights = scores + first * page_tokens,
-                       .v = reinterpret_cast<const std::uint16_t*>(kv.v(page, head)),
-                       .sum = out.sum + first * padded,
-                       .ahead = ahead_of(head).v});
-        } else {
-          add_group_values(kv, kv.v(page, head), part, query.group, scores + first * page_tokens,
-                           out.sum + first * padded);
-        }
+      for (std::int64_t i = 0; i < query.group; ++i) {
+        weigh_page(query, part, scale, first + i, out, scores + i * page_tokens);
       }
+      add_group_values(kv, kv.v(page, head), part, query.group, scores, out.sum + first * padded);
     }
   }
 }

@@ -54,7 +54,8 @@ struct GroupedQuery {
 struct PartialAttention {
   float* sum = nullptr;           ///< [num_queries, padded_head_dim]
   float* denominators = nullptr;  ///< [num_queries, page_tokens]
-  float* maximum = nullptr;       ///< [num_queries], of s_t
+  /// [num_queries]: a maximum of s_t, which others exceed by score_slack at most
+  float* maximum = nullptr;
 
   /// Floats that one takes.
   static std::int64_t num_floats(std::int64_t num_queries, std::int64_t padded_head_dim) {

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "codelets/runtime/batch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,7 +18,6 @@ constexpr std::int64_t tile_rows = 6;
 constexpr std::int64_t pair_elements = 2 * strip_columns;
 constexpr std::int64_t pair_bytes = pair_elements * 2;
 constexpr std::int64_t lines_per_pair = pair_bytes / 64;
-static_assert(page_tokens == 16, "a KV page's tokens are the lanes of a vector");
 
 /// Two neighbouring elements of a row of A in all lanes.
 [[SLUICE_BF16_TARGET]] inline __m512bh broadcast_pair(const std::uint16_t* a) {
@@ -84,128 +82,11 @@ template <int Lines>
 /// Pairs of depth that stay in the second-level cache while all rows pass over them.
 std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
 
-template <int Queries>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void page_tile(const PageScores& call,
-                                                                 std::int64_t i_first) {
-  const std::uint16_t* q = call.q + i_first * call.q_stride;
-  float* scores = call.scores + i_first * page_tokens;
-  // Enough independent sums to hide the instruction's latency.
-  constexpr int chains = Queries == 1 ? 4 : Queries <= 4 ? 2 : 1;
-  __m512 sum[Queries][chains];
-  for (auto& chain : sum) {
-    for (__m512& value : chain) value = _mm512_setzero_ps();
-  }
-  const std::int64_t pairs = call.depth / 2;
-  std::int64_t k = 0;
-  const char* ahead = static_cast<const char*>(call.ahead);
-  for (; k + chains <= pairs; k += chains) {
-    if (ahead != nullptr && i_first == 0) {
-      for (int line = 0; line < chains; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
-    }
-    for (int chain = 0; chain < chains; ++chain) {
-      const auto keys = reinterpret_cast<__m512bh>(_mm512_loadu_si512(call.k + (k + chain) * 32));
-      for (int i = 0; i < Queries; ++i) {
-        sum[i][chain] = _mm512_dpbf16_ps(
-            sum[i][chain], broadcast_pair(q + i * call.q_stride + 2 * (k + chain)), keys);
-      }
-    }
-  }
-  for (; k < pairs; ++k) {
-    const auto keys = reinterpret_cast<__m512bh>(_mm512_loadu_si512(call.k + k * 32));
-    for (int i = 0; i < Queries; ++i) {
-      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], broadcast_pair(q + i * call.q_stride + 2 * k), keys);
-    }
-  }
-  for (int i = 0; i < Queries; ++i) {
-    for (int chain = 1; chain < chains; ++chain)
-      sum[i][0] = _mm512_add_ps(sum[i][0], sum[i][chain]);
-    _mm512_storeu_ps(scores + i * page_tokens, sum[i][0]);
-  }
-}
-
-/// Weights as pairs of tokens in bf16, and what they lack.
-struct SplitWeights {
-  alignas(64) std::uint16_t high[page_tokens];
-  alignas(64) std::uint16_t rest[page_tokens];
-};
-
-[[SLUICE_BF16_TARGET]] inline void split(const float* weights, SplitWeights* out) {
-  const __m512 all = _mm512_loadu_ps(weights);
-  const auto high = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(all));
-  constexpr __mmask16 all_lanes = 0xffff;  // unmasked, these make GCC 12 warn of its own header
-  const __m512 restored = _mm512_castsi512_ps(
-      _mm512_maskz_slli_epi32(all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, high), 16));
-  const auto rest = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(all, restored)));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(out->high), high);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(out->rest), rest);
-}
-
-/// `Queries` queries' sums over `Vectors` vectors of the values' elements.
-template <int Queries, int Vectors>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void value_tile(const PageValues& call,
-                                                                  const SplitWeights* weights,
-                                                                  const std::uint16_t* v,
-                                                                  float* sums, const char* ahead) {
-  // Few queries: the rests are summed apart, so that more sums run side by side.
-  constexpr int chains = Queries <= 2 ? 2 : 1;
-  __m512 sum[Queries][Vectors][chains];
-  for (int i = 0; i < Queries; ++i) {
-    for (int j = 0; j < Vectors; ++j) {
-      sum[i][j][0] = _mm512_loadu_ps(sums + i * call.columns + 16 * j);
-      if constexpr (chains == 2) sum[i][j][1] = _mm512_setzero_ps();
-    }
-  }
-  for (std::int64_t pair = 0; pair < page_tokens / 2; ++pair) {
-    if (ahead != nullptr) {
-      for (int line = 0; line < Vectors; ++line) {
-        _mm_prefetch(ahead + pair * 4 * call.columns + 64 * line, _MM_HINT_T1);
-      }
-    }
-    __m512bh values[Vectors];
-    for (int j = 0; j < Vectors; ++j) {
-      values[j] =
-          reinterpret_cast<__m512bh>(_mm512_loadu_si512(v + 2 * (pair * call.columns + 16 * j)));
-    }
-    for (int i = 0; i < Queries; ++i) {
-      const __m512bh high = broadcast_pair(weights[i].high + 2 * pair);
-      const __m512bh rest = broadcast_pair(weights[i].rest + 2 * pair);
-      for (int j = 0; j < Vectors; ++j) {
-        sum[i][j][0] = _mm512_dpbf16_ps(sum[i][j][0], high, values[j]);
-        sum[i][j][chains - 1] = _mm512_dpbf16_ps(sum[i][j][chains - 1], rest, values[j]);
-      }
-    }
-  }
-  for (int i = 0; i < Queries; ++i) {
-    for (int j = 0; j < Vectors; ++j) {
-      if constexpr (chains == 2) sum[i][j][0] = _mm512_add_ps(sum[i][j][0], sum[i][j][1]);
-      _mm512_storeu_ps(sums + i * call.columns + 16 * j, sum[i][j][0]);
-    }
-  }
-}
-
-template <int Queries>
-[[SLUICE_BF16_TARGET]] void add_page_values(const PageValues& call, std::int64_t first) {
-  SplitWeights weights[Queries];
-  for (int i = 0; i < Queries; ++i) split(call.weights + (first + i) * page_tokens, &weights[i]);
-  const char* ahead = first == 0 ? static_cast<const char*>(call.ahead) : nullptr;
-  const auto ahead_of = [&](std::int64_t at) {
-    return ahead == nullptr ? nullptr : ahead + 4 * at;
-  };
-  std::int64_t column = 0;
-  for (; column + 64 <= call.columns; column += 64) {
-    value_tile<Queries, 4>(call, weights, call.v + 2 * column,
-                           call.sum + first * call.columns + column, ahead_of(column));
-  }
-  for (; column < call.columns; column += 16) {
-    value_tile<Queries, 1>(call, weights, call.v + 2 * column,
-                           call.sum + first * call.columns + column, ahead_of(column));
-  }
-}
-
 }  // namespace
 
 bool has_bf16_strips() {
   static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512vl") &&
                           __builtin_cpu_supports("avx512bf16");
   return has;
@@ -300,48 +181,6 @@ namespace {
   return not_finite == 0 ? StripValues::finite : StripValues::not_finite;
 }
 
-[[SLUICE_BF16_TARGET]] void page_scores(const PageScores& call) {
-  for (std::int64_t i = 0; i < call.queries;) {
-    switch (std::min<std::int64_t>(call.queries - i, 8)) {
-      case 1:
-        page_tile<1>(call, i);
-        i += 1;
-        break;
-      case 2:
-        page_tile<2>(call, i);
-        i += 2;
-        break;
-      case 3:
-        page_tile<3>(call, i);
-        i += 3;
-        break;
-      case 8:
-        page_tile<8>(call, i);
-        i += 8;
-        break;
-      default:
-        page_tile<4>(call, i);
-        i += 4;
-        break;
-    }
-  }
-}
-
-[[SLUICE_BF16_TARGET]] void page_values(const PageValues& call) {
-  std::int64_t i = 0;
-  for (; i + 4 <= call.queries; i += 4) add_page_values<4>(call, i);
-  switch (call.queries - i) {
-    case 1:
-      return add_page_values<1>(call, i);
-    case 2:
-      return add_page_values<2>(call, i);
-    case 3:
-      return add_page_values<3>(call, i);
-    default:
-      return;
-  }
-}
-
 #undef SLUICE_BF16_TARGET
 
 }  // namespace sluice
@@ -356,8 +195,6 @@ StripValues pack_strip(const std::uint16_t* /*rows*/, std::int64_t /*columns*/,
                        std::int64_t /*depth*/, std::uint16_t* /*strip*/) {
   throw Error("no AVX512_BF16 on this CPU");
 }
-void page_scores(const PageScores& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
-void page_values(const PageValues& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
 
 }  // namespace sluice
 

@@ -46,29 +46,4 @@ enum class StripValues : std::uint8_t { finite, not_finite };
 StripValues pack_strip(const std::uint16_t* rows, std::int64_t columns, std::int64_t depth,
                        std::uint16_t* strip);
 
-/// Dot products of queries with the 16 keys of a KV page: scores[i, t] = q_i . k_t.
-struct PageScores {
-  std::int64_t queries = 0;
-  std::int64_t depth = 0;            ///< even
-  const std::uint16_t* q = nullptr;  ///< bf16 [queries, depth]
-  std::int64_t q_stride = 0;         ///< elements
-  const std::uint16_t* k = nullptr;  ///< bf16 [depth / 2][16][2]
-  float* scores = nullptr;           ///< [queries, 16]
-  /// Memory that is needed soon, as long as k: fetched into the second-level cache, or null.
-  const void* ahead = nullptr;
-};
-void page_scores(const PageScores& call);
-
-/// Adds a KV page's 16 values, weighted: sum[i, :] += sum_t weights[i, t] v_t. A weight counts as
-/// the sum of two bf16, so it is off by less than 2^-16 of itself.
-struct PageValues {
-  std::int64_t queries = 0;
-  std::int64_t columns = 0;          ///< elements of a value, a multiple of 16
-  const float* weights = nullptr;    ///< [queries, 16]
-  const std::uint16_t* v = nullptr;  ///< bf16 [8][columns][2]: two tokens' elements side by side
-  float* sum = nullptr;              ///< [queries, columns]
-  const void* ahead = nullptr;       ///< as above, as long as v
-};
-void page_values(const PageValues& call);
-
 }  // namespace sluice

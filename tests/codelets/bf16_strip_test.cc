@@ -13,21 +13,8 @@
 namespace sluice {
 namespace {
 
+using test::Numbers;
 using test::Random;
-
-/// bf16 bits, and the same values as floats.
-struct Numbers {
-  std::vector<std::uint16_t> bits;
-  std::vector<float> values;
-
-  Numbers(Random& random, std::int64_t count) {
-    for (const float value : random.floats(count, 2.0)) {
-      const BFloat16 rounded = to_bf16(value);
-      bits.push_back(rounded.bits);
-      values.push_back(to_float(rounded));
-    }
-  }
-};
 
 class Bf16StripTest : public ::testing::Test {
  protected:
@@ -138,65 +125,6 @@ TEST_F(Bf16StripTest, ProductMatchesReferenceAndRowsAreAlone) {
                   0)
             << rows << " rows, depth " << depth;
       }
-    }
-  }
-}
-
-TEST_F(Bf16StripTest, PageScoresMatchReference) {
-  for (const std::int64_t depth : {2, 6, 64, 80, 128}) {
-    for (const std::int64_t queries : {1, 2, 3, 4, 5, 7, 8, 9, 16}) {
-      Numbers q(random_, queries * depth);
-      Numbers k(random_, 16 * depth);
-      std::vector<float> scores(static_cast<std::size_t>(queries * 16));
-      page_scores({.queries = queries,
-                   .depth = depth,
-                   .q = q.bits.data(),
-                   .q_stride = depth,
-                   .k = k.bits.data(),
-                   .scores = scores.data()});
-      std::vector<double> expected;
-      for (std::int64_t i = 0; i < queries; ++i) {
-        for (std::int64_t t = 0; t < 16; ++t) {
-          double sum = 0;
-          for (std::int64_t e = 0; e < depth; ++e) {
-            sum += static_cast<double>(q.values[static_cast<std::size_t>(i * depth + e)]) *
-                   static_cast<double>(
-                       k.values[static_cast<std::size_t>((e / 2 * 16 + t) * 2 + e % 2)]);
-          }
-          expected.push_back(sum);
-        }
-      }
-      test::expect_close(scores, expected,
-                         test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
-    }
-  }
-}
-
-TEST_F(Bf16StripTest, PageValuesMatchReference) {
-  for (const std::int64_t columns : {16, 32, 64, 80, 128}) {
-    for (const std::int64_t queries : {1, 2, 3, 4, 5, 8, 9}) {
-      Numbers v(random_, 16 * columns);
-      const std::vector<float> weights = random_.floats(queries * 16);
-      std::vector<float> sum = random_.floats(queries * columns);
-      std::vector<double> expected;
-      for (std::int64_t i = 0; i < queries; ++i) {
-        for (std::int64_t c = 0; c < columns; ++c) {
-          auto total = static_cast<double>(sum[static_cast<std::size_t>(i * columns + c)]);
-          for (std::int64_t t = 0; t < 16; ++t) {
-            total += static_cast<double>(weights[static_cast<std::size_t>(i * 16 + t)]) *
-                     static_cast<double>(
-                         v.values[static_cast<std::size_t>((t / 2 * columns + c) * 2 + t % 2)]);
-          }
-          expected.push_back(total);
-        }
-      }
-      page_values({.queries = queries,
-                   .columns = columns,
-                   .weights = weights.data(),
-                   .v = v.bits.data(),
-                   .sum = sum.data()});
-      test::expect_close(sum, expected,
-                         test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
     }
   }
 }

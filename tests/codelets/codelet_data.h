@@ -42,6 +42,20 @@ class Random {
   std::uint64_t state_;
 };
 
+/// bf16 bits, and the same values as floats.
+struct Numbers {
+  std::vector<std::uint16_t> bits;
+  std::vector<float> values;
+
+  Numbers(Random& random, std::int64_t count) {
+    for (const float value : random.floats(count, 2.0)) {
+      const BFloat16 rounded = to_bf16(value);
+      bits.push_back(rounded.bits);
+      values.push_back(to_float(rounded));
+    }
+  }
+};
+
 /// Values as a codelet reads them (f32, bf16 or f16), and the same values as floats, for references
 /// that take those: both see what the rounding left.
 struct Operand {
