@@ -37,6 +37,8 @@ std::string_view to_string(Prefetch prefetch) {
 Json json_of(const LayerGroup& group) {
   Json json;
   json["num_layers"] = group.num_layers;
+  json["sub_batch"] = group.sub_batch;
+  json["batch"] = group.batch;
   json["placement"] = group.cost.placement.to_string();
   Json homes;
   for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
@@ -59,20 +61,20 @@ Json json_of(const LayerGroup& group) {
 }
 
 Json json_of(const PhasePlan& phase) {
-  const BusyTimes& busy = phase.iteration.busy;
+  const BusyTimes busy = phase.busy();
   Json json;
   json["placement"] = phase.main_group().cost.placement.to_string();
+  json["sub_batches"] = phase.num_sub_batches;
   json["mini_batches"] = phase.pipeline.mini_batches;
   json["prefetch"] = to_string(phase.pipeline.prefetch);
   json["iterations"] = phase.iterations;
   json["iteration_s"] = phase.iteration.seconds;
   // Of all its iterations:
-  const auto count = static_cast<double>(phase.iterations);
-  json["load_s"] = busy.to_gpu_s * count;
-  json["cpu_s"] = busy.cpu_s * count;
-  json["gpu_s"] = busy.gpu_s * count;
-  json["store_s"] = busy.to_cpu_s * count;
-  json["disk_s"] = busy.disk_s * count;
+  json["load_s"] = busy.to_gpu_s;
+  json["cpu_s"] = busy.cpu_s;
+  json["gpu_s"] = busy.gpu_s;
+  json["store_s"] = busy.to_cpu_s;
+  json["disk_s"] = busy.disk_s;
   Json groups = Json::array();
   for (const LayerGroup& group : phase.groups) groups.push_back(json_of(group));
   json["layers"] = std::move(groups);
@@ -189,9 +191,11 @@ std::string homes_text(const LayerHomes& homes) {
   return text + fmt::format("; KV in {}", to_string(homes.kv));
 }
 
-std::string describe(const LayerGroup& group) {
-  std::string text = fmt::format("  {} layers, placement {} ({})\n", group.num_layers,
-                                 group.cost.placement.to_string(), homes_text(group.homes));
+std::string describe(const LayerGroup& group, bool several_sub_batches) {
+  std::string text = fmt::format(
+      "  {}{} layers, batch {}, placement {} ({})\n",
+      several_sub_batches ? fmt::format("sub-batch {}: ", group.sub_batch) : "", group.num_layers,
+      group.batch, group.cost.placement.to_string(), homes_text(group.homes));
   TableRows rows = {{"   ", "sublayer", "on", "load", "compute", "store"}};
   for (std::size_t i = 0; i < layer_sublayers.size(); ++i) {
     const SublayerCost& cost = group.cost.sublayers[i];
@@ -212,7 +216,7 @@ std::string describe(const char* name, const PhasePlan& phase) {
       phase.pipeline.mini_batches > 1
           ? fmt::format(", in {} mini-batches", phase.pipeline.mini_batches)
           : "");
-  for (const LayerGroup& group : phase.groups) text += describe(group);
+  for (const LayerGroup& group : phase.groups) text += describe(group, phase.num_sub_batches > 1);
   return text;
 }
 

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "perfmodels/footprint.h"
@@ -14,23 +13,27 @@
 
 namespace sluice {
 
-/// Layers that are treated alike in one phase.
+/// Layers that are treated alike for requests that are treated alike.
 struct LayerGroup {
   std::int64_t num_layers = 0;
+  std::size_t sub_batch = 0;
+  std::int64_t batch = 0;  ///< requests
   LayerHomes homes;
   LayerCost cost;  ///< of one layer and, where the batch is cut, of one mini-batch
 };
 
 /// What a policy does in one phase, and how long an iteration of it takes.
 struct PhasePlan {
-  BatchShape shape;
   Pipeline pipeline;
+  std::size_t num_sub_batches = 1;
   std::vector<LayerGroup> groups;  ///< most layers first
-  std::int64_t iterations = 1;
+  double iterations = 1;           ///< so many like this one
   IterationEstimate iteration;
 
-  double seconds() const { return iteration.seconds * static_cast<double>(iterations); }
-  /// Of the layers that are not resident, or of all where all are.
+  double seconds() const { return iteration.seconds * iterations; }
+  BusyTimes busy() const { return iteration.busy * iterations; }
+  /// Of the layers that are not resident, or of all where all are; of those the one of most
+  /// requests.
   const LayerGroup& main_group() const;
 };
 
@@ -45,8 +48,8 @@ struct Plan {
   PhasePlan prefill;
   PhasePlan decode;
 
-  double ttft_s() const { return prefill.seconds(); }
-  double tpot_s() const { return decode.iteration.seconds; }
+  double ttft_s() const { return prefill.seconds(); }  ///< until all requests have a token
+  double tpot_s() const;                               ///< of a request
   double latency_s() const { return prefill.seconds() + decode.seconds(); }
   double tokens_per_s() const {
     return static_cast<double>(workload.batch * workload.output_tokens) / latency_s();
@@ -56,9 +59,11 @@ struct Plan {
   std::pair<std::string_view, double> lower_bound() const;
 };
 
-/// Asks `policy` and estimates. Prefill is one iteration, decode output_tokens - 1 of them, each
-/// taken to last as long as the one in the middle. Throws Error when the plan does not fit HBM,
-/// with the numbers, or uses what the machine does not have.
+/// Asks `policy` and estimates. All requests come at once and are as long as the workload says.
+/// First their prompts are computed, in as many iterations as the policy takes for them; then they
+/// decode, each iteration taken to last as long as one in the middle. Throws Error when the plan
+/// does not fit HBM, with the numbers, or uses what the machine does not have, or leaves requests
+/// waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
 }  // namespace sluice

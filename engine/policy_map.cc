@@ -16,6 +16,7 @@ constexpr double right_margin = 20;
 constexpr double top_margin = 40;
 constexpr double axis_height = 44;
 constexpr double legend_line = 18;
+constexpr double least_label_distance = 30;
 constexpr int steps_per_octave = 4;
 
 constexpr std::array<Phase, 2> phases = {Phase::prefill, Phase::decode};
@@ -93,10 +94,12 @@ void draw_field(cairo_t* cairo, const PolicyMap& map, Phase phase,
   cairo_stroke(cairo);
   show_text(cairo, left_margin + width / 2, top_margin - 12,
             fmt::format("{} on {}: {}", map.model, map.machine, to_string(phase)), Anchor::middle);
+  double next_label = 0;
   for (std::size_t x = 0; x < map.batches.size(); ++x) {
-    if (is_power_of_two(map.batches[x]) && x % (2 * steps_per_octave) == 0)
-      show_text(cairo, left_margin + cell_size * (static_cast<double>(x) + 0.5), bottom + 15,
-                fmt::format("{}", map.batches[x]), Anchor::middle);
+    const double middle = left_margin + cell_size * (static_cast<double>(x) + 0.5);
+    if (!is_power_of_two(map.batches[x]) || middle < next_label) continue;
+    show_text(cairo, middle, bottom + 15, fmt::format("{}", map.batches[x]), Anchor::middle);
+    next_label = middle + least_label_distance;
   }
   show_text(cairo, left_margin + width / 2, bottom + 33, "batch", Anchor::middle);
   for (std::size_t y = 0; y < map.input_tokens.size(); ++y) {

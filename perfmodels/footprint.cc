@@ -51,14 +51,17 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
                     const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
   const ModelDimensions& model = costs.model();
   Footprint result;
-  const double kv_bytes =
-      static_cast<double>(workload.batch * workload.total_tokens()) * kv_bytes_per_token(model);
+  const double request_kv_bytes =
+      static_cast<double>(workload.total_tokens()) * kv_bytes_per_token(model);
+  const auto in_hbm = static_cast<double>(std::min(memory.hbm_requests, workload.batch));
+  const double elsewhere = static_cast<double>(workload.batch) - in_hbm;
   for (const LayerHomes& homes : memory.layers) {
     for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
       const auto weight = static_cast<WeightKind>(kind);
       result.weights[homes[weight]] += model.weight_bytes(weight_elements(model, weight));
     }
-    result.kv[homes.kv] += kv_bytes;
+    result.kv[homes.kv] += elsewhere * request_kv_bytes;
+    result.kv[Tier::hbm] += in_hbm * request_kv_bytes;
   }
   const double table =
       2 * static_cast<double>(model.vocab_size) * static_cast<double>(model.embed_size);
@@ -77,6 +80,22 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
     if (costs.has(device)) result.activations[own_tier(device)] = activation_bytes(model, rows);
   }
   return result;
+}
+
+bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,
+              const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
+  return footprint(costs, memory, pipelines, workload).total(Tier::hbm) <=
+         static_cast<double>(costs.capacity_bytes(Tier::hbm));
+}
+
+bool cut_prefill_to_fit(const CostModel& costs, const MemoryPlan& memory, const Workload& workload,
+                        std::array<Pipeline, 2>& pipelines) {
+  std::int64_t& parts = pipelines[static_cast<std::size_t>(Phase::prefill)].mini_batches;
+  while (!fits_hbm(costs, memory, pipelines, workload)) {
+    if (parts >= workload.batch) return false;
+    ++parts;
+  }
+  return true;
 }
 
 }  // namespace sluice

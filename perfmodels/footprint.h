@@ -50,4 +50,13 @@ double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Pre
 Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
                     const std::array<Pipeline, 2>& pipelines, const Workload& workload);
 
+/// Whether that stays within HBM's capacity.
+bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,
+              const std::array<Pipeline, 2>& pipelines, const Workload& workload);
+
+/// Cuts prefill into as few mini-batches as make it fit, at most one request each, and says whether
+/// it does then.
+bool cut_prefill_to_fit(const CostModel& costs, const MemoryPlan& memory, const Workload& workload,
+                        std::array<Pipeline, 2>& pipelines);
+
 }  // namespace sluice

@@ -20,6 +20,8 @@ struct MemoryPlan {
   Tier lm_head = Tier::ddr;
   /// Where the LM head runs; nothing: on the device that reads its tier. Else its weight crosses.
   std::optional<Device> lm_head_device = std::nullopt;
+  /// So many requests, the first ones, have their KV in HBM, whatever the layers' homes say.
+  std::int64_t hbm_requests = 0;
 
   std::int64_t resident_layers() const;
 };

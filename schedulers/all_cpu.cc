@@ -1,5 +1,6 @@
 // HeLM's throughput-optimising weight placement (section V-C): all weights in host memory, all of
 // HBM for KV, which makes the largest batch. Everything runs on the GPU.
+#include "schedulers/host_tier.h"
 #include "schedulers/plugin.h"
 
 namespace sluice {
@@ -7,21 +8,31 @@ namespace {
 
 class AllCpu : public Policy {
  public:
+  void configure(PolicyOptions& options) override {
+    host_ = options.take_choice("host", {"auto", "ddr", "cxl"});
+  }
+
   MemoryPlan plan_memory() override {
     if (!costs().has(Device::gpu)) return Policy::plan_memory();
     MemoryPlan plan;
     plan.layers.assign(static_cast<std::size_t>(model().num_layers),
-                       LayerHomes::all(Tier::ddr, Tier::hbm));
+                       LayerHomes::all(host_tier(costs(), host_), Tier::hbm));
     plan.lm_head_device = Device::gpu;
+    pipelines_.fill({.prefetch = Prefetch::half_layer});
+    cut_prefill_to_fit(costs(), plan, workload(), pipelines_);
     return plan;
   }
 
-  Pipeline pipeline(Phase /*phase*/) override { return {.prefetch = Prefetch::half_layer}; }
+  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
 
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
     return Placement(costs().has(Device::gpu) ? Device::gpu : Device::cpu);
   }
+
+ private:
+  std::string host_;
+  std::array<Pipeline, 2> pipelines_{};
 };
 
 }  // namespace

@@ -12,8 +12,13 @@
 namespace sluice {
 namespace {
 
-/// 1 GiB = 2^30 bytes.
-std::string in_gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / (1 << 30)); }
+/// "1.21 GiB", "512.0 MiB" or "3.0 KiB".
+std::string readable(double bytes) {
+  constexpr double kibi = 1024;
+  if (bytes >= kibi * kibi * kibi) return fmt::format("{:.2f} GiB", bytes / (kibi * kibi * kibi));
+  if (bytes >= kibi * kibi) return fmt::format("{:.1f} MiB", bytes / (kibi * kibi));
+  return fmt::format("{:.1f} KiB", bytes / kibi);
+}
 
 std::string tiers_of(const CostModel& costs) {
   std::vector<std::string_view> names;
@@ -82,9 +87,9 @@ std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
     return fmt::format(
         "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; a "
         "smaller batch or shorter sequences need less",
-        in_gib(wanted), to_string(tier), in_gib(footprint.weights[tier]),
-        in_gib(footprint.kv[tier]), in_gib(footprint.staging[tier]),
-        in_gib(footprint.activations[tier]), in_gib(there));
+        readable(wanted), to_string(tier), readable(footprint.weights[tier]),
+        readable(footprint.kv[tier]), readable(footprint.staging[tier]),
+        readable(footprint.activations[tier]), readable(there));
   }
   return "";
 }

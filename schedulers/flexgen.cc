@@ -3,6 +3,7 @@
 // attention, weights of the next half layer on their way during the present one.
 #include <stdexcept>
 
+#include "schedulers/host_tier.h"
 #include "schedulers/percentages.h"
 #include "schedulers/plugin.h"
 
@@ -19,6 +20,7 @@ class FlexGen : public Policy {
     // CPU in decode: how LIA's section 7 compares it; GPU: how HeLM runs it.
     attention_on_cpu_ = options.take_choice("attention", {"cpu", "gpu"}) == "cpu";
     overlap_ = options.take_switch("overlap", true);
+    host_ = options.take_choice("host", {"auto", "ddr", "cxl"});
   }
 
   MemoryPlan plan_memory() override {
@@ -46,10 +48,11 @@ class FlexGen : public Policy {
 
  private:
   MemoryPlan plan_with(double gpu_percent) const {
+    const Tier host = host_tier(costs(), host_);
     const TierPercentages wanted = {
-        .tiers = {Tier::disk, Tier::ddr, Tier::hbm},
+        .tiers = {Tier::disk, host, Tier::hbm},
         .percents = {disk_percent_, 100 - disk_percent_ - gpu_percent, gpu_percent}};
-    LayerHomes homes = LayerHomes::all(Tier::ddr, attention_on_cpu_ ? Tier::ddr : Tier::hbm);
+    LayerHomes homes = LayerHomes::all(host, attention_on_cpu_ ? Tier::ddr : Tier::hbm);
     allocate_by_middle(model(), attention_block, wanted, homes);
     allocate_by_middle(model(), ffn_block, wanted, homes);
     MemoryPlan plan;
@@ -67,14 +70,14 @@ class FlexGen : public Policy {
   }
 
   bool fits(const MemoryPlan& plan) const {
-    return footprint(costs(), plan, pipelines_, workload()).total(Tier::hbm) <=
-           static_cast<double>(costs().capacity_bytes(Tier::hbm));
+    return fits_hbm(costs(), plan, pipelines_, workload());
   }
 
   std::optional<double> gpu_percent_;  ///< nothing: as much as fits
   double disk_percent_ = 0;
   bool attention_on_cpu_ = true;
   bool overlap_ = true;
+  std::string host_;
   std::array<Pipeline, 2> pipelines_{};
 };
 

@@ -9,15 +9,25 @@ class GpuOnly : public Policy {
  public:
   MemoryPlan plan_memory() override {
     const Tier tier = costs().has(Device::gpu) ? Tier::hbm : Tier::ddr;
-    return {.layers = std::vector<LayerHomes>(static_cast<std::size_t>(model().num_layers),
-                                              LayerHomes::all(tier, tier)),
-            .embedding = tier,
-            .lm_head = tier};
+    const MemoryPlan plan = {
+        .layers = std::vector<LayerHomes>(static_cast<std::size_t>(model().num_layers),
+                                          LayerHomes::all(tier, tier)),
+        .embedding = tier,
+        .lm_head = tier};
+    pipelines_ = {};
+    if (tier == Tier::hbm) cut_prefill_to_fit(costs(), plan, workload(), pipelines_);
+    return plan;
   }
+
+  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
+
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
     return Placement(Device::gpu);
   }
+
+ private:
+  std::array<Pipeline, 2> pipelines_{};
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // HeLM's latency-optimising weight placement (section V-B, Listing 3): of each decoder layer the
 // first FC matrix, norms and biases in HBM, so that what must be loaded takes as long as what is
 // computed meanwhile. Everything runs on the GPU.
+#include "schedulers/host_tier.h"
 #include "schedulers/percentages.h"
 #include "schedulers/plugin.h"
 
@@ -9,18 +10,25 @@ namespace {
 
 class Helm : public Policy {
  public:
+  void configure(PolicyOptions& options) override {
+    host_ = options.take_choice("host", {"auto", "ddr", "cxl"});
+  }
+
   MemoryPlan plan_memory() override {
     if (!costs().has(Device::gpu)) return Policy::plan_memory();
-    LayerHomes homes = LayerHomes::all(Tier::ddr, Tier::hbm);
-    allocate_by_middle(model(), by_size(attention_block), with_gpu(10), homes);
-    allocate_by_middle(model(), by_size(ffn_block), with_gpu(30), homes);
+    const Tier host = host_tier(costs(), host_);
+    LayerHomes homes = LayerHomes::all(host, Tier::hbm);
+    allocate_by_middle(model(), by_size(attention_block), with_gpu(10, host), homes);
+    allocate_by_middle(model(), by_size(ffn_block), with_gpu(30, host), homes);
     MemoryPlan plan;
     plan.layers.assign(static_cast<std::size_t>(model().num_layers), homes);
     plan.lm_head = Tier::hbm;
+    pipelines_.fill({.prefetch = Prefetch::half_layer});
+    cut_prefill_to_fit(costs(), plan, workload(), pipelines_);
     return plan;
   }
 
-  Pipeline pipeline(Phase /*phase*/) override { return {.prefetch = Prefetch::half_layer}; }
+  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
 
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
@@ -29,8 +37,8 @@ class Helm : public Policy {
 
  private:
   /// Listing 3's order: GPU, host, storage.
-  static TierPercentages with_gpu(double percent) {
-    return {.tiers = {Tier::hbm, Tier::ddr, Tier::disk}, .percents = {percent, 100 - percent, 0}};
+  static TierPercentages with_gpu(double percent, Tier host) {
+    return {.tiers = {Tier::hbm, host, Tier::disk}, .percents = {percent, 100 - percent, 0}};
   }
 
   /// Listing 3, line 13.
@@ -41,6 +49,9 @@ class Helm : public Policy {
     });
     return sorted;
   }
+
+  std::string host_;
+  std::array<Pipeline, 2> pipelines_{};
 };
 
 }  // namespace

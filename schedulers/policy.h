@@ -98,7 +98,9 @@ class Policy {
   virtual void start(const CostModel& costs, const Workload& workload);
   virtual MemoryPlan plan_memory();
   virtual Pipeline pipeline(Phase phase);
-  /// p of one layer, given where its data lives.
+  /// p of one layer, given where its data lives. Asked for each kind of requests in a sub-batch
+  /// (one phase, one home of KV); sublayers 2 and 3 follow the answer for their kind, the others
+  /// the first one's.
   virtual Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
   virtual IterationPlan plan_iteration(const std::vector<RequestView>& requests);
 

@@ -1,7 +1,5 @@
 // A policy as a stranger would write it: prompts and decoding travel in lanes of their own, and a
 // long context keeps attention beside its KV, on the CPU.
-#include <stdexcept>
-
 #include "schedulers/plugin.h"
 
 namespace {
@@ -9,16 +7,12 @@ namespace {
 class TwoLanes : public sluice::Policy {
  public:
   void configure(sluice::PolicyOptions& options) override {
-    try {
-      long_context_ = std::stoll(options.take("long-context", "4096"));
-    } catch (const std::exception&) {
-      throw std::runtime_error("long-context is a number of tokens");
-    }
+    long_context_ = options.take_number("long-context", 1, 1e9).value_or(4096);
   }
 
   sluice::Placement place(std::int64_t layer, const sluice::BatchShape& shape,
                           const sluice::LayerHomes& homes) override {
-    if (shape.phase == sluice::Phase::prefill || shape.context < long_context_)
+    if (shape.phase == sluice::Phase::prefill || static_cast<double>(shape.context) < long_context_)
       return Policy::place(layer, shape, homes);  // LIA's equation 1
     return *sluice::Placement::parse("011000");   // QK^T and SV on the CPU, the rest on the GPU
   }
@@ -36,7 +30,7 @@ class TwoLanes : public sluice::Policy {
   }
 
  private:
-  std::int64_t long_context_ = 4096;
+  double long_context_ = 4096;
 };
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST_F(CheckedPolicyTest, RefusesHomesForOtherLayers) {
 
 TEST_F(CheckedPolicyTest, RefusesATierThatTheMachineLacks) {
   puppet_.memory.layers[1][WeightKind::fc2] = Tier::hbm;
-  expect_memory_error({"layer 1's fc2 weight", "hbm", "it has ddr"});
+  expect_memory_error({"layer 1's fc2 ", "hbm", "it has ddr"});
   puppet_.memory.layers[1][WeightKind::fc2] = Tier::ddr;
   puppet_.memory.layers[0].kv = Tier::cxl;
   expect_memory_error({"layer 0's KV", "cxl"});
@@ -90,7 +90,7 @@ TEST_F(CheckedPolicyTest, RefusesMoreThanATierHolds) {
   // Two layers of about 114 kB each, and a head of 128 kB.
   costs_.capacities = {{Tier::ddr, 1 << 30}, {Tier::hbm, 64 << 10}};
   puppet_.memory.layers[0] = LayerHomes::all(Tier::hbm, Tier::ddr);
-  expect_memory_error({"into hbm", "GiB", "keep less there"});
+  expect_memory_error({"of hbm (weights", "which holds 64.0 KiB", "need less"});
   costs_.capacities[Tier::hbm] = 256 << 10;
   EXPECT_NO_THROW(checked_.plan_memory());
 }
@@ -101,7 +101,7 @@ TEST_F(CheckedPolicyTest, CountsTheKvOfTheWholeWorkload) {
   for (LayerHomes& homes : puppet_.memory.layers) homes.kv = Tier::hbm;
   EXPECT_NO_THROW(checked_.plan_memory());
   costs_.capacities[Tier::hbm] -= 1;
-  expect_memory_error({"into hbm"});
+  expect_memory_error({"of hbm", "KV 16.0 KiB"});
 }
 
 TEST_F(CheckedPolicyTest, SendsWorkForAMissingDeviceToTheOther) {

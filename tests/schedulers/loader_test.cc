@@ -22,7 +22,7 @@ std::string refusal(const std::string& name, const std::map<std::string, std::st
   try {
     const LoadedPolicy policy(name, options, folders);
   } catch (const Error& error) {
-    const std::string message = error.what();
+    std::string message = error.what();
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     return message;
   }

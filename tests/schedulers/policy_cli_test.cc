@@ -65,7 +65,8 @@ TEST_F(PolicyCliTest, SaysWhatIsWrongWithAPolicy) {
   };
   expect_refused("cpu-onyl", "", {"cpu-onyl", "there are cpu-only"});
   expect_refused(fixture("old_api"), "", {"API version 0"});
-  expect_refused(fixture("impossible"), "wrong=tier", {"impossible", "fc1 weight", "cxl"});
+  expect_refused(fixture("impossible"), "wrong=tier",
+                 {"impossible", "'s fc1 is to live in", "cxl"});
   expect_refused(fixture("impossible"), "wrong=layers", {"layers"});
   expect_refused(fixture("impossible"), "wrong=mini-batches", {"0 mini-batches"});
   expect_refused(fixture("impossible"), "wrong=request", {"request 4711"});
