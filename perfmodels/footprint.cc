@@ -76,6 +76,8 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
       result.staging[Tier::hbm] =
           std::max(result.staging[Tier::hbm], staging_bytes(model, memory, pipeline.prefetch));
   }
+  if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
+    result.staging[Tier::hbm] += table;
   for (const Device device : {Device::gpu, Device::cpu}) {
     if (costs.has(device)) result.activations[own_tier(device)] = activation_bytes(model, rows);
   }
