@@ -75,8 +75,8 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .sliding_window_tokens = config.sliding_window_tokens,
           .gated_ffn = config.gated_ffn,
           .tied_embeddings = config.tied_embeddings,
-          .num_experts = 0,
-          .experts_per_token = 0,
+          .num_experts = config.num_experts,
+          .experts_per_token = config.experts_per_token,
           .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
           .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
 }
