@@ -178,8 +178,11 @@ SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
       return product(q, hidden);
     case Sublayer::fc1:
       return of_experts(product(hidden, ffn * (model.gated_ffn ? 2 : 1)));
-    case Sublayer::fc2:
-      return of_experts(product(ffn, hidden));
+    case Sublayer::fc2: {
+      SublayerWork work = of_experts(product(ffn, hidden));
+      if (model.num_experts > 0) work.x_bytes *= static_cast<double>(model.experts_per_token);
+      return work;
+    }
     default:
       return {};
   }

@@ -14,7 +14,7 @@ namespace sluice {
 ///                            credit for causal masking
 ///   out_proj  x 2 T q        y weight   2 T q hidden
 ///   fc1       x 2 T hidden   y weights of the experts touched   2 T hidden ffn (twice if gated)
-///   fc2       x 2 T ffn      y the same   2 T ffn hidden
+///   fc2       x 2 T ffn      y the same   2 T ffn hidden   (x for every expert of a token)
 struct SublayerWork {
   double x_bytes = 0;
   double y_bytes = 0;

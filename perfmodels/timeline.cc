@@ -1,8 +1,10 @@
 #include "perfmodels/timeline.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 namespace sluice {
 
@@ -37,6 +39,8 @@ std::pair<std::string_view, double> BusyTimes::busiest() const {
 namespace {
 
 constexpr std::size_t sublayers_per_layer = 6;
+/// The step that needs the attention of all of a chain's parts.
+constexpr std::size_t attention_joins = 3;
 
 /// One sublayer of one chain.
 struct Step {
@@ -45,27 +49,34 @@ struct Step {
   double compute_s = 0;
   double store_s = 0;  ///< goes to `store_to` afterwards
   Device store_to = Device::cpu;
-  /// Attention of other parts of the chain on the other device, beside this.
+  /// Attention of other parts of the chain on the other device, both sublayers; begins with
+  /// sublayer 2 and must be done before sublayer 4.
   double beside_s = 0;
+  double beside_values_s = 0;  ///< to the other device
 };
 
-/// Weights and cached KV that cross before a unit's steps, by the device that they go to.
+/// Weights and cached KV that cross before a unit's steps.
 struct UnitLoad {
-  std::array<double, 2> to_s{};
+  std::array<double, 2> link_s{};  ///< by the device that they go to
   double disk_s = 0;
+
+  UnitLoad& operator+=(const UnitLoad& other) {
+    for (std::size_t d = 0; d < link_s.size(); ++d) link_s[d] += other.link_s[d];
+    disk_s += other.disk_s;
+    return *this;
+  }
 };
 
-/// One layer of one chain, with what it loads.
-struct ChainLayer {
-  std::array<Step, sublayers_per_layer> steps;
-  std::array<UnitLoad, 2> halves;  ///< attention's part, the FFN's
-};
+using ChainLayer = std::array<Step, sublayers_per_layer>;
+/// What one layer loads for all chains: attention's part, the FFN's.
+using LayerLoads = std::array<UnitLoad, 2>;
 
-BatchShape all_rows(const Chain& chain) {
-  BatchShape shape = chain.parts.front().shape;
-  if (chain.parts.size() == 1) return shape;
-  shape = {Phase::decode, 0, 1, 1};
-  for (const ChainPart& part : chain.parts) {
+std::size_t index(Device device) { return static_cast<std::size_t>(device); }
+
+BatchShape all_rows(std::span<const ChainPart> parts) {
+  if (parts.size() == 1) return parts.front().shape;
+  BatchShape shape = {Phase::decode, 0, 1, 1};
+  for (const ChainPart& part : parts) {
     shape.batch += part.shape.total_rows();
     shape.context = std::max(shape.context, part.shape.context);
     if (part.shape.phase == Phase::prefill) shape.phase = Phase::prefill;
@@ -73,63 +84,167 @@ BatchShape all_rows(const Chain& chain) {
   return shape;
 }
 
-double disk_part_s(const CostModel& costs, Tier home, double bytes) {
-  return home == Tier::disk ? costs.transfer_s(Tier::disk, Tier::ddr, bytes) : 0;
+/// Adds the way of some bytes from their home to a device. From a disk they pass through DDR, both
+/// ways at once.
+void add_load(const CostModel& costs, Tier home, Device device, double bytes, UnitLoad& load) {
+  if (reader_of(home) == device) return;
+  if (home != Tier::disk) {
+    load.link_s[index(device)] += costs.transfer_s(home, own_tier(device), bytes);
+    return;
+  }
+  load.disk_s += costs.transfer_s(Tier::disk, Tier::ddr, bytes);
+  if (device == Device::gpu) load.link_s[0] += costs.transfer_s(Tier::ddr, Tier::hbm, bytes);
 }
 
-/// Seconds that the disk works for a sublayer's weights.
-double disk_s(const CostModel& costs, Sublayer sublayer, const LayerHomes& homes) {
-  double seconds = 0;
+/// A sublayer's weights, those that `rows` rows need.
+void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::int64_t rows,
+                 const LayerHomes& homes, UnitLoad& load) {
+  const double y_bytes =
+      sublayer_work(costs.model(), sublayer, BatchShape::decode(rows, 1)).y_bytes;
+  double elements = 0;
+  for (const WeightKind kind : weights_of(sublayer))
+    elements += weight_elements(costs.model(), kind);
   for (const WeightKind kind : weights_of(sublayer)) {
-    const double bytes = costs.model().weight_bytes(weight_elements(costs.model(), kind));
-    seconds += disk_part_s(costs, homes[kind], bytes);
+    const double share = weight_elements(costs.model(), kind) / elements;
+    add_load(costs, homes[kind], device, y_bytes * share, load);
   }
-  return seconds;
+}
+
+/// Of all chains: the KV of each, of the weights one copy for each device that multiplies with
+/// them.
+LayerLoads layer_loads(const CostModel& costs, std::span<const Chain> chains, std::size_t layer,
+                       const LayerHomes& homes) {
+  LayerLoads loads;
+  std::int64_t rows = 0;
+  for (const Chain& chain : chains) rows += all_rows(chain.parts).total_rows();
+  for (const Device device : {Device::gpu, Device::cpu}) {
+    for (const Sublayer sublayer : layer_sublayers) {
+      const bool wanted = std::any_of(chains.begin(), chains.end(), [&](const Chain& chain) {
+        return chain.placements[layer][sublayer] == device;
+      });
+      const std::size_t half = sublayer >= Sublayer::fc1 ? 1 : 0;
+      if (wanted) add_weights(costs, sublayer, device, rows, homes, loads[half]);
+    }
+  }
+  for (const Chain& chain : chains) {
+    for (const ChainPart& part : chain.parts) {
+      if (part.shape.phase == Phase::prefill) continue;
+      for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
+        const double bytes = sublayer_work(costs.model(), sublayer, part.shape).y_bytes;
+        add_load(costs, part.kv.value_or(homes.kv),
+                 part.attention.value_or(chain.placements[layer][sublayer]), bytes, loads[0]);
+      }
+    }
+  }
+  return loads;
 }
 
 /// Adds one part's attention (and the way home of its new KV) to the layer.
-void add_attention(const CostModel& costs, const ChainPart& part, Placement placement,
+void add_attention(const CostModel& costs, const ChainPart& part, const Placement& chains_own,
                    LayerHomes homes, ChainLayer& layer) {
-  const Device main = placement[Sublayer::qk];
+  Placement placement = chains_own;
   if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
   if (part.kv) homes.kv = *part.kv;
   const LayerCost cost = layer_cost(costs, placement, part.shape, homes);
-  layer.steps[0].store_s += cost.sublayers[0].store_s;
-  layer.steps[0].store_to = reader_of(homes.kv).value_or(Device::cpu);
+  layer[0].store_s += cost.sublayers[0].store_s;
+  layer[0].store_to = reader_of(homes.kv).value_or(Device::cpu);
   for (std::size_t i = 1; i <= 2; ++i) {
     const SublayerCost& sublayer = cost.sublayers[i];
-    const Device device = placement[layer_sublayers[i]];
-    layer.halves[0].to_s[static_cast<std::size_t>(device)] += sublayer.stored_s;
-    layer.steps[i].values_s += sublayer.values_s;
-    // With parts on both devices the GPU's counts as the chain's own, the CPU's runs beside it.
-    if (device == main) {
-      layer.steps[i].compute_s += sublayer.compute_s;
+    const Sublayer which = layer_sublayers[i];
+    if (placement[which] == chains_own[which]) {
+      layer[i].values_s += sublayer.values_s;
+      layer[i].compute_s += sublayer.compute_s;
     } else {
-      layer.steps[i].beside_s += sublayer.compute_s;
+      layer[1].beside_values_s += sublayer.values_s;
+      layer[1].beside_s += sublayer.compute_s;
     }
   }
-  if (placement[Sublayer::sv] != placement[Sublayer::out_proj] || main != placement[Sublayer::sv])
-    layer.steps[3].values_s += cost.sublayers[3].values_s;
+  layer[3].values_s += cost.sublayers[3].values_s;
 }
 
-ChainLayer make_layer(const CostModel& costs, const Chain& chain, std::size_t index,
+ChainLayer make_layer(const CostModel& costs, const Chain& chain, std::size_t layer_index,
                       const LayerHomes& homes) {
   ChainLayer layer;
-  const Placement& placement = chain.placements[index];
-  const LayerCost cost = layer_cost(costs, placement, all_rows(chain), homes);
+  const Placement& placement = chain.placements[layer_index];
+  const LayerCost cost = layer_cost(costs, placement, all_rows(chain.parts), homes);
   for (std::size_t i = 0; i < sublayers_per_layer; ++i) {
-    Step& step = layer.steps[i];
+    Step& step = layer[i];
     step.device = placement[layer_sublayers[i]];
     if (i == 1 || i == 2) continue;  // by part
     step.compute_s = cost.sublayers[i].compute_s;
     if (i != 3) step.values_s = cost.sublayers[i].values_s;
-    UnitLoad& half = layer.halves[i < 4 ? 0 : 1];
-    half.to_s[static_cast<std::size_t>(step.device)] += cost.sublayers[i].stored_s;
-    half.disk_s += disk_s(costs, layer_sublayers[i], homes);
   }
   for (const ChainPart& part : chain.parts) add_attention(costs, part, placement, homes, layer);
   return layer;
 }
+
+/// One direction of the link to the GPU. Values go at once, one after the other; weights use what
+/// they leave, in order.
+class Link {
+ public:
+  /// When values that are there at `ready` can start.
+  double first_start(double ready) const { return std::max(ready, values_free_); }
+
+  /// When they have crossed.
+  double move(double ready, double seconds) {
+    const double start = first_start(ready);
+    values_free_ = start + seconds;
+    values_.push_back({0, start, values_free_});
+    double free = 0;
+    for (Use& load : loads_) {
+      load.shift(std::max(free - load.start, 0.0));
+      if (load.start <= start && load.end > start) {
+        load.end += seconds;  // it stops meanwhile
+      } else if (load.start > start && load.start < values_free_) {
+        load.shift(values_free_ - load.start);
+      }
+      free = load.end;
+    }
+    return values_free_;
+  }
+
+  /// Weights that may cross from `allowed` on, after all that were asked for before.
+  void load(std::size_t unit, double allowed, double seconds) {
+    const double start = std::max(loads_.empty() ? 0 : loads_.back().end, allowed);
+    while (!values_.empty() && values_.front().end <= start) values_.pop_front();
+    double end = start;
+    double left = seconds;
+    for (const Use& values : values_) {
+      const double until = std::max(values.start, end);
+      if (until - end >= left) break;
+      left -= until - end;
+      end = values.end;
+    }
+    loads_.push_back({unit, start, end + left});
+    if (loads_.size() > most_loads) loads_.pop_front();
+  }
+
+  /// When the unit's weights have crossed, as far as is known.
+  double ready(std::size_t unit) const {
+    for (const Use& load : loads_) {
+      if (load.unit == unit) return load.end;
+    }
+    return 0;  // it loads nothing, or has long done so
+  }
+
+ private:
+  struct Use {
+    std::size_t unit;  ///< of weights
+    double start;
+    double end;
+
+    void shift(double seconds) {
+      start += seconds;
+      end += seconds;
+    }
+  };
+  /// Two units are under way at a time, two are computed on.
+  static constexpr std::size_t most_loads = 4;
+
+  std::deque<Use> values_;  ///< in order, those that coming weights may meet
+  std::deque<Use> loads_;   ///< in order, the last ones
+  double values_free_ = 0;
+};
 
 /// Everything that happens, in time.
 class Simulation {
@@ -143,15 +258,16 @@ class Simulation {
         units_per_layer_(prefetch == Prefetch::half_layer ? 2 : 1),
         num_layers_(memory.layers.size()),
         iterations_(static_cast<std::size_t>(iterations)) {
-    for (const Chain& chain : chains) {
-      std::vector<ChainLayer>& layers = layers_.emplace_back();
-      for (std::size_t i = 0; i < num_layers_; ++i)
-        layers.push_back(make_layer(costs, chain, i, memory.layers[i]));
+    layers_.resize(chains.size());
+    for (std::size_t i = 0; i < num_layers_; ++i) {
+      for (std::size_t c = 0; c < chains.size(); ++c)
+        layers_[c].push_back(make_layer(costs, chains[c], i, memory.layers[i]));
+      loads_.push_back(layer_loads(costs, chains, i, memory.layers[i]));
     }
     const std::size_t units = num_layers_ * units_per_layer_ * iterations_;
-    unit_ready_.assign(units, -1);
     unit_done_.assign(units, 0);
     unit_passed_.assign(units, 0);
+    for (std::size_t unit = 0; unit < std::min<std::size_t>(units, 2); ++unit) load(unit, 0);
   }
 
   /// The last iteration's time, and what was busy in a mean one.
@@ -161,13 +277,26 @@ class Simulation {
     for (std::size_t running = cursors.size(); running > 0;) {
       const std::size_t c = earliest(cursors);
       Cursor& cursor = cursors[c];
-      step(c, cursor);
-      if (!advance(c, cursor)) continue;
+      last_chain_[index(device_of(c, cursor))] = c;
+      if (!at_head(cursor)) {
+        step(c, cursor);
+        advance(c, cursor);
+        continue;
+      }
+      head(c, cursor);
+      cursor.layer = 0;
+      ++cursor.iteration;
       iteration_end[cursor.iteration] = std::max(iteration_end[cursor.iteration], cursor.ready);
       if (cursor.iteration == iterations_) --running;
     }
-    const double end = iterations_ == 1 ? end_ : iteration_end[iterations_];
-    return {end - iteration_end[iterations_ - 1], busy_ * (1.0 / static_cast<double>(iterations_))};
+    IterationEstimate result;
+    result.busy = busy_ * (1.0 / static_cast<double>(iterations_));
+    result.seconds =
+        (iterations_ == 1 ? end_ : iteration_end[iterations_]) - iteration_end[iterations_ - 1];
+    // Of a steady state two iterations may not show that something falls behind: it cannot for
+    // ever.
+    result.seconds = std::max(result.seconds, result.busy.busiest().second);
+    return result;
   }
 
  private:
@@ -175,7 +304,8 @@ class Simulation {
     std::size_t iteration = 0;
     std::size_t layer = 0;
     std::size_t step = 0;
-    double ready = 0;  ///< when its values are there
+    double ready = 0;         ///< when its values are there
+    double beside_ready = 0;  ///< when its attention on the other device is done
   };
 
   bool serial() const { return prefetch_ == Prefetch::none; }
@@ -190,95 +320,104 @@ class Simulation {
     return unit < 2 || unit_passed_[unit - 2] == chains_.size();
   }
 
-  /// The chain whose next step can start first; the lower layer, then the earlier chain, of equals.
-  std::size_t earliest(const std::vector<Cursor>& cursors) {
+  bool at_head(const Cursor& cursor) const { return cursor.layer == num_layers_; }
+  Device device_of(std::size_t c, const Cursor& cursor) const {
+    return at_head(cursor) ? head_device() : layers_[c][cursor.layer][cursor.step].device;
+  }
+
+  /// When everything but the device is there for a step, values from the other device aside.
+  double inputs_ready(const Cursor& cursor) const {
+    if (at_head(cursor)) return cursor.ready;
+    const double ready = std::max(cursor.ready, unit_ready(unit_of(cursor)));
+    return cursor.step == attention_joins ? std::max(ready, cursor.beside_ready) : ready;
+  }
+
+  /// When a chain's next step can start; nothing if its weights cannot even be loaded.
+  std::optional<double> start_of(std::size_t c, const Cursor& cursor) const {
+    if (cursor.iteration == iterations_) return std::nullopt;
+    const Device device = device_of(c, cursor);
+    double ready = inputs_ready(cursor);
+    if (!at_head(cursor)) {
+      if (!may_load(unit_of(cursor))) return std::nullopt;
+      const double values_s = layers_[c][cursor.layer][cursor.step].values_s;
+      if (values_s > 0) ready = links_[index(device)].first_start(ready) + values_s;
+    }
+    return std::max(ready, device_free_[index(device)]);
+  }
+
+  /// The chain whose next step can start first. Of equals the one that the device has just worked
+  /// for, then the lower layer, then the earlier chain.
+  std::size_t earliest(const std::vector<Cursor>& cursors) const {
     std::size_t best = 0;
-    double best_start = std::numeric_limits<double>::infinity();
-    std::size_t best_layer = 0;
+    auto best_rank = std::tuple(std::numeric_limits<double>::infinity(), true, std::size_t{0});
     for (std::size_t c = 0; c < cursors.size(); ++c) {
-      const Cursor& cursor = cursors[c];
-      if (cursor.iteration == iterations_ || !may_load(unit_of(cursor))) continue;
-      const Step& step = layers_[c][cursor.layer].steps[cursor.step];
-      const double start = std::max(cursor.ready, device_free_[index(step.device)]);
-      const std::size_t layer = cursor.iteration * num_layers_ + cursor.layer;
-      if (start < best_start || (start == best_start && layer < best_layer)) {
+      const std::optional<double> start = start_of(c, cursors[c]);
+      if (!start) continue;
+      const std::size_t layer = cursors[c].iteration * num_layers_ + cursors[c].layer;
+      const auto rank =
+          std::tuple(*start, last_chain_[index(device_of(c, cursors[c]))] != c, layer);
+      if (rank < best_rank) {
         best = c;
-        best_start = start;
-        best_layer = layer;
+        best_rank = rank;
       }
     }
     return best;
   }
 
-  static std::size_t index(Device device) { return static_cast<std::size_t>(device); }
   double& link_busy(std::size_t device) {
     return static_cast<Device>(device) == Device::gpu ? busy_.to_gpu_s : busy_.to_cpu_s;
   }
 
-  /// What a unit loads: of each chain the KV, of the weights one copy.
   UnitLoad unit_load(std::size_t unit) const {
-    const std::size_t layer = unit / units_per_layer_ % num_layers_;
-    UnitLoad sum;
-    for (std::size_t half = 0; half < 2; ++half) {
-      if (units_per_layer_ == 2 && half != unit % 2) continue;
-      UnitLoad load = layers_[0][layer].halves[half];
-      // The weights' share is the same in each chain: only the KV of the others is added.
-      for (std::size_t c = 1; c < layers_.size(); ++c) {
-        if (half == 0) add_kv(c, layer, load);
-      }
-      for (std::size_t d = 0; d < 2; ++d) sum.to_s[d] += load.to_s[d];
-      sum.disk_s += load.disk_s;
-    }
+    const LayerLoads& loads = loads_[unit / units_per_layer_ % num_layers_];
+    if (units_per_layer_ == 2) return loads[unit % 2];
+    UnitLoad sum = loads[0];
+    sum += loads[1];
     return sum;
   }
 
-  void add_kv(std::size_t chain, std::size_t layer, UnitLoad& load) const {
-    for (const ChainPart& part : chains_[chain].parts) {
-      LayerHomes homes = memory_.layers[layer];
-      if (part.kv) homes.kv = *part.kv;
-      for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
-        const Device device = part.attention.value_or(chains_[chain].placements[layer][sublayer]);
-        if (reader_of(homes.kv) == device || part.shape.phase == Phase::prefill) continue;
-        const double bytes = sublayer_work(costs_.model(), sublayer, part.shape).y_bytes;
-        load.to_s[index(device)] += costs_.transfer_s(homes.kv, own_tier(device), bytes);
-      }
+  /// Brings a unit's weights from `allowed` on, after those of the units before.
+  void load(std::size_t unit, double allowed) {
+    if (serial()) return;
+    const UnitLoad load = unit_load(unit);
+    for (std::size_t d = 0; d < links_.size(); ++d) {
+      if (load.link_s[d] == 0) continue;
+      links_[d].load(unit, allowed, load.link_s[d]);
+      link_busy(d) += load.link_s[d];
     }
+    if (load.disk_s == 0) return;
+    disk_.load(unit, allowed, load.disk_s);
+    busy_.disk_s += load.disk_s;
   }
 
-  /// When the unit's weights are on the devices; loads them, and the units before, if need be.
-  double unit_ready(std::size_t unit, double asked) {
-    while (next_load_ <= unit) {
-      const UnitLoad load = unit_load(next_load_);
-      double ready = 0;
-      const double allowed = serial()         ? std::max(asked, end_)
-                             : next_load_ < 2 ? 0
-                                              : unit_done_[next_load_ - 2];
-      for (std::size_t d = 0; d < 2; ++d) {
-        if (load.to_s[d] == 0) continue;
-        stream_free_[d] = std::max(stream_free_[d], allowed) + load.to_s[d];
-        link_busy(d) += load.to_s[d];
-        ready = std::max(ready, stream_free_[d]);
-      }
-      busy_.disk_s += load.disk_s;
-      unit_ready_[next_load_++] = ready;
-      if (serial()) end_ = std::max(end_, ready);
-    }
-    return unit_ready_[unit];
+  /// When the unit's weights are on the devices, as far as is known.
+  double unit_ready(std::size_t unit) const {
+    return std::max({links_[0].ready(unit), links_[1].ready(unit), disk_.ready(unit)});
   }
 
-  /// Values go before weights: whatever of those was under way is late by as much.
-  double move(std::size_t device, double ready, double seconds) {
+  /// Without look-ahead: a unit's weights one after the other, once it is its turn. What comes from
+  /// a disk passes through DDR meanwhile.
+  void load_now(std::size_t unit) {
+    if (unit < next_load_) return;
+    next_load_ = unit + 1;
+    const UnitLoad load = unit_load(unit);
+    end_ += std::max(load.disk_s, load.link_s[0] + load.link_s[1]);
+    for (std::size_t d = 0; d < links_.size(); ++d) link_busy(d) += load.link_s[d];
+    busy_.disk_s += load.disk_s;
+  }
+
+  /// Values that cross to a device's memory.
+  double move(Device device, double ready, double seconds) {
     if (seconds == 0) return ready;
     if (serial()) ready = std::max(ready, end_);
-    const double start = std::max(ready, values_free_[device]);
-    values_free_[device] = start + seconds;
-    if (stream_free_[device] > start) stream_free_[device] += seconds;
-    link_busy(device) += seconds;
-    end_ = std::max(end_, start + seconds);
-    return start + seconds;
+    const double end = links_[index(device)].move(ready, seconds);
+    link_busy(index(device)) += seconds;
+    end_ = std::max(end_, end);
+    return end;
   }
 
   double compute(Device device, double ready, double seconds) {
+    if (serial()) ready = std::max(ready, end_);
     const double start = std::max(ready, device_free_[index(device)]);
     device_free_[index(device)] = start + seconds;
     (device == Device::gpu ? busy_.gpu_s : busy_.cpu_s) += seconds;
@@ -287,65 +426,64 @@ class Simulation {
   }
 
   void step(std::size_t c, Cursor& cursor) {
-    const Step& step = layers_[c][cursor.layer].steps[cursor.step];
-    double ready = std::max(cursor.ready, unit_ready(unit_of(cursor), cursor.ready));
-    ready = move(index(step.device), ready, step.values_s);
-    if (serial()) ready = std::max(ready, end_);
-    const double start = ready;
-    ready = compute(step.device, start, step.compute_s);
+    const Step& step = layers_[c][cursor.layer][cursor.step];
+    if (serial()) load_now(unit_of(cursor));
+    const double ready = inputs_ready(cursor);
     if (step.beside_s > 0) {
       const Device beside = step.device == Device::gpu ? Device::cpu : Device::gpu;
-      ready = std::max(ready, compute(beside, start, step.beside_s));
+      cursor.beside_ready =
+          compute(beside, move(beside, ready, step.beside_values_s), step.beside_s);
     }
+    cursor.ready = compute(step.device, move(step.device, ready, step.values_s), step.compute_s);
     if (step.store_s > 0) {
-      const double stored = move(index(step.store_to), ready, step.store_s);
-      if (serial()) ready = stored;
+      const double stored = move(step.store_to, cursor.ready, step.store_s);
+      if (serial()) cursor.ready = stored;
     }
-    cursor.ready = ready;
   }
 
-  /// To the next step; true at the end of an iteration, whose LM head it runs.
-  bool advance(std::size_t c, Cursor& cursor) {
+  /// To the next step.
+  void advance(std::size_t c, Cursor& cursor) {
     const std::size_t unit = unit_of(cursor);
     const bool half_ends = units_per_layer_ == 2 && cursor.step == 3;
     ++cursor.step;
     if (half_ends || cursor.step == sublayers_per_layer) pass(unit, cursor.ready);
-    if (cursor.step < sublayers_per_layer) return false;
-    cursor.step = 0;
+    if (cursor.step < sublayers_per_layer) return;
     if (chains_[c].takes_turns) swap_hidden_states(c, cursor);
-    if (++cursor.layer < num_layers_) return false;
-    cursor.layer = 0;
-    ++cursor.iteration;
-    head(c, cursor);
-    return true;
+    cursor.step = 0;
+    ++cursor.layer;
   }
 
+  /// A chain is done with a unit.
   void pass(std::size_t unit, double when) {
     unit_done_[unit] = std::max(unit_done_[unit], when);
-    ++unit_passed_[unit];
+    if (++unit_passed_[unit] == chains_.size() && unit + 2 < unit_passed_.size())
+      load(unit + 2, unit_done_[unit]);
   }
 
   /// A mini-batch's hidden states wait in DDR while others compute.
   void swap_hidden_states(std::size_t c, Cursor& cursor) {
-    if (layers_[c][cursor.layer].steps.back().device != Device::gpu) return;
+    if (layers_[c][cursor.layer].back().device != Device::gpu) return;
     const auto hidden = static_cast<double>(costs_.model().hidden_size);
     double bytes = 0;
     for (const ChainPart& part : chains_[c].parts)
       bytes += 2 * static_cast<double>(part.shape.total_rows()) * hidden;
     const double out =
-        move(index(Device::cpu), cursor.ready, costs_.transfer_s(Tier::hbm, Tier::ddr, bytes));
-    cursor.ready = move(index(Device::gpu), out, costs_.transfer_s(Tier::ddr, Tier::hbm, bytes));
+        move(Device::cpu, cursor.ready, costs_.transfer_s(Tier::hbm, Tier::ddr, bytes));
+    cursor.ready = move(Device::gpu, out, costs_.transfer_s(Tier::ddr, Tier::hbm, bytes));
+  }
+
+  Device head_device() const {
+    return memory_.lm_head_device.value_or(reader_of(memory_.lm_head).value_or(Device::cpu));
   }
 
   void head(std::size_t c, Cursor& cursor) {
-    const std::optional<Device> reader = reader_of(memory_.lm_head);
-    const Device device = memory_.lm_head_device.value_or(reader.value_or(Device::cpu));
-    if (reader != device) {
+    const Device device = head_device();
+    if (reader_of(memory_.lm_head) != device) {
       const ModelDimensions& model = costs_.model();
       const double bytes =
           2 * static_cast<double>(model.vocab_size) * static_cast<double>(model.embed_size);
-      cursor.ready = move(index(device), cursor.ready,
-                          costs_.transfer_s(memory_.lm_head, own_tier(device), bytes));
+      cursor.ready =
+          move(device, cursor.ready, costs_.transfer_s(memory_.lm_head, own_tier(device), bytes));
     }
     std::int64_t rows = 0;
     for (const ChainPart& part : chains_[c].parts) rows += part.shape.batch;
@@ -360,13 +498,14 @@ class Simulation {
   std::size_t num_layers_;
   std::size_t iterations_;
   std::vector<std::vector<ChainLayer>> layers_;  ///< by chain, then layer
-  std::vector<double> unit_ready_;
+  std::vector<LayerLoads> loads_;                ///< by layer
   std::vector<double> unit_done_;
   std::vector<std::size_t> unit_passed_;  ///< chains that are done with it
-  std::size_t next_load_ = 0;
+  std::size_t next_load_ = 0;             ///< without look-ahead
   std::array<double, 2> device_free_{};
-  std::array<double, 2> stream_free_{};  ///< weights, by the device that they go to
-  std::array<double, 2> values_free_{};
+  std::array<std::size_t, 2> last_chain_{};  ///< by device
+  std::array<Link, 2> links_;                ///< by the device that they go to
+  Link disk_;
   double end_ = 0;
   BusyTimes busy_;
 };

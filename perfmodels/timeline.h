@@ -82,9 +82,12 @@ enum class Start : std::uint8_t {
 };
 
 /// How long an iteration of these chains takes: their tasks in the order in which they can start
-/// (the lower layer, then the earlier chain first), each device and each direction of a link one
+/// (of equals the chain that the device has just worked for, then the lower layer, then the earlier
+/// chain), each device and each direction of a link one
 /// thing at a time. Weights of unit u (a layer or half of one, as `prefetch` says) may cross as
-/// soon as all chains are done with unit u-2, in that order, and values go before them.
+/// soon as all chains are done with unit u-2, in that order, and values go before them: weights
+/// under way wait. All chains use one copy of the weights. What comes from a disk passes through
+/// DDR meanwhile. Never less than what the busiest part of the machine needs.
 IterationEstimate estimate_iteration(const CostModel& costs, const MemoryPlan& memory,
                                      std::span<const Chain> chains, Prefetch prefetch, Start start);
 

@@ -1,0 +1,120 @@
+#include "perfmodels/footprint.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/perfmodels/toy_costs.h"
+
+namespace sluice {
+namespace {
+
+using test::ToyCosts;
+
+/// A layer of ToyCosts: 1200 elements of matrices (QKV 300, output 100, FC 400 each) and 140 of
+/// vectors (6 x 10 + 10 + 20 + 40, less ... see below); K and V of a token take 40 bytes.
+constexpr double vector_bytes = 2 * (2 * 2 * 10 + 10 + 2 * 10 + 10 + 40 + 10);
+constexpr double layer_bytes = 2400 + vector_bytes;
+
+const Workload workload = {.batch = 3, .input_tokens = 6, .output_tokens = 2};
+
+MemoryPlan all_in(Tier weights, Tier kv) {
+  return {.layers = std::vector<LayerHomes>(4, LayerHomes::all(weights, kv)),
+          .embedding = Tier::ddr,
+          .lm_head = Tier::hbm};
+}
+
+Footprint footprint_of(const MemoryPlan& memory, std::array<Pipeline, 2> pipelines = {},
+                       const ToyCosts& costs = ToyCosts(4)) {
+  return footprint(costs, memory, pipelines, workload);
+}
+
+TEST(FootprintTest, WeightsCountWhereTheyLive) {
+  MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  memory.layers[0] = LayerHomes::all(Tier::hbm, Tier::hbm);
+  memory.layers[1][WeightKind::fc2] = Tier::cxl;
+  const Footprint found = footprint_of(memory);
+  // Tables of 50 x 10 elements, 1000 bytes: the head in HBM, the embedding in DDR.
+  EXPECT_DOUBLE_EQ(found.weights[Tier::hbm], layer_bytes + 1000);
+  EXPECT_DOUBLE_EQ(found.weights[Tier::cxl], 800);
+  EXPECT_DOUBLE_EQ(found.weights[Tier::ddr], 3 * layer_bytes - 800 + 1000);
+  EXPECT_EQ(found.weights[Tier::disk], 0);
+}
+
+TEST(FootprintTest, TiedTablesCountOnce) {
+  ToyCosts costs(4);
+  costs.model().tied_embeddings = true;
+  const Footprint found = footprint_of(all_in(Tier::ddr, Tier::ddr), {}, costs);
+  EXPECT_DOUBLE_EQ(found.weights[Tier::hbm], 1000);
+  EXPECT_DOUBLE_EQ(found.weights[Tier::ddr], 4 * layer_bytes);
+}
+
+TEST(FootprintTest, KvIsThatOfFinishedSequences) {
+  MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  memory.layers[2].kv = Tier::hbm;
+  const Footprint found = footprint_of(memory);
+  // 3 sequences of 8 tokens, 40 bytes each and layer.
+  EXPECT_DOUBLE_EQ(found.kv[Tier::hbm], 960);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::ddr], 3 * 960);
+}
+
+TEST(FootprintTest, NarrowWeightsTakeLess) {
+  ToyCosts costs(4);
+  costs.model().weight_bits = 4.5;
+  const Footprint found = footprint_of(all_in(Tier::ddr, Tier::ddr), {}, costs);
+  EXPECT_DOUBLE_EQ(found.weights[Tier::ddr], 4 * layer_bytes * 4.5 / 16 + 1000);
+}
+
+TEST(FootprintTest, StagingHoldsTwoUnits) {
+  const auto staging = [](const MemoryPlan& memory, Prefetch prefetch) {
+    return footprint_of(memory, {Pipeline{.prefetch = prefetch}, Pipeline{.prefetch = prefetch}})
+        .staging[Tier::hbm];
+  };
+  const MemoryPlan streamed = all_in(Tier::ddr, Tier::hbm);
+  // Two layers; one half of attention (800) and one of FFN (1600); one layer.
+  EXPECT_DOUBLE_EQ(staging(streamed, Prefetch::layer), 2 * 2400);
+  EXPECT_DOUBLE_EQ(staging(streamed, Prefetch::half_layer), 2400);
+  EXPECT_DOUBLE_EQ(staging(streamed, Prefetch::none), 2400);
+  MemoryPlan helm = streamed;
+  for (LayerHomes& homes : helm.layers) homes[WeightKind::fc1] = Tier::hbm;
+  EXPECT_DOUBLE_EQ(staging(helm, Prefetch::half_layer), 1600);
+  EXPECT_EQ(staging(all_in(Tier::hbm, Tier::hbm), Prefetch::layer), 0);
+  // The larger of the phases'.
+  EXPECT_DOUBLE_EQ(footprint_of(streamed, {Pipeline{.prefetch = Prefetch::half_layer}, Pipeline{}})
+                       .staging[Tier::hbm],
+                   2 * 2400);
+}
+
+TEST(FootprintTest, NothingIsStagedWithoutAGpu) {
+  ToyCosts costs(4);
+  costs.has_gpu = false;
+  MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  memory.lm_head = Tier::ddr;
+  const Footprint found = footprint_of(memory, {}, costs);
+  EXPECT_EQ(found.total(Tier::hbm), 0);
+}
+
+TEST(FootprintTest, ActivationsAreThoseOfOneMiniBatch) {
+  // A row: residual 40 bytes, input 20, q, k, v 60, attention's output 20, the FFN's middle 80.
+  EXPECT_DOUBLE_EQ(activation_bytes(ToyCosts().model(), 1), 220);
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  // 18 rows of a prompt; in two parts, the larger of 2 sequences.
+  EXPECT_DOUBLE_EQ(footprint_of(memory).activations[Tier::hbm], 18 * 220);
+  EXPECT_DOUBLE_EQ(
+      footprint_of(memory, {Pipeline{.mini_batches = 2}, Pipeline{}}).activations[Tier::ddr],
+      12 * 220);
+}
+
+TEST(FootprintTest, GatesAndSharedHeadsChangeARow) {
+  ModelDimensions model = ToyCosts().model();
+  model.gated_ffn = true;
+  model.num_kv_heads = 1;
+  // 40 + 20, q 20, k and v 10 each, output 20, gate and middle 80 each.
+  EXPECT_DOUBLE_EQ(activation_bytes(model, 2), 2 * 280);
+}
+
+TEST(FootprintTest, TotalIsTheSum) {
+  const Footprint found = footprint_of(all_in(Tier::ddr, Tier::hbm));
+  EXPECT_DOUBLE_EQ(found.total(Tier::hbm), 1000 + 4 * 960 + 4800 + 18 * 220);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,420 @@
+#include "perfmodels/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "tests/perfmodels/toy_costs.h"
+
+namespace sluice {
+namespace {
+
+using test::ToyCosts;
+
+constexpr double never = 1e30;
+
+Placement placement(const char* digits) { return Placement::parse(digits).value(); }
+
+MemoryPlan all_in(Tier weights, Tier kv, std::int64_t num_layers) {
+  return {.layers = std::vector<LayerHomes>(static_cast<std::size_t>(num_layers),
+                                            LayerHomes::all(weights, kv)),
+          .lm_head = Tier::hbm};
+}
+
+std::vector<Chain> one_chain(const BatchShape& shape, const Placement& p, std::int64_t layers) {
+  return {{.parts = {{.shape = shape}},
+           .placements = std::vector<Placement>(static_cast<std::size_t>(layers), p)}};
+}
+
+/// One chain, the same placement in every layer.
+IterationEstimate estimate(const ToyCosts& costs, const MemoryPlan& memory, const char* digits,
+                           const BatchShape& shape, Prefetch prefetch, Start start) {
+  const auto chains = one_chain(shape, placement(digits), costs.model().num_layers);
+  return estimate_iteration(costs, memory, chains, prefetch, start);
+}
+
+/// A ToyCosts whose transfers take no time but where a test says.
+ToyCosts without_transfers(std::int64_t num_layers) {
+  ToyCosts costs(num_layers);
+  for (auto& [way, rate] : costs.bytes_per_s) rate = never;
+  return costs;
+}
+
+// ---- One chain by hand
+
+TEST(TimelineTest, WithoutOverlapIsTheSumOfAllTerms) {
+  ToyCosts costs(2);
+  costs.head_s = {0.5, 7};
+  for (const BatchShape& shape : {BatchShape::prefill(2, 3), BatchShape::decode(2, 3)}) {
+    for (const Tier home : {Tier::ddr, Tier::hbm, Tier::cxl}) {
+      for (unsigned bits = 0; bits < num_placements; ++bits) {
+        const Placement p = Placement::from_bits(bits);
+        const LayerHomes homes = LayerHomes::all(home, home);
+        const double expected = 2 * layer_cost(costs, p, shape, homes).sum_s() + 0.5;
+        for (const Start start : {Start::cold, Start::steady}) {
+          const IterationEstimate found = estimate_iteration(
+              costs, all_in(home, home, 2), one_chain(shape, p, 2), Prefetch::none, start);
+          EXPECT_NEAR(found.seconds, expected, 1e-9)
+              << p.to_string() << ' ' << to_string(home) << ' ' << to_string(shape.phase);
+        }
+      }
+    }
+  }
+}
+
+TEST(TimelineTest, BusyTimesAreOfTheEquations) {
+  std::mt19937 random(3);
+  ToyCosts costs = test::random_costs(random, 3);
+  costs.head_s = {0, 0};
+  for (const BatchShape& shape : {BatchShape::prefill(2, 3), BatchShape::decode(2, 3)}) {
+    for (unsigned bits = 0; bits < num_placements; ++bits) {
+      const Placement p = Placement::from_bits(bits);
+      const LayerHomes homes = LayerHomes::all(Tier::ddr, Tier::ddr);
+      const LayerCost layer = layer_cost(costs, p, shape, homes);
+      for (const Prefetch prefetch : {Prefetch::none, Prefetch::half_layer, Prefetch::layer}) {
+        const BusyTimes busy = estimate_iteration(costs, all_in(Tier::ddr, Tier::ddr, 3),
+                                                  one_chain(shape, p, 3), prefetch, Start::steady)
+                                   .busy;
+        EXPECT_NEAR(busy.cpu_s, 3 * layer.compute_s(Device::cpu), 1e-6) << p.to_string();
+        EXPECT_NEAR(busy.gpu_s, 3 * layer.compute_s(Device::gpu), 1e-6) << p.to_string();
+        EXPECT_NEAR(busy.to_gpu_s + busy.to_cpu_s, 3 * (layer.load_s() + layer.store_s()), 1e-6)
+            << p.to_string();
+        EXPECT_EQ(busy.disk_s, 0);
+      }
+    }
+  }
+}
+
+TEST(TimelineTest, StreamedLayersTakeTheLongerOfLoadAndComputation) {
+  // A layer's 2400 bytes take 240 s to the GPU, KV stays in HBM. Computation 2.1 s or 420 s.
+  ToyCosts costs(4);
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::hbm, 4);
+  const BatchShape shape = BatchShape::decode(2, 3);
+  EXPECT_NEAR(estimate(costs, memory, "000000", shape, Prefetch::layer, Start::steady).seconds,
+              4 * 240, 1e-9);
+  // Cold: the last layer's computation comes after all loads.
+  EXPECT_NEAR(estimate(costs, memory, "000000", shape, Prefetch::layer, Start::cold).seconds,
+              4 * 240 + 2.1, 1e-9);
+  for (double& seconds : costs.gpu_s) seconds *= 200;
+  EXPECT_NEAR(estimate(costs, memory, "000000", shape, Prefetch::layer, Start::steady).seconds,
+              4 * 420, 1e-9);
+  // Cold: the first layer's load comes before all computation.
+  EXPECT_NEAR(estimate(costs, memory, "000000", shape, Prefetch::layer, Start::cold).seconds,
+              240 + 4 * 420, 1e-9);
+}
+
+TEST(TimelineTest, HalfLayersFollowHelmListing1) {
+  // Attention: 800 bytes, 80 s; FFN: 1600 bytes, 160 s. Computation of attention 10 c, of FFN 11 c.
+  // Listing 1 loads j + 1 while j computes, then synchronises.
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::hbm, 3);
+  for (const double c : {0.1, 5.0, 10.0, 20.0}) {
+    ToyCosts costs(3);
+    costs.gpu_s = {c, 2 * c, 3 * c, 4 * c, 5 * c, 6 * c};
+    const double listing = 3 * (std::max(10 * c, 160.0) + std::max(11 * c, 80.0));
+    EXPECT_NEAR(estimate(costs, memory, "000000", BatchShape::decode(2, 3), Prefetch::half_layer,
+                         Start::steady)
+                    .seconds,
+                listing, 1e-9)
+        << c;
+  }
+}
+
+TEST(TimelineTest, ResidentLayersLoadNothing) {
+  ToyCosts costs(3);
+  const IterationEstimate all = estimate(costs, all_in(Tier::hbm, Tier::hbm, 3), "000000",
+                                         BatchShape::decode(2, 3), Prefetch::layer, Start::steady);
+  EXPECT_EQ(all.busy.to_gpu_s, 0);
+  EXPECT_EQ(all.busy.to_cpu_s, 0);
+  EXPECT_NEAR(all.seconds, 3 * 2.1, 1e-9);
+  MemoryPlan one = all_in(Tier::ddr, Tier::hbm, 3);
+  one.layers[1] = LayerHomes::all(Tier::hbm, Tier::hbm);
+  EXPECT_EQ(one.resident_layers(), 1);
+  const IterationEstimate two =
+      estimate(costs, one, "000000", BatchShape::decode(2, 3), Prefetch::layer, Start::steady);
+  EXPECT_NEAR(two.busy.to_gpu_s, 2 * 240, 1e-9);
+}
+
+TEST(TimelineTest, HeadRunsWhereItsWeightLivesOrIsSent) {
+  ToyCosts costs(1);
+  costs.head_s = {0.5, 7};
+  MemoryPlan memory = all_in(Tier::hbm, Tier::hbm, 1);
+  const BatchShape shape = BatchShape::decode(2, 3);
+  const auto seconds = [&] {
+    return estimate(costs, memory, "000000", shape, Prefetch::layer, Start::steady).seconds;
+  };
+  EXPECT_NEAR(seconds(), 2.1 + 0.5, 1e-9);
+  memory.lm_head = Tier::ddr;
+  EXPECT_NEAR(seconds(), 2.1 + 7, 1e-9);
+  // 50 x 10 weights, 1000 bytes at 10 bytes/s.
+  memory.lm_head_device = Device::gpu;
+  EXPECT_NEAR(seconds(), 2.1 + 100 + 0.5, 1e-9);
+}
+
+TEST(TimelineTest, ValuesAndWeightsShareALink) {
+  // Decode with attention on the CPU: 240 s of weights and 4 s of values to the GPU a layer.
+  ToyCosts costs(4);
+  const IterationEstimate found =
+      estimate(costs, all_in(Tier::ddr, Tier::ddr, 4), "011000", BatchShape::decode(2, 3),
+               Prefetch::layer, Start::steady);
+  EXPECT_NEAR(found.busy.to_gpu_s, 4 * 244, 1e-9);
+  EXPECT_GE(found.seconds, 4 * 244 - 1e-9);
+  // The chain through a layer, from its weights' arrival: 1.6 s GPU, 5 s CPU, values 8 and 4 s: the
+  // next layer's weights cross meanwhile but for the 4 s.
+  EXPECT_NEAR(found.seconds, 4 * 244, 1e-9);
+}
+
+TEST(TimelineTest, DiskAndLinkBothWork) {
+  ToyCosts costs(2);
+  const IterationEstimate found =
+      estimate(costs, all_in(Tier::disk, Tier::hbm, 2), "000000", BatchShape::decode(2, 3),
+               Prefetch::layer, Start::steady);
+  // 2400 bytes at 1 byte/s.
+  EXPECT_NEAR(found.busy.disk_s, 2 * 2400, 1e-9);
+  EXPECT_NEAR(found.seconds, 2 * 2400, 1e-9);
+}
+
+TEST(TimelineTest, DiskWorksForTheExpertsThatARowGoesThrough) {
+  ToyCosts costs(1);
+  costs.model().num_experts = 4;
+  costs.model().experts_per_token = 1;
+  // 800 bytes of attention, 1600 of one expert.
+  const IterationEstimate found = estimate(costs, all_in(Tier::disk, Tier::hbm, 1), "000000",
+                                           BatchShape::decode(1, 3), Prefetch::layer, Start::cold);
+  EXPECT_NEAR(found.busy.disk_s, 2400, 1e-9);
+}
+
+TEST(TimelineTest, DiskForTheCpuLeavesTheLinkAlone) {
+  ToyCosts costs(2);
+  const IterationEstimate found =
+      estimate(costs, all_in(Tier::disk, Tier::ddr, 2), "111111", BatchShape::decode(2, 3),
+               Prefetch::layer, Start::steady);
+  EXPECT_NEAR(found.busy.disk_s, 2 * 2400, 1e-9);
+  EXPECT_EQ(found.busy.to_cpu_s, 0);
+  EXPECT_EQ(found.busy.busiest().first, "disk");
+}
+
+// ---- Several chains
+
+TEST(TimelineTest, MiniBatchesByHand) {
+  // Prefill of 2 x 3 tokens in two parts, one layer, 1 s a sublayer on the GPU, weights 240 s,
+  // a part's KV 120 bytes / 5 = 24 s, its hidden states 60 bytes: 12 s out, 6 s in.
+  ToyCosts costs(1);
+  costs.gpu_s = {1, 1, 1, 1, 1, 1};
+  const std::vector<Chain> chains =
+      cut_into_mini_batches(BatchShape::prefill(2, 3), 2, {placement("000000")});
+  ASSERT_EQ(chains.size(), 2U);
+  EXPECT_EQ(chains[1].parts[0].shape, BatchShape::prefill(1, 3));
+  const IterationEstimate found = estimate_iteration(costs, all_in(Tier::ddr, Tier::ddr, 1), chains,
+                                                     Prefetch::layer, Start::cold);
+  // GPU: 240 to 246 and 246 to 252. Link to the CPU: KV 241 to 265, hidden states 265 to 277, KV
+  // to 301, hidden states to 313; back at 319.
+  EXPECT_NEAR(found.seconds, 319, 1e-9);
+  EXPECT_NEAR(found.busy.gpu_s, 12, 1e-9);
+  EXPECT_NEAR(found.busy.to_gpu_s, 240 + 12, 1e-9);
+  EXPECT_NEAR(found.busy.to_cpu_s, 48 + 24, 1e-9);
+}
+
+TEST(TimelineTest, MiniBatchesShareWeightsAndLoadTheirOwnKv) {
+  ToyCosts costs(2);
+  const IterationEstimate whole =
+      estimate(costs, all_in(Tier::ddr, Tier::ddr, 2), "000000", BatchShape::decode(6, 3),
+               Prefetch::layer, Start::steady);
+  const std::vector<Chain> chains = cut_into_mini_batches(
+      BatchShape::decode(6, 3), 3, std::vector<Placement>(2, placement("000000")));
+  const IterationEstimate cut = estimate_iteration(costs, all_in(Tier::ddr, Tier::ddr, 2), chains,
+                                                   Prefetch::layer, Start::steady);
+  // Hidden states, 2 x 6 rows of 20 bytes at 10 bytes/s, come on top.
+  EXPECT_NEAR(cut.busy.to_gpu_s, whole.busy.to_gpu_s + 2 * 12, 1e-9);
+  EXPECT_NEAR(cut.busy.to_cpu_s, whole.busy.to_cpu_s + 2 * 24, 1e-9);
+}
+
+TEST(TimelineTest, MiniBatchesAreEven) {
+  const auto chains = cut_into_mini_batches(BatchShape::decode(7, 5), 3, {placement("000000")});
+  std::vector<std::int64_t> sizes;
+  for (const Chain& chain : chains) sizes.push_back(chain.parts[0].shape.batch);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 2, 3}));
+  EXPECT_EQ(cut_into_mini_batches(BatchShape::decode(2, 5), 9, {placement("000000")}).size(), 2U);
+  EXPECT_FALSE(
+      cut_into_mini_batches(BatchShape::decode(2, 5), 1, {placement("000000")})[0].takes_turns);
+}
+
+/// NEO section 3.2: two sub-batches, linears on the GPU, batch-0's attention partly there (Tga0),
+/// the rest on the CPU (Tca0), batch-1's all on the CPU (Tca1):
+/// T = L (max(Tl0, Tca1) + max(Tl1 + Tga0, Tca0)).
+TEST(TimelineTest, TwoChainsInterleaveAsInNeo) {
+  const std::int64_t num_layers = 20;
+  const struct {
+    double tga;
+    double tca;
+  } cases[] = {{2, 6}, {2, 3}, {2, 12}, {0.5, 1}, {4, 8}};
+  for (const auto& [tga, tca] : cases) {
+    ToyCosts costs = without_transfers(num_layers);
+    costs.gpu_s = {1, tga / 2, tga / 2, 1, 2, 2};
+    costs.cpu_s = {never, tca / 2, tca / 2, never, never, never};
+    const BatchShape shape = BatchShape::decode(4, 5);
+    const std::vector<Placement> on_gpu(static_cast<std::size_t>(num_layers), placement("000000"));
+    const std::vector<Chain> chains = {
+        {.parts = {{.shape = shape}, {.shape = shape, .attention = Device::cpu, .kv = Tier::ddr}},
+         .placements = on_gpu},
+        {.parts = {{.shape = shape, .attention = Device::cpu, .kv = Tier::ddr}},
+         .placements = on_gpu}};
+    const double found = estimate_iteration(costs, all_in(Tier::hbm, Tier::hbm, num_layers), chains,
+                                            Prefetch::layer, Start::steady)
+                             .seconds;
+    const double tl = 6;
+    const double neo =
+        static_cast<double>(num_layers) * (std::max(tl, tca) + std::max(tl + tga, tca));
+    EXPECT_LT(found, 1.001 * neo) << tga << ' ' << tca;
+    EXPECT_GT(found, 0.88 * neo) << tga << ' ' << tca;
+    std::printf("NEO: Tga0 %g, Tca %g: %.1f, formula %.1f\n", tga, tca, found, neo);
+  }
+}
+
+// ---- What holds for all
+
+struct RandomCase {
+  ToyCosts costs;
+  MemoryPlan memory;
+  std::vector<Chain> chains;
+  Prefetch prefetch = Prefetch::layer;
+  Start start = Start::steady;
+
+  double seconds() const {
+    return estimate_iteration(costs, memory, chains, prefetch, start).seconds;
+  }
+};
+
+RandomCase random_case(std::mt19937& random, std::int64_t most_chains) {
+  const auto draw = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  const std::int64_t num_layers = draw(1, 5);
+  RandomCase result{.costs = test::random_costs(random, num_layers),
+                    .memory = all_in(Tier::ddr, Tier::ddr, num_layers),
+                    .chains = {}};
+  std::vector<Placement> placements;
+  for (LayerHomes& homes : result.memory.layers) {
+    if (draw(0, 3) == 0) homes = LayerHomes::all(Tier::hbm, Tier::hbm);
+    if (draw(0, 3) == 0) homes[WeightKind::fc1] = Tier::hbm;
+    if (draw(0, 3) == 0) homes.kv = Tier::hbm;
+    placements.push_back(Placement::from_bits(static_cast<unsigned>(draw(0, 63))));
+  }
+  const BatchShape shape =
+      draw(0, 1) == 0 ? BatchShape::prefill(draw(1, 9), 4) : BatchShape::decode(draw(1, 40), 4);
+  result.chains = cut_into_mini_batches(shape, draw(1, most_chains), placements);
+  result.prefetch = static_cast<Prefetch>(draw(0, 2));
+  result.start = draw(0, 1) == 0 ? Start::cold : Start::steady;
+  return result;
+}
+
+TEST(TimelineTest, NothingIsFasterThanItsBusiestPart) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 3000; ++round) {
+    const RandomCase drawn = random_case(random, 3);
+    const IterationEstimate found =
+        estimate_iteration(drawn.costs, drawn.memory, drawn.chains, drawn.prefetch, drawn.start);
+    const auto [name, busiest_s] = found.busy.busiest();
+    ASSERT_GE(found.seconds, busiest_s * (1 - 1e-9))
+        << round << ' ' << name << " prefetch " << static_cast<int>(drawn.prefetch) << " chains "
+        << drawn.chains.size() << " start " << static_cast<int>(drawn.start) << " layers "
+        << drawn.memory.layers.size();
+  }
+}
+
+TEST(TimelineTest, OverlapNeverCosts) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 1000; ++round) {
+    RandomCase drawn = random_case(random, 1);
+    drawn.prefetch = Prefetch::none;
+    const double serial_s = drawn.seconds();
+    for (const Prefetch prefetch : {Prefetch::half_layer, Prefetch::layer}) {
+      drawn.prefetch = prefetch;
+      ASSERT_LE(drawn.seconds(), serial_s * (1 + 1e-9)) << round;
+    }
+  }
+}
+
+TEST(TimelineTest, MoreBandwidthIsNeverSlower) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 1000; ++round) {
+    RandomCase drawn = random_case(random, 1);
+    const double before_s = drawn.seconds();
+    for (auto& [way, rate] : drawn.costs.bytes_per_s) rate *= 1.5;
+    ASSERT_LE(drawn.seconds(), before_s * (1 + 1e-9)) << round;
+  }
+}
+
+// ---- The best order of loads
+
+/// A cold iteration of one chain whose units (each some loading, then some computing) are loaded in
+/// a given order: a load may start when the unit two before it is done.
+double seconds_in_order(const std::vector<double>& loads, const std::vector<double>& computes,
+                        const std::vector<std::size_t>& order) {
+  const std::size_t count = loads.size();
+  std::vector<double> ready(count, -1);
+  std::vector<double> done(count, -1);
+  double link = 0;
+  double device = 0;
+  std::size_t next_load = 0;
+  std::size_t next_compute = 0;
+  while (next_compute < count) {
+    bool moved = false;
+    if (next_load < count) {
+      const std::size_t unit = order[next_load];
+      if (unit < 2 || done[unit - 2] >= 0) {
+        link = std::max(link, unit < 2 ? 0 : done[unit - 2]) + loads[unit];
+        ready[unit] = link;
+        ++next_load;
+        moved = true;
+      }
+    }
+    if (!moved) {
+      if (ready[next_compute] < 0) return never;  // the order blocks itself
+      device = std::max(device, ready[next_compute]) + computes[next_compute];
+      done[next_compute++] = device;
+    }
+  }
+  return device;
+}
+
+TEST(TimelineTest, NoOrderOfLoadsBeatsTheOrderOfUse) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    ToyCosts costs = test::random_costs(random, 3);
+    costs.head_s = {0, 0};
+    MemoryPlan memory = all_in(Tier::ddr, Tier::hbm, 3);
+    std::vector<double> loads;
+    std::vector<double> computes;
+    for (LayerHomes& homes : memory.layers) {
+      if (round % 2 == 1 && std::uniform_int_distribution<int>(0, 1)(random) == 0)
+        homes[WeightKind::fc1] = Tier::hbm;
+      const LayerCost cost =
+          layer_cost(costs, Placement(Device::gpu), BatchShape::decode(2, 3), homes);
+      for (const std::size_t first : {0U, 4U}) {
+        double load = 0;
+        double compute = 0;
+        for (std::size_t i = first; i < (first == 0 ? 4 : 6); ++i) {
+          load += cost.sublayers[i].load_s();
+          compute += cost.sublayers[i].compute_s;
+        }
+        loads.push_back(load);
+        computes.push_back(compute);
+      }
+    }
+    std::vector<std::size_t> order = {0, 1, 2, 3, 4, 5};
+    double best = never;
+    do {
+      best = std::min(best, seconds_in_order(loads, computes, order));
+    } while (std::next_permutation(order.begin(), order.end()));
+    EXPECT_NEAR(estimate(costs, memory, "000000", BatchShape::decode(2, 3), Prefetch::half_layer,
+                         Start::cold)
+                    .seconds,
+                best, 1e-9 * best)
+        << round;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
