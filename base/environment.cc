@@ -15,10 +15,11 @@ std::string variable(const char* name, const std::string& otherwise) {
 
 const Environment& environment() {
   static const Environment instance = [] {
-    const std::string home_cache = variable("HOME", "/tmp") + "/.cache";
+    const std::string home = variable("HOME", "/tmp");
     return Environment{
         .log_level = variable("SLUICE_LOG", "warn"),
-        .cache_dir = variable("SLUICE_CACHE", variable("XDG_CACHE_HOME", home_cache) + "/sluice"),
+        .cache_dir = variable("SLUICE_CACHE", variable("XDG_CACHE_HOME", home + "/.cache") + "/sluice"),
+        .data_dir = variable("XDG_DATA_HOME", home + "/.local/share") + "/sluice",
         .policy_path = variable("SLUICE_POLICY_PATH", ""),
     };
   }();

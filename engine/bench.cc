@@ -222,6 +222,16 @@ BenchSample BenchRunner::run(const BenchTest& test, MachineProbes& probes, Machi
   return sample;
 }
 
+BenchSlice BenchRunner::run_whole(const BenchTest& test, std::int64_t times) {
+  const Iterations once = bench_iterations(test);
+  Iterations iterations;
+  for (std::int64_t i = 0; i < times; ++i)
+    iterations.insert(iterations.end(), once.begin(), once.end());
+  BenchSlice slice;
+  run_slice(iterations, test, std::numeric_limits<double>::infinity(), slice);
+  return slice;
+}
+
 /// As Generator does it: an iteration is submitted before the one before it is looked at.
 void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
                             BenchSlice& slice) {
@@ -241,6 +251,7 @@ void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test,
   slice.end_iteration = next;
   slice.seconds = seconds();
   slice.busy_s = runtime_.busy_seconds();
+  slice.kernels = runtime_.kernel_totals();
 }
 
 std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>& iteration,

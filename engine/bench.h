@@ -68,6 +68,7 @@ struct BenchSlice {
   std::size_t end_iteration = 0;
   double seconds = 0;  ///< from the first submission to the last result
   double busy_s = 0;   ///< of that, inside of kernels
+  KernelTotals kernels;
   MachineRates rates;  ///< mean of the probes right before and right after
 };
 
@@ -99,6 +100,8 @@ class BenchRunner {
   /// seconds. `before` are the rates of a probe that has just ended; becomes those of the last one.
   /// Throws Interrupted soon after Ctrl-C.
   BenchSample run(const BenchTest& test, MachineProbes& probes, MachineRates& before);
+  /// All iterations of a test, so many times, without a probe: a slice without rates.
+  BenchSlice run_whole(const BenchTest& test, std::int64_t times);
 
  private:
   void fill_kv();

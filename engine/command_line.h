@@ -44,6 +44,7 @@ std::string format_bytes(std::uint64_t bytes);
 
 /// The subcommands; each returns the exit code and throws Error or UsageError.
 int run_bench(const CommandLine::Arguments& arguments);
+int run_calibrate(const CommandLine::Arguments& arguments);
 int run_generate(const CommandLine::Arguments& arguments);
 int run_info(const CommandLine::Arguments& arguments);
 int run_make_model(const CommandLine::Arguments& arguments);

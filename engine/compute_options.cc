@@ -1,10 +1,19 @@
 #include "engine/compute_options.h"
 
+#include <filesystem>
+
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"
 #include "graphs/loaded_model.h"
+#include "models/model.h"
 
 namespace sluice {
+
+ModelConfig find_model_config(const std::string& name) {
+  if (std::filesystem::exists(name) || name == "tiny" || name.find('/') != std::string::npos)
+    return open_model(name).config;
+  return find_shape(name);
+}
 
 std::optional<DType> read_dtype(const CommandLine& line) {
   if (!line.given("dtype")) return std::nullopt;
@@ -75,8 +84,8 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .sliding_window_tokens = config.sliding_window_tokens,
           .gated_ffn = config.gated_ffn,
           .tied_embeddings = config.tied_embeddings,
-          .num_experts = 0,
-          .experts_per_token = 0,
+          .num_experts = config.num_experts,
+          .experts_per_token = config.experts_per_token,
           .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
           .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -21,6 +22,9 @@ T in_range(const CommandLine& line, const std::string& name, T low, T high) {
   }
   return value;
 }
+
+/// The architecture of a Hugging Face folder, of "tiny" or of a named shape. Throws Error.
+ModelConfig find_model_config(const std::string& name);
 
 /// --dtype, if it was given. Throws UsageError.
 std::optional<DType> read_dtype(const CommandLine& line);

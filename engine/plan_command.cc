@@ -1,7 +1,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -92,12 +91,6 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-ModelConfig find_model(const std::string& name) {
-  if (std::filesystem::exists(name) || name == "tiny" || name.find('/') != std::string::npos)
-    return open_model(name).config;
-  return find_shape(name);
-}
-
 /// The plan of one point, or why there is none.
 PlanPoint plan_point(const std::string& model, const AnalyticModel& costs, LoadedPolicy& policy,
                      const Workload& workload) {
@@ -161,7 +154,7 @@ class Planner {
   std::vector<PlanPoint> run() {
     std::vector<PlanPoint> points;
     for (const std::string& model : settings_.models) {
-      ModelDimensions dimensions = model_dimensions(find_model(model), DType::bf16);
+      ModelDimensions dimensions = model_dimensions(find_model_config(model), DType::bf16);
       dimensions.weight_bits = settings_.weight_bits;
       for (const std::string& machine : settings_.machines) {
         const AnalyticModel costs(load_profile(machine), dimensions);
@@ -176,7 +169,7 @@ class Planner {
 
   PolicyMap map(const std::string& machine) {
     ModelDimensions dimensions =
-        model_dimensions(find_model(settings_.models.front()), DType::bf16);
+        model_dimensions(find_model_config(settings_.models.front()), DType::bf16);
     dimensions.weight_bits = settings_.weight_bits;
     const AnalyticModel costs(load_profile(machine), dimensions);
     return make_policy_map(policies_.front()->policy(), costs, settings_.models.front(), machine);

@@ -147,6 +147,8 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
   tag.iteration = iteration_;
   tag.num_tokens = batch.num_rows();
   tag.context_tokens = batch.context_tokens();
+  tag.num_sequences = batch.num_sequences();
+  tag.num_logit_rows = batch.num_logit_rows();
   Chain chain(tag, model_.shape(), out.batch_, batch.num_score_columns());
 
   submit_embedding_task(chain);

@@ -48,6 +48,10 @@ DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
     throw Error("models with ALiBi positions ({}) are known for planning only; they cannot run",
                 config.family);
   }
+  if (config.num_experts > 0) {
+    throw Error("mixtures of experts ({}) are known for planning only; they cannot run",
+                config.family);
+  }
   return {.hidden_size = config.hidden_size,
           .num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,

@@ -6,14 +6,23 @@
 namespace sluice {
 namespace {
 
+/// Whether each expert of a mixture has one.
+bool is_per_expert(TensorRole role) {
+  return role == TensorRole::gate_weight || role == TensorRole::fc1_weight ||
+         role == TensorRole::fc2_weight;
+}
+
 /// As a double: exact up to 2^53, and never overflows on the way.
 double count_parameters(const ModelConfig& config) {
-  double sum = 0;
+  const auto experts = static_cast<double>(config.num_experts);
+  // What chooses the experts of a token.
+  double sum = experts * static_cast<double>(config.num_layers * config.hidden_size);
   for (const TensorId id : expected_tensors(config)) {
     double product = 1;
     for (const std::int64_t size : expected_shape(config, id.role)) {
       product *= static_cast<double>(size);
     }
+    if (config.num_experts > 0 && is_per_expert(id.role)) product *= experts;
     sum += product;
   }
   return sum;

@@ -14,7 +14,8 @@ namespace sluice {
 /// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
 /// tokens.
 struct ModelConfig {
-  std::string family;  ///< "opt", "llama", "qwen2", "mistral"; shapes only: "bloom", "chinchilla"
+  std::string family;  ///< "opt", "llama", "qwen2", "mistral"; shapes only: "bloom", "chinchilla",
+                       ///< "mixtral"
   std::int64_t hidden_size = 0;
   std::int64_t embed_size = 0;  ///< of a token; != hidden_size only with in/out projections
   std::int64_t num_layers = 0;
@@ -23,8 +24,10 @@ struct ModelConfig {
   std::int64_t head_dim = 0;
   std::int64_t ffn_size = 0;
   std::int64_t vocab_size = 0;
-  std::int64_t max_positions = 0;    ///< longest context, tokens
-  std::int64_t position_offset = 0;  ///< rows to skip in a learned position table (OPT: 2)
+  std::int64_t num_experts = 0;        ///< shapes only; 0: one FFN
+  std::int64_t experts_per_token = 0;  ///< that a token goes through
+  std::int64_t max_positions = 0;      ///< longest context, tokens
+  std::int64_t position_offset = 0;    ///< rows to skip in a learned position table (OPT: 2)
   /// A token sees itself and window-1 before it; 0: no window.
   std::int64_t sliding_window_tokens = 0;
 

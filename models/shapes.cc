@@ -143,6 +143,17 @@ ModelConfig bloom_176b() {
   return config;
 }
 
+/// mistralai/Mixtral-8x7B and 8x22B: two of eight experts a token. Shape only.
+ModelConfig mixtral(const Size& size, std::int64_t max_positions) {
+  ModelConfig config = base_config("mixtral", size, max_positions);
+  config.rope_theta = 1000000.0F;
+  config.num_experts = 8;
+  config.experts_per_token = 2;
+  config.bos_token_id = 1;
+  config.eos_token_ids = {2};
+  return config;
+}
+
 /// Hoffmann et al. 2022, Table 4; its relative positions (5e9 elements) are left out: shape only.
 ModelConfig chinchilla_70b() {
   ModelConfig config = base_config("chinchilla", {8192, 80, 64, 64, 128, 32768, 32000}, 2048);
@@ -180,6 +191,8 @@ std::vector<NamedShape> make_shapes() {
       {"qwen2-72b", qwen2_72b()},
       {"mistral-7b-v0.1", mistral(32000, 10000.0F, 4096)},
       {"mistral-7b-v0.3", mistral(32768, 1000000.0F, 0)},
+      {"mixtral-8x7b", mixtral({4096, 32, 32, 8, 128, 14336, 32000}, 32768)},
+      {"mixtral-8x22b", mixtral({6144, 56, 48, 8, 128, 16384, 32768}, 65536)},
       {"bloom-176b", bloom_176b()},
       {"chinchilla-70b", chinchilla_70b()},
   };

@@ -29,7 +29,7 @@ enum class Tier : std::uint8_t { hbm, ddr, cxl, disk };
 /// What a task is for; the first member of every codelet's argument struct, so that a scheduling
 /// policy finds it at `task->cl_arg`.
 struct TaskTag {
-  static constexpr std::uint32_t expected_magic = 0x51a1ce02;
+  static constexpr std::uint32_t expected_magic = 0x51a1ce03;
   std::uint32_t magic = expected_magic;
   std::int32_t layer = -1;  ///< -1 outside of the layers
   Sublayer sublayer = Sublayer::embedding;
@@ -41,6 +41,8 @@ struct TaskTag {
   std::int64_t num_tokens = 0;  ///< rows that this task computes
   std::int64_t context_tokens =
       0;  ///< KV tokens that the sub-batch's attention reads, summed over sequences
+  std::int64_t num_sequences = 0;
+  std::int64_t num_logit_rows = 0;  ///< rows that the LM head computes
 };
 
 }  // namespace sluice

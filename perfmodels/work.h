@@ -32,6 +32,7 @@ struct ModelDimensions {
   double q_size() const { return static_cast<double>(num_heads * head_dim); }
   double kv_size() const { return static_cast<double>(num_kv_heads * head_dim); }
   double weight_bytes(double elements) const { return elements * weight_bits / 8; }
+  bool operator==(const ModelDimensions&) const = default;
 };
 
 /// Elements of one layer's weight of a kind, all experts together. Vectors are counted as two norms

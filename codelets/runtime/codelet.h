@@ -2,7 +2,6 @@
 
 #include <starpu.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -13,6 +12,7 @@
 #include "base/dtype.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/runtime.h"
+#include "codelets/runtime/task_model.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -66,22 +66,28 @@ class AccessList {
   int count_ = 0;
 };
 
-/// Adds the time for which it lives to a domain's busy time.
+/// Adds the time for which it lives to a domain's busy time and, unless the task is a stage, which
+/// stamps its sublayers itself, to that of the task's sublayer.
 class BusyTime {
  public:
-  explicit BusyTime(const CpuContext& cpu) : busy_ns_(cpu.busy_ns), start_(Clock::now()) {}
+  BusyTime(const CpuContext& cpu, const TaskTag& tag)
+      : cpu_(cpu), tag_(tag), start_(KernelTimes::Clock::now()) {}
   ~BusyTime() {
-    if (busy_ns_ == nullptr) return;
-    const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_);
-    busy_ns_->fetch_add(spent.count(), std::memory_order_relaxed);
+    const KernelTimes::Clock::duration spent = KernelTimes::Clock::now() - start_;
+    if (cpu_.busy_ns != nullptr) {
+      cpu_.busy_ns->fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count(),
+                              std::memory_order_relaxed);
+    }
+    if (cpu_.times != nullptr && tag_.sublayer == tag_.last_sublayer)
+      cpu_.times->add(tag_.phase, tag_.sublayer, spent);
   }
   BusyTime(const BusyTime&) = delete;
   BusyTime& operator=(const BusyTime&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  std::atomic<std::int64_t>* busy_ns_;
-  Clock::time_point start_;
+  const CpuContext& cpu_;
+  const TaskTag& tag_;
+  KernelTimes::Clock::time_point start_;
 };
 
 /// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
@@ -133,6 +139,7 @@ class Codelet {
     std::string name;
     starpu_cpu_func_t cpu = nullptr;
     mutable starpu_codelet starpu{};
+    mutable starpu_perfmodel model{};
 
     /// Filled when first used, at the address where it stays.
     starpu_codelet* codelet() const {
@@ -142,6 +149,8 @@ class Codelet {
         starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
         starpu.cpu_funcs[0] = cpu;
         starpu.where = cpu != nullptr ? STARPU_CPU : 0;
+        model = task_model(starpu.name);
+        starpu.model = &model;
       }
       return &starpu;
     }
@@ -159,7 +168,7 @@ class Codelet {
     const Args& args = *static_cast<const Args*>(arg);
     try {
       const CpuContext cpu = Runtime::current_cpu();
-      const BusyTime busy(cpu);
+      const BusyTime busy(cpu, args.tag);
       Kernel(cpu, args, Buffers(buffers));
     } catch (const std::exception& error) {
       starpu_task* task = starpu_task_get_current();

@@ -26,6 +26,7 @@ struct Runtime::Domain {
   ThreadPool pool;
   Workspace workspace;
   std::atomic<std::int64_t> busy_ns{0};
+  KernelTimes times;
 };
 
 namespace {
@@ -110,8 +111,8 @@ Runtime::Runtime(const RuntimeOptions& options) {
     throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());
   }
   for (std::size_t i = 0; i < domains_.size(); ++i) {
-    contexts.at(static_cast<std::size_t>(workers.at(i))) =
-        new CpuContext{domains_[i]->pool, domains_[i]->workspace, &domains_[i]->busy_ns};
+    contexts.at(static_cast<std::size_t>(workers.at(i))) = new CpuContext{
+        domains_[i]->pool, domains_[i]->workspace, &domains_[i]->busy_ns, &domains_[i]->times};
   }
   starpu_execute_on_each_worker(
       [](void*) {
@@ -142,8 +143,17 @@ double Runtime::busy_seconds() const {
   return static_cast<double>(busy_ns) * 1e-9;
 }
 
+KernelTotals Runtime::kernel_totals() const {
+  KernelTotals totals;
+  for (const auto& domain : domains_) totals += domain->times.totals();
+  return totals;
+}
+
 void Runtime::reset_busy() {
-  for (const auto& domain : domains_) domain->busy_ns.store(0, std::memory_order_relaxed);
+  for (const auto& domain : domains_) {
+    domain->busy_ns.store(0, std::memory_order_relaxed);
+    domain->times.reset();
+  }
 }
 
 int Runtime::num_threads() const {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "codelets/runtime/kernel_times.h"
 
 namespace sluice {
 
@@ -24,6 +25,7 @@ struct CpuContext {
   ThreadPool& pool;
   Workspace& workspace;  ///< shared by all threads of the domain; one kernel at a time
   std::atomic<std::int64_t>* busy_ns = nullptr;  ///< time that the domain spent inside of kernels
+  KernelTimes* times = nullptr;                  ///< the same, by sublayer
 };
 
 /// How the machine's processors are used.
@@ -53,6 +55,8 @@ class Runtime {
   /// Time inside of CPU kernels since reset_busy(), summed over the domains. What a run takes
   /// beyond it is the task system's: submission, scheduling, waiting.
   double busy_seconds() const;
+  /// The same by phase and sublayer.
+  KernelTotals kernel_totals() const;
   void reset_busy();
 
   int num_threads() const;

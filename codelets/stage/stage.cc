@@ -102,36 +102,45 @@ struct StageOperands {
   }
 };
 
-void attend(const CpuContext& cpu, const StageArgs& args, const StageOperands& at) {
+void attend(const CpuContext& cpu, const StageArgs& args, const StageOperands& at,
+            SublayerClock& clock) {
   const AttentionArgs attention{args.tag, args.shape};
   if (scores_of(args.range()).inside()) {
     attention_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.context});
+    clock.end_of(Sublayer::attention);
   } else if (args.range().has(Sublayer::qk)) {
     qk_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.scores});
+    clock.end_of(Sublayer::qk);
   } else if (args.range().has(Sublayer::sv)) {
     sv_cpu(cpu, {&attention, at.batch, at.scores, at.slab, at.context});
+    clock.end_of(Sublayer::sv);
   }
 }
 
 void run(const CpuContext& cpu, const StageArgs& args, Buffers buffers) {
+  SublayerClock clock(cpu.times, args.tag.phase);
   const StageOperands at(args, buffers);
   const SublayerRange range = args.range();
   if (range.has(Sublayer::qkv)) {
     const QkvArgs qkv{args.tag, args.shape, args.vectors};
     qkv_cpu(cpu, {&qkv, at.batch, at.x, at.rope, at.vectors, at.qkv_weight, at.q, at.slab});
+    clock.end_of(Sublayer::qkv);
   }
-  attend(cpu, args, at);
+  attend(cpu, args, at, clock);
   if (range.has(Sublayer::out_proj)) {
     const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
     out_proj_cpu(cpu, {&out_proj, at.context, at.vectors, at.out_weight, at.x});
+    clock.end_of(Sublayer::out_proj);
   }
   if (range.has(Sublayer::fc1)) {
     const Fc1Args fc1{args.tag, args.shape, args.vectors};
     fc1_cpu(cpu, {&fc1, at.x, at.vectors, at.fc1_weight, at.gate_weight, at.h});
+    clock.end_of(Sublayer::fc1);
   }
   if (range.has(Sublayer::fc2)) {
     const Fc2Args fc2{args.tag, args.shape, args.vectors};
     fc2_cpu(cpu, {&fc2, at.h, at.vectors, at.fc2_weight, at.x});
+    clock.end_of(Sublayer::fc2);
   }
 }
 

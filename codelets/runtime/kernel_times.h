@@ -1,0 +1,72 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+inline constexpr std::size_t num_sublayers = 10;  ///< values of Sublayer
+
+/// Time inside of kernels.
+struct KernelTotals {
+  struct Entry {
+    double seconds = 0;
+    std::int64_t count = 0;  ///< kernels
+  };
+  std::array<std::array<Entry, num_sublayers>, 2> by_phase{};
+
+  const Entry& of(Phase phase, Sublayer sublayer) const {
+    return by_phase[static_cast<std::size_t>(phase)][static_cast<std::size_t>(sublayer)];
+  }
+  KernelTotals& operator+=(const KernelTotals& other);
+};
+
+/// What one domain's kernels took, by phase and sublayer, also where several run as one stage. The
+/// domain's worker adds, others may read.
+class KernelTimes {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void add(Phase phase, Sublayer sublayer, Clock::duration spent) noexcept {
+    Cell& cell = cells_[static_cast<std::size_t>(phase)][static_cast<std::size_t>(sublayer)];
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
+    cell.ns.fetch_add(ns, std::memory_order_relaxed);
+    cell.count.fetch_add(1, std::memory_order_relaxed);
+  }
+  KernelTotals totals() const;
+  void reset();
+
+ private:
+  struct Cell {
+    std::atomic<std::int64_t> ns{0};
+    std::atomic<std::int64_t> count{0};
+  };
+  std::array<std::array<Cell, num_sublayers>, 2> cells_{};
+};
+
+/// Stamps the sublayers of one task, one after the other: from one end to the next.
+class SublayerClock {
+ public:
+  /// `times` may be null: then nothing is kept.
+  SublayerClock(KernelTimes* times, Phase phase)
+      : times_(times), phase_(phase), last_(KernelTimes::Clock::now()) {}
+  /// A sublayer has ended.
+  void end_of(Sublayer sublayer) noexcept {
+    if (times_ == nullptr) return;
+    const KernelTimes::Clock::time_point now = KernelTimes::Clock::now();
+    times_->add(phase_, sublayer, now - last_);
+    last_ = now;
+  }
+
+ private:
+  KernelTimes* times_;
+  Phase phase_;
+  KernelTimes::Clock::time_point last_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,319 @@
+#include "engine/calibrate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "engine/command_line.h"
+#include "engine/compute_options.h"
+#include "engine/interrupt.h"
+#include "perfmodels/layer_cost.h"
+#include "perfmodels/roofline.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Time that one measurement should take at least, if it needs no more than `most_iterations`.
+constexpr double measurement_s = 0.03;
+constexpr std::int64_t least_iterations = 3;
+constexpr std::int64_t most_iterations = 15;
+/// Time between two saves.
+constexpr double save_every_s = 10;
+
+constexpr std::int64_t prefill_chunk_tokens = 2048;
+
+CalibrationBatch decode_batch(std::int64_t batch, std::int64_t context) {
+  return {.shape = BatchShape::decode(batch, context), .logit_rows = batch};
+}
+CalibrationBatch prefill_batch(std::int64_t batch, std::int64_t rows, std::int64_t prior) {
+  return {.shape = {.phase = Phase::prefill, .batch = batch, .rows = rows, .context = prior + rows},
+          .logit_rows = batch};
+}
+
+/// Those that the model's context, memory and time allow.
+class Choice {
+ public:
+  Choice(const ModelConfig& config, DType dtype, const CalibrationLimits& limits)
+      : config_(config),
+        model_(model_dimensions(config, dtype)),
+        num_layers_(calibration_layers(config, dtype)),
+        limits_(limits) {}
+
+  void add(const CalibrationBatch& batch) {
+    const BatchShape& shape = batch.shape;
+    // Decode's context grows around its mean.
+    if (shape.context + most_iterations > config_.max_positions) return;
+    const double kv_bytes =
+        static_cast<double>(shape.batch * shape.context * num_layers_) * kv_bytes_per_token(model_);
+    if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return;
+    if (shape.total_rows() > prefill_chunk_tokens) return;
+    if (foreseen_s(batch, model_, num_layers_, limits_.rates) > limits_.longest_s) return;
+    if (std::find(batches.begin(), batches.end(), batch) == batches.end()) batches.push_back(batch);
+  }
+
+  std::vector<CalibrationBatch> batches;
+
+ private:
+  const ModelConfig& config_;
+  ModelDimensions model_;
+  std::int64_t num_layers_;
+  CalibrationLimits limits_;
+};
+
+/// The bench test whose iterations are this batch, on average.
+BenchTest test_of(const CalibrationBatch& batch, std::int64_t iterations) {
+  const BatchShape& shape = batch.shape;
+  if (shape.phase == Phase::prefill) {
+    return {.phase = Phase::prefill,
+            .tokens = shape.rows,
+            .batch = shape.batch,
+            .depth = shape.context - shape.rows};
+  }
+  return {.phase = Phase::decode,
+          .tokens = iterations,
+          .batch = shape.batch,
+          .depth = shape.context - (iterations + 1) / 2};
+}
+
+/// As many, an odd number, as a context allows to have it in the middle.
+std::int64_t decode_iterations(std::int64_t wanted, std::int64_t context) {
+  const std::int64_t most = std::min(most_iterations, 2 * context - 1);
+  const std::int64_t count = std::min(std::max(wanted, least_iterations), most);
+  return count % 2 == 1 ? count : count - 1;
+}
+
+ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
+  config.num_layers = num_layers;
+  return config;
+}
+
+}  // namespace
+
+std::int64_t calibration_layers(const ModelConfig& config, DType dtype) {
+  constexpr std::uint64_t least = std::uint64_t{64} << 20;
+  const std::uint64_t flushing = std::max(least, 16 * read_cpu_topology().last_level_cache_bytes);
+  const double needed =
+      static_cast<double>(flushing) / layer_weight_bytes(model_dimensions(config, dtype));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(needed) + 1, 1, config.num_layers);
+}
+
+double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
+                  std::int64_t num_layers, const MachineRates& rates) {
+  double layer_s = 0;
+  for (const Sublayer sublayer : timed_sublayers) {
+    if (sublayer != Sublayer::lm_head)
+      layer_s += sublayer_load(model, sublayer, batch.shape).seconds(rates);
+  }
+  return static_cast<double>(num_layers) * layer_s +
+         lm_head_load(model, batch.logit_rows).seconds(rates);
+}
+
+std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
+                                                  const CalibrationLimits& limits) {
+  Choice choice(config, dtype, limits);
+  for (std::int64_t batch = 1; batch <= 256; batch *= 2) {
+    for (std::int64_t context = 32; context <= 8192; context *= 4)
+      choice.add(decode_batch(batch, context));
+  }
+  for (std::int64_t batch = 3; batch <= 192; batch *= 2) choice.add(decode_batch(batch, 32));
+  for (std::int64_t rows = 8; rows <= 2048; rows *= 4) {
+    choice.add(prefill_batch(1, rows, 0));
+    choice.add(prefill_batch(1, rows, 2048));
+    if (rows == 2048) break;
+    choice.add(prefill_batch(1, 2 * rows, 0));
+    choice.add(prefill_batch(1, rows, 512));
+    choice.add(prefill_batch(1, rows, 8192));
+  }
+  for (std::int64_t rows = 8; rows <= 128; rows *= 4) {
+    choice.add(prefill_batch(4, rows, 0));
+    choice.add(prefill_batch(4, rows, 2048));
+  }
+  return std::move(choice.batches);
+}
+
+std::vector<CalibrationBatch> check_batches(const ModelConfig& config, DType dtype,
+                                            const CalibrationLimits& limits) {
+  Choice choice(config, dtype, limits);
+  for (const std::int64_t batch : {1, 5, 11, 23, 44, 90}) {
+    for (const std::int64_t context : {70, 300, 1100, 4600})
+      choice.add(decode_batch(batch, context));
+  }
+  for (const std::int64_t rows : {13, 45, 180, 700}) {
+    for (const std::int64_t prior : {0, 250, 1200, 4600}) choice.add(prefill_batch(1, rows, prior));
+  }
+  choice.add(prefill_batch(2, 20, 1000));
+  choice.add(prefill_batch(3, 70, 0));
+  return std::move(choice.batches);
+}
+
+struct BatchMeter::Loaded {
+  Runtime& runtime;
+  Model model;
+  LoadedModel weights;
+  KvCache kv;
+  KvCache small_kv;  ///< of one short sequence
+  BenchRunner runner;
+  BenchRunner fused, apart;  ///< for the task overhead
+  MachineProbes probes;
+  std::optional<MachineRates> before;
+  std::map<std::string, std::int64_t> iterations;  ///< by batch
+
+  static std::int64_t pages_of(const std::vector<CalibrationBatch>& batches) {
+    std::int64_t pages = 1;
+    for (const CalibrationBatch& batch : batches) {
+      const std::int64_t each = KvCache::pages_for(batch.shape.context + most_iterations);
+      pages = std::max(pages, batch.shape.batch * each);
+    }
+    return pages;
+  }
+  static std::int64_t slots_of(const std::vector<CalibrationBatch>& batches) {
+    std::int64_t slots = 1;
+    for (const CalibrationBatch& batch : batches) slots = std::max(slots, batch.shape.batch);
+    return slots;
+  }
+  static Model random_model(const ModelConfig& config, DType dtype) {
+    Model model;
+    model.config = with_layers(config, calibration_layers(config, dtype));
+    model.weights = random_weights(model.config, dtype, 0);
+    return model;
+  }
+
+  Loaded(const ModelConfig& config, DType dtype, Runtime& the_runtime,
+         const std::vector<CalibrationBatch>& batches)
+      : runtime(the_runtime),
+        model(random_model(config, dtype)),
+        weights(model, dtype, the_runtime.setup_pool(),
+                [](std::uint64_t, std::uint64_t) {
+                  if (interrupt_flag()) throw Interrupted();
+                }),
+        kv(weights.shape(), model.config.num_layers, pages_of(batches)),
+        small_kv(weights.shape(), model.config.num_layers,
+                 KvCache::pages_for(overhead_test.depth + overhead_test.tokens)),
+        runner(weights, kv, the_runtime, {.num_slots = slots_of(batches)}),
+        fused(weights, small_kv, the_runtime, {.num_slots = 1, .fusion = Fusion::stages}),
+        apart(weights, small_kv, the_runtime, {.num_slots = 1, .fusion = Fusion::sublayers}),
+        probes(the_runtime, dtype, weights.weight_bytes()) {}
+
+  static constexpr BenchTest overhead_test = {
+      .phase = Phase::decode, .tokens = most_iterations, .batch = 1, .depth = 16};
+
+  /// The first time, also the warm-up.
+  std::int64_t iterations_of(const CalibrationBatch& batch) {
+    const auto [entry, added] = iterations.emplace(describe(batch), 1);
+    if (!added) return entry->second;
+    const bool decode = batch.shape.phase == Phase::decode;
+    const std::int64_t first = decode ? decode_iterations(1, batch.shape.context) : 1;
+    const BenchSlice slice = runner.run_whole(test_of(batch, first), 1);
+    const double each_s = slice.seconds / static_cast<double>(first);
+    const auto wanted = static_cast<std::int64_t>(measurement_s / each_s) + 1;
+    entry->second =
+        decode ? decode_iterations(wanted, batch.shape.context) : std::min(wanted, most_iterations);
+    return entry->second;
+  }
+
+  BenchSlice run(const CalibrationBatch& batch) {
+    const std::int64_t count = iterations_of(batch);
+    return batch.shape.phase == Phase::decode ? runner.run_whole(test_of(batch, count), 1)
+                                              : runner.run_whole(test_of(batch, 1), count);
+  }
+};
+
+BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
+                       const std::vector<CalibrationBatch>& batches) {
+  const std::int64_t num_layers = calibration_layers(config, dtype);
+  const ModelConfig few = with_layers(config, num_layers);
+  const std::uint64_t weights = packed_weight_bytes(few, dtype);
+  const std::uint64_t table =
+      static_cast<std::uint64_t>(config.vocab_size * config.embed_size) * size_bytes(dtype);
+  const std::uint64_t kv =
+      KvCache::size_bytes(decoder_shape(few, dtype), num_layers, Loaded::pages_of(batches));
+  const std::uint64_t rest =
+      activation_bytes(few, dtype, prefill_chunk_tokens, Loaded::slots_of(batches)) +
+      ReadProbe::buffer_bytes(weights);
+  const std::uint64_t available = available_memory_bytes();
+  if (weights + table + kv + rest > available) {
+    throw Error("not enough memory to calibrate: {} needed, {} available",
+                format_bytes(weights + table + kv + rest), format_bytes(available));
+  }
+  loaded_ = std::make_unique<Loaded>(config, dtype, runtime, batches);
+}
+
+BatchMeter::~BatchMeter() = default;
+
+CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
+  loaded_->iterations_of(batch);
+  const MachineRates before = loaded_->before ? *loaded_->before : loaded_->probes.measure();
+  const BenchSlice slice = loaded_->run(batch);
+  const MachineRates after = loaded_->probes.measure();
+  loaded_->before = after;
+  CalibrationSample sample;
+  sample.rates = mean_rates(before, after);
+  for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
+    const KernelTotals::Entry& entry = slice.kernels.of(batch.shape.phase, timed_sublayers[i]);
+    if (entry.count > 0) sample.seconds[i] = entry.seconds / static_cast<double>(entry.count);
+  }
+  return sample;
+}
+
+double BatchMeter::measure_task_overhead_us() {
+  const auto outside_s = [&](BenchRunner& runner) {
+    const BenchSlice slice = runner.run_whole(Loaded::overhead_test, 1);
+    return (slice.seconds - slice.busy_s) / static_cast<double>(Loaded::overhead_test.tokens);
+  };
+  // A layer is one task, or five: attention stays fused.
+  const auto added = static_cast<double>(4 * loaded_->model.config.num_layers);
+  constexpr double least_us = 0.1;
+  const double difference_s = outside_s(loaded_->apart) - outside_s(loaded_->fused);
+  loaded_->before.reset();
+  return std::max(least_us, 1e6 * difference_s / added);
+}
+
+void calibrate(Calibration& calibration, BatchMeter& meter,
+               const std::vector<CalibrationBatch>& batches,
+               const std::function<double(const CalibrationBatch&)>& cost_s,
+               const CalibrationProgress& progress, const std::function<void()>& save) {
+  double done_s = 0;
+  double total_s = 0;
+  for (const CalibrationBatch& batch : batches)
+    total_s += cost_s(batch) * static_cast<double>(calibration.repetitions);
+  Clock::time_point saved = Clock::now();
+  const auto step = [&](const std::string& what) {
+    if (interrupt_flag()) throw Interrupted();
+    if (progress) progress(done_s, total_s, what);
+    if (std::chrono::duration<double>(Clock::now() - saved).count() < save_every_s) return;
+    save();
+    saved = Clock::now();
+  };
+  try {
+    for (std::size_t repetition = 0; repetition < static_cast<std::size_t>(calibration.repetitions);
+         ++repetition) {
+      for (const CalibrationBatch& batch : batches) {
+        step(describe(batch));
+        CalibrationPoint& point = calibration.at(batch);
+        if (point.samples.size() <= repetition) point.samples.push_back(meter.measure(batch));
+        done_s += cost_s(batch);
+      }
+      step("task overhead");
+      if (calibration.task_overhead_us.size() <= repetition)
+        calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
+    }
+  } catch (const Interrupted&) {
+    save();
+    throw;
+  }
+  save();
+}
+
+std::string describe(const CalibrationBatch& batch) {
+  const BatchShape& shape = batch.shape;
+  if (shape.phase == Phase::decode)
+    return fmt::format("decode, batch {}, context {}", shape.batch, shape.context);
+  return fmt::format("prefill, {} x {} rows after {}", shape.batch, shape.rows,
+                     shape.context - shape.rows);
+}
+
+}  // namespace sluice

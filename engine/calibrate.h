@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/bench.h"
+#include "models/model.h"
+#include "perfmodels/calibration.h"
+
+namespace sluice {
+
+/// Which batches a calibration measures, by how much memory and time they may take.
+struct CalibrationLimits {
+  std::uint64_t kv_bytes = std::uint64_t{2} << 30;  ///< of all layers that are loaded
+  double longest_s = 4;                             ///< one repetition of one batch
+  MachineRates rates;                               ///< by which that is foreseen
+};
+
+/// Layers of a model that are enough for each to be read from memory and not from caches.
+std::int64_t calibration_layers(const ModelConfig& config, DType dtype);
+
+/// Seconds that one iteration of a batch takes at best.
+double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
+                  std::int64_t num_layers, const MachineRates& rates);
+
+/// Buckets, evenly in powers of two: decode over batches and contexts, prefill over new rows,
+/// tokens before them, and sequences. Linear sublayers have a bucket more between two.
+std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
+                                                  const CalibrationLimits& limits);
+/// Batches between those buckets.
+std::vector<CalibrationBatch> check_batches(const ModelConfig& config, DType dtype,
+                                            const CalibrationLimits& limits);
+
+/// Measures batches as a run computes them: the same tasks, weights packed as a run's, KV in pages,
+/// with fewer layers.
+class BatchMeter {
+ public:
+  /// Random weights. `batches` are those that may be asked for. Throws Error when memory does not
+  /// suffice.
+  BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
+             const std::vector<CalibrationBatch>& batches);
+  ~BatchMeter();
+  BatchMeter(const BatchMeter&) = delete;
+  BatchMeter& operator=(const BatchMeter&) = delete;
+
+  /// Some tens of milliseconds, or one iteration; then the probes. Throws Interrupted soon after
+  /// Ctrl-C.
+  CalibrationSample measure(const CalibrationBatch& batch);
+  /// Microseconds that a task costs beside its kernel: what --no-fuse adds to an iteration, by the
+  /// tasks that it adds.
+  double measure_task_overhead_us();
+
+ private:
+  struct Loaded;
+  std::unique_ptr<Loaded> loaded_;
+};
+
+/// Called before each measurement with the work done so far, in all, and what comes.
+using CalibrationProgress =
+    std::function<void(double done_s, double total_s, const std::string& what)>;
+
+/// Adds what is missing: every batch once, then every batch again, and so on, so that a machine
+/// that drifts does so for all of them. `save` is called now and then, and when Ctrl-C ends it,
+/// before Interrupted is thrown.
+void calibrate(Calibration& calibration, BatchMeter& meter,
+               const std::vector<CalibrationBatch>& batches,
+               const std::function<double(const CalibrationBatch&)>& cost_s,
+               const CalibrationProgress& progress, const std::function<void()>& save);
+
+std::string describe(const CalibrationBatch& batch);
+
+}  // namespace sluice

@@ -1,0 +1,326 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/memory.h"
+#include "engine/calibrate.h"
+#include "engine/calibration_store.h"
+#include "engine/command_line.h"
+#include "engine/compute_options.h"
+#include "engine/interrupt.h"
+#include "engine/output_options.h"
+#include "engine/progress.h"
+#include "perfmodels/measured_model.h"
+#include "schedulers/loader.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+namespace po = boost::program_options;
+
+void declare_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("model", po::value<std::string>()->default_value("tiny"),
+       "Hugging Face folder; tiny: the embedded model; or the name of a shape. Only the sizes of "
+       "its "
+       "layers matter")  //
+      ("dtype", po::value<std::string>(),
+       "f32, bf16 or f16; without it, what suits the processor")                           //
+      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+      ("domains", po::value<int>()->default_value(1),
+       "cut the threads into so many compute domains")                                   //
+      ("repeat", po::value<int>()->default_value(3), "repetitions of each measurement")  //
+      ("force", po::bool_switch(), "measure again what was measured before")             //
+      ("check", po::bool_switch(),
+       "measure batches between the calibrated ones and compare them with what is predicted");
+  declare_format(line);
+}
+
+struct Settings {
+  std::string model;
+  ModelConfig config;
+  DType dtype = DType::bf16;
+  std::vector<std::vector<int>> domains;
+  CalibrationSetup setup;
+  int repeat = 3;
+  OutputFormat format = OutputFormat::table;
+
+  ModelDimensions dimensions() const { return model_dimensions(config, dtype); }
+};
+
+Settings read_settings(const CommandLine& line) {
+  if (line.get<bool>("check") && line.get<bool>("force"))
+    throw UsageError("--check measures nothing that is kept; leave out --force");
+  Settings settings;
+  settings.model = line.get<std::string>("model");
+  settings.repeat = in_range(line, "repeat", 1, 100);
+  settings.format = read_format(line);
+  const std::optional<DType> dtype = read_dtype(line);
+  const std::optional<int> threads = read_threads(line);
+  const int num_domains = in_range(line, "domains", 1, 64);
+  settings.config = find_model_config(settings.model);
+  settings.dtype = choose_dtype(dtype);
+  decoder_shape(settings.config, settings.dtype);  // throws for shapes that cannot run
+  settings.domains = cut_into_domains(choose_cores(threads), num_domains);
+  int num_threads = 0;
+  for (const auto& cores : settings.domains) num_threads += static_cast<int>(cores.size());
+  settings.setup = calibration_setup(settings.dtype, num_threads, num_domains);
+  return settings;
+}
+
+/// The machine as a run uses it, and its rates.
+struct Machine {
+  LoadedPolicy policy{"cpu-only", {}};
+  Runtime runtime;
+  MachineRates rates;
+
+  explicit Machine(const Settings& settings)
+      : runtime({.domains = settings.domains, .scheduler = policy.scheduler()}),
+        rates(MachineProbes(runtime, settings.dtype,
+                            packed_weight_bytes(settings.config, settings.dtype))
+                  .measure()) {}
+};
+
+std::string file_of(const Settings& settings) {
+  return calibration_path(settings.setup, settings.dimensions()).string();
+}
+
+Calibration started(const Settings& settings, bool force) {
+  if (!force) {
+    if (auto found = read_calibration(settings.setup, settings.dimensions())) {
+      found->repetitions = std::max<std::int64_t>(found->repetitions, settings.repeat);
+      return *found;
+    }
+  }
+  Calibration calibration;
+  calibration.setup = settings.setup;
+  calibration.model = settings.dimensions();
+  calibration.ddr_bytes = total_memory_bytes();
+  calibration.repetitions = settings.repeat;
+  return calibration;
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  return whole < 60 ? fmt::format("{} s", whole)
+                    : fmt::format("{} min {:02} s", whole / 60, whole % 60);
+}
+
+/// Seconds of a measurement beside the batch itself: two probes.
+constexpr double probe_s = 0.08;
+
+std::string time_text(double seconds) {
+  if (seconds <= 0) return "-";
+  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
+                        : fmt::format("{:.2f} ms", seconds * 1e3);
+}
+
+/// Predictions at the calibrated buckets of linear sublayers, and of decode's attention.
+std::string describe(const Settings& settings, const MeasuredModel& costs) {
+  TableRows rows = {
+      {"rows", "qkv", "out_proj", "fc1", "fc2", "lm_head", "attention, context 2048"}};
+  for (const std::int64_t count : {1, 8, 64, 512}) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(fmt::format("{}", count));
+    const BatchShape shape = BatchShape::decode(count, 2048);
+    for (const Sublayer sublayer :
+         {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2})
+      row.push_back(time_text(costs.compute_s(Device::cpu, sublayer, shape)));
+    row.push_back(time_text(costs.lm_head_s(Device::cpu, count)));
+    row.push_back(time_text(costs.compute_s(Device::cpu, Sublayer::attention, shape)));
+  }
+  const auto table = settings.format == OutputFormat::markdown ? format_markdown : format_table;
+  return table(rows) +
+         fmt::format(
+             "\none layer in {}, {} threads, at {:.1f} GB/s and {:.3f} TFLOP/s (medians); "
+             "task overhead {:.1f} us\n",
+             settings.setup.dtype, settings.setup.threads,
+             costs.rates().read_bandwidth_bytes_per_s * 1e-9, costs.rates().gemm_flop_per_s * 1e-12,
+             costs.task_overhead_s(Device::cpu) * 1e6);
+}
+
+int run_measurements(const Settings& settings, bool force) {
+  Calibration calibration = started(settings, force);
+  if (calibration.complete()) {
+    fmt::print(stderr, "sluice: {} is calibrated already; --force measures again\n",
+               settings.model);
+    std::cout << describe(settings, MeasuredModel(calibration, settings.dimensions()))
+              << file_of(settings) << "\n";
+    return 0;
+  }
+  if (!calibration.points.empty())
+    fmt::print(stderr, "sluice: going on with {}\n", file_of(settings));
+  write_calibration(calibration);  // while nothing is lost yet
+  const Clock::time_point start = Clock::now();
+  Machine machine(settings);
+  const CalibrationLimits limits = {.rates = machine.rates};
+  const std::vector<CalibrationBatch> batches =
+      calibration_batches(settings.config, settings.dtype, limits);
+  ProgressBar bar("calibrating");
+  bar.update(0, 1, "loading");
+  BatchMeter meter(settings.config, settings.dtype, machine.runtime, batches);
+  const ModelDimensions model = settings.dimensions();
+  const std::int64_t num_layers = calibration_layers(settings.config, settings.dtype);
+  calibrate(
+      calibration, meter, batches,
+      [&](const CalibrationBatch& batch) {
+        return probe_s + foreseen_s(batch, model, num_layers, machine.rates);
+      },
+      [&](double done_s, double total_s, const std::string& what) {
+        const double spent_s = std::chrono::duration<double>(Clock::now() - start).count();
+        const double left_s = done_s > 0 ? spent_s * (total_s - done_s) / done_s : total_s;
+        bar.update(done_s, total_s, fmt::format("{} left, {}", duration_text(left_s), what));
+      },
+      [&] { write_calibration(calibration); });
+  bar.clear();
+  const double spent_s = std::chrono::duration<double>(Clock::now() - start).count();
+  std::cout << describe(settings, MeasuredModel(calibration, model));
+  std::cout << fmt::format("{} batches, {} repetitions, {}: {}\n", batches.size(),
+                           calibration.repetitions, duration_text(spent_s), file_of(settings));
+  return 0;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// One sublayer of one batch: medians over the repetitions.
+struct Compared {
+  CalibrationBatch batch;
+  Sublayer sublayer = Sublayer::qkv;
+  double measured_s = 0;
+  double predicted_s = 0;  ///< at the calibration's rates
+  double at_rates_s = 0;   ///< at the rates probed beside the measurement
+  double error = 0;        ///< predicted over measured, less 1; median
+  double error_at_rates = 0;
+};
+
+double predicted_s(const CostModel& costs, const CalibrationBatch& batch, Sublayer sublayer) {
+  return sublayer == Sublayer::lm_head ? costs.lm_head_s(Device::cpu, batch.logit_rows)
+                                       : costs.compute_s(Device::cpu, sublayer, batch.shape);
+}
+
+Compared compare(const MeasuredModel& costs, const CalibrationBatch& batch, Sublayer sublayer,
+                 const std::vector<CalibrationSample>& samples) {
+  Compared compared = {.batch = batch, .sublayer = sublayer};
+  compared.predicted_s = predicted_s(costs, batch, sublayer);
+  std::vector<double> measured;
+  std::vector<double> at_rates;
+  std::vector<double> errors;
+  std::vector<double> errors_at_rates;
+  for (const CalibrationSample& sample : samples) {
+    const double seconds = sample.seconds[timed_index(sublayer)];
+    measured.push_back(seconds);
+    at_rates.push_back(predicted_s(costs.at_rates(sample.rates), batch, sublayer));
+    errors.push_back(compared.predicted_s / seconds - 1);
+    errors_at_rates.push_back(at_rates.back() / seconds - 1);
+  }
+  compared.measured_s = median(measured);
+  compared.at_rates_s = median(at_rates);
+  compared.error = median(errors);
+  compared.error_at_rates = median(errors_at_rates);
+  return compared;
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+/// Median and worst of the absolute errors of a sublayer, and how many are within 10%.
+void add_summary(TableRows& rows, const std::vector<Compared>& all, Sublayer sublayer,
+                 double Compared::*error, const char* what) {
+  std::vector<double> errors;
+  const Compared* worst = nullptr;
+  for (const Compared& each : all) {
+    if (each.sublayer != sublayer) continue;
+    errors.push_back(std::abs(each.*error));
+    if (worst == nullptr || std::abs(each.*error) > std::abs(worst->*error)) worst = &each;
+  }
+  if (worst == nullptr) return;
+  const auto within =
+      std::count_if(errors.begin(), errors.end(), [](double e) { return e <= 0.1; });
+  rows.push_back({std::string(to_string(sublayer)), what, percent(median(errors)),
+                  percent(worst->*error), fmt::format("{} of {}", within, errors.size()),
+                  describe(worst->batch)});
+}
+
+std::string format_check(const Settings& settings, const std::vector<Compared>& all) {
+  if (settings.format == OutputFormat::table || settings.format == OutputFormat::markdown) {
+    TableRows rows = {{"sublayer", "rates", "median error", "worst", "within 10 %", "worst at"}};
+    for (const Sublayer sublayer : timed_sublayers) {
+      add_summary(rows, all, sublayer, &Compared::error, "calibrated");
+      add_summary(rows, all, sublayer, &Compared::error_at_rates, "probed beside");
+    }
+    return settings.format == OutputFormat::table ? format_table(rows) : format_markdown(rows);
+  }
+  Json objects = Json::array();
+  for (const Compared& each : all) {
+    const BatchShape& shape = each.batch.shape;
+    objects.push_back({{"phase", to_string(shape.phase)},
+                       {"batch", shape.batch},
+                       {"rows", shape.rows},
+                       {"context", shape.context},
+                       {"sublayer", to_string(each.sublayer)},
+                       {"measured_s", each.measured_s},
+                       {"predicted_s", each.predicted_s},
+                       {"predicted_at_rates_s", each.at_rates_s},
+                       {"error", each.error},
+                       {"error_at_rates", each.error_at_rates}});
+  }
+  return settings.format == OutputFormat::json ? objects.dump(2) + "\n"
+                                               : format_objects_csv(objects);
+}
+
+int run_check(const Settings& settings) {
+  const std::optional<Calibration> calibration =
+      read_calibration(settings.setup, settings.dimensions());
+  if (!calibration || !calibration->complete())
+    throw Error("{} is not calibrated; run sluice calibrate --model {} first", settings.model,
+                settings.model);
+  const MeasuredModel costs(*calibration, settings.dimensions());
+  Machine machine(settings);
+  std::vector<CalibrationBatch> batches =
+      check_batches(settings.config, settings.dtype, {.rates = machine.rates});
+  std::erase_if(batches, [&](const auto& batch) { return calibration->find(batch) != nullptr; });
+  if (batches.empty())
+    throw Error("{} is too small to check: no batch lies between", settings.model);
+  ProgressBar bar("checking");
+  BatchMeter meter(settings.config, settings.dtype, machine.runtime, batches);
+  Calibration measured;
+  measured.repetitions = settings.repeat;
+  calibrate(
+      measured, meter, batches, [](const CalibrationBatch&) { return 1.0; },
+      [&](double done, double total, const std::string& what) { bar.update(done, total, what); },
+      [] {});
+  bar.clear();
+  std::vector<Compared> all;
+  for (const CalibrationPoint& point : measured.points) {
+    for (const Sublayer sublayer : timed_sublayers) {
+      if (point.samples.front().seconds[timed_index(sublayer)] > 0)
+        all.push_back(compare(costs, point.batch, sublayer, point.samples));
+    }
+  }
+  std::cout << format_check(settings, all);
+  return 0;
+}
+
+}  // namespace
+
+int run_calibrate(const CommandLine::Arguments& arguments) {
+  CommandLine line(
+      "sluice calibrate --model DIR|SHAPE [options]",
+      "Measures how long each sublayer of a model takes here, over tokens and context. "
+      "What it finds is kept for plan, generate and bench; interrupted, it goes on "
+      "where it was.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  return line.get<bool>("check") ? run_check(settings)
+                                 : run_measurements(settings, line.get<bool>("force"));
+}
+
+}  // namespace sluice

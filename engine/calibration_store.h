@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "perfmodels/calibration.h"
+
+namespace sluice {
+
+/// What a calibration on this machine with these threads holds for.
+CalibrationSetup calibration_setup(DType dtype, int threads, int domains);
+
+/// Where it is kept: the user's data folder, then a folder a machine, then a file a model's layer
+/// shape, GEMM type and number of threads.
+std::filesystem::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& model);
+
+/// What is stored there, finished or not; nothing when there is no file. Throws Error when it
+/// cannot be read, and when it is of another machine or model than its name says.
+std::optional<Calibration> read_calibration(const CalibrationSetup& setup,
+                                            const ModelDimensions& model);
+
+/// Writes it there as a whole: to a temporary beside it, then renamed. Throws Error.
+void write_calibration(const Calibration& calibration);
+
+/// All files of this machine, sorted.
+std::vector<std::filesystem::path> stored_calibrations(const CalibrationSetup& setup);
+
+}  // namespace sluice

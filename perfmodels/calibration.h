@@ -1,0 +1,93 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "perfmodels/cost_model.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// What is timed on its own: LIA's sublayers, 2 and 3 as the one stage that they run as, and the LM
+/// head.
+inline constexpr std::array<Sublayer, 6> timed_sublayers = {Sublayer::qkv,      Sublayer::attention,
+                                                            Sublayer::out_proj, Sublayer::fc1,
+                                                            Sublayer::fc2,      Sublayer::lm_head};
+/// A sublayer's place among them. Throws Error for one that is not timed.
+std::size_t timed_index(Sublayer sublayer);
+/// Seconds of each, of one layer; 0: not measured.
+using TimedSeconds = std::array<double, timed_sublayers.size()>;
+
+/// What a batch of a calibration costs beside its shape.
+struct CalibrationBatch {
+  BatchShape shape;
+  std::int64_t logit_rows = 0;
+
+  bool operator==(const CalibrationBatch&) const = default;
+};
+
+/// One repetition: seconds, and what the machine's memory and arithmetic gave right before and
+/// after.
+struct CalibrationSample {
+  MachineRates rates;
+  TimedSeconds seconds{};
+};
+
+struct CalibrationPoint {
+  CalibrationBatch batch;
+  std::vector<CalibrationSample> samples;
+};
+
+/// Seconds of a transfer between two tiers over its size.
+struct CalibrationLink {
+  struct Point {
+    double bytes = 0;
+    double seconds = 0;
+  };
+  Tier from = Tier::ddr;
+  Tier to = Tier::cxl;
+  std::vector<Point> points;  ///< bytes ascending
+};
+
+/// What a calibration holds for, beside the model's shape: the same kernels on the same processors.
+struct CalibrationSetup {
+  std::string cpu;
+  std::int64_t cores = 0;
+  std::int64_t threads = 0;
+  std::int64_t domains = 1;
+  std::string isa;    ///< of oneDNN
+  std::string dtype;  ///< of GEMM operands and KV
+
+  bool operator==(const CalibrationSetup&) const = default;
+};
+
+/// What `sluice calibrate` measures, as its file holds it (docs/calibrate.md): all repetitions as
+/// they were seen, so that what is made of them can change without measuring again.
+struct Calibration {
+  CalibrationSetup setup;
+  ModelDimensions model;  ///< num_layers says nothing here: costs are a layer's
+  std::uint64_t ddr_bytes = 0;
+  std::int64_t repetitions = 0;          ///< that each point is to have
+  std::vector<double> task_overhead_us;  ///< one a repetition
+  std::vector<CalibrationLink> links;
+  std::vector<CalibrationPoint> points;
+
+  /// Every point has its repetitions, and the overhead too.
+  bool complete() const;
+  /// Null when it was never measured.
+  const CalibrationPoint* find(const CalibrationBatch& batch) const;
+  CalibrationPoint& at(const CalibrationBatch& batch);  ///< added when missing
+};
+
+/// The same layers: everything that a layer's time depends on. Their number may differ.
+bool same_layers(const ModelDimensions& a, const ModelDimensions& b);
+
+std::string format_calibration(const Calibration& calibration);
+/// Throws Error in one line: no JSON, a wrong or unknown field with its path, what was found and
+/// what was expected. `where` names the file in messages.
+Calibration parse_calibration(std::string_view json_text, std::string_view where);
+
+}  // namespace sluice

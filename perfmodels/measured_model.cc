@@ -1,0 +1,262 @@
+#include "perfmodels/measured_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr double micro = 1e-6;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double straight(double x, double x0, double y0, double x1, double y1) {
+  return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+}
+
+/// Values at the buckets of a map around x: straight between two, the nearest one outside.
+template <typename Map, typename Value>
+double between(const Map& buckets, double x, const Value& value) {
+  const auto above = std::find_if(buckets.begin(), buckets.end(), [&](const auto& bucket) {
+    return static_cast<double>(bucket.first) >= x;
+  });
+  if (above == buckets.begin()) return value(*above);
+  const auto& below = *std::prev(above);
+  if (above == buckets.end()) return value(below);
+  return straight(x, static_cast<double>(below.first), value(below),
+                  static_cast<double>(above->first), value(*above));
+}
+
+double prior_tokens(const BatchShape& shape) {
+  return static_cast<double>(std::max<std::int64_t>(0, shape.context - shape.rows));
+}
+
+SublayerLoad load_of(const ModelDimensions& model, Sublayer sublayer,
+                     const CalibrationBatch& batch) {
+  return sublayer == Sublayer::lm_head ? lm_head_load(model, batch.logit_rows)
+                                       : sublayer_load(model, sublayer, batch.shape);
+}
+
+}  // namespace
+
+void SecondsCurve::add(double x, double seconds) {
+  if (!(x > 0) || !(seconds > 0) || (!x_.empty() && x <= x_.back()))
+    throw Error("a measured curve has {} s at {}, expected values above 0 in ascending order",
+                seconds, x);
+  x_.push_back(x);
+  seconds_.push_back(seconds);
+}
+
+double SecondsCurve::at(double x) const {
+  if (!(x > x_.front())) return seconds_.front();
+  if (x >= x_.back()) return seconds_.back() * x / x_.back();
+  const auto i = static_cast<std::size_t>(std::upper_bound(x_.begin(), x_.end(), x) - x_.begin());
+  return straight(x, x_[i - 1], seconds_[i - 1], x_[i], seconds_[i]);
+}
+
+/// From a calibration's samples to curves.
+struct MeasuredModel::Reduction {
+  const Calibration& calibration;
+  MeasuredModel& into;
+
+  void run() {
+    find_reference();
+    for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
+      if (timed_sublayers[i] != Sublayer::attention) fill_linear(i);
+    }
+    fill_decode();
+    fill_prefill();
+    for (const CalibrationLink& link : calibration.links) {
+      SecondsCurve curve;
+      for (const CalibrationLink::Point& point : link.points) curve.add(point.bytes, point.seconds);
+      into.links_.push_back({{link.from, link.to}, std::move(curve)});
+    }
+    if (calibration.task_overhead_us.empty()) throw Error("the task overhead was not measured");
+    into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
+  }
+
+  void find_reference() const {
+    std::vector<double> bandwidth;
+    std::vector<double> gemm;
+    for (const CalibrationPoint& point : calibration.points) {
+      for (const CalibrationSample& sample : point.samples) {
+        bandwidth.push_back(sample.rates.read_bandwidth_bytes_per_s);
+        gemm.push_back(sample.rates.gemm_flop_per_s);
+      }
+    }
+    if (bandwidth.empty()) throw Error("the calibration has no measurement");
+    into.reference_ = {.read_bandwidth_bytes_per_s = median(bandwidth),
+                       .gemm_flop_per_s = median(gemm)};
+  }
+
+  /// Seconds at the reference rates, of every sample that has them.
+  void collect(const CalibrationPoint& point, std::size_t i, std::vector<double>& seconds) const {
+    const SublayerLoad load = load_of(into.model_, timed_sublayers[i], point.batch);
+    for (const CalibrationSample& sample : point.samples) {
+      if (sample.seconds[i] > 0)
+        seconds.push_back(sample.seconds[i] * load.seconds(into.reference_) /
+                          load.seconds(sample.rates));
+    }
+  }
+
+  double attention_s(const CalibrationPoint& point) const {
+    std::vector<double> seconds;
+    collect(point, timed_index(Sublayer::attention), seconds);
+    if (seconds.empty()) throw Error("a point has no attention");
+    return median(seconds);
+  }
+
+  void fill_linear(std::size_t i) const {
+    const bool head = timed_sublayers[i] == Sublayer::lm_head;
+    std::map<std::int64_t, std::vector<double>> by_rows;
+    for (const CalibrationPoint& point : calibration.points) {
+      const std::int64_t rows = head ? point.batch.logit_rows : point.batch.shape.total_rows();
+      if (rows > 0) collect(point, i, by_rows[rows]);
+    }
+    for (auto& [rows, seconds] : by_rows) {
+      if (!seconds.empty())
+        into.linear_[i].add(static_cast<double>(rows), median(std::move(seconds)));
+    }
+    if (into.linear_[i].empty()) throw Error("{} was not measured", to_string(timed_sublayers[i]));
+  }
+
+  std::vector<const CalibrationPoint*> points_of(Phase phase) const {
+    std::vector<const CalibrationPoint*> points;
+    for (const CalibrationPoint& point : calibration.points) {
+      if (point.batch.shape.phase == phase && !point.samples.empty()) points.push_back(&point);
+    }
+    std::sort(points.begin(), points.end(), [](const auto* a, const auto* b) {
+      return a->batch.shape.context < b->batch.shape.context;
+    });
+    if (points.empty()) throw Error("{} was not measured", to_string(phase));
+    return points;
+  }
+
+  void fill_decode() const {
+    for (const CalibrationPoint* point : points_of(Phase::decode)) {
+      const BatchShape& shape = point->batch.shape;
+      into.decode_[shape.batch].add(static_cast<double>(shape.context), attention_s(*point));
+    }
+  }
+
+  /// A sequence with one new row is a decoding one.
+  void fill_prefill() const {
+    for (const CalibrationPoint* point : points_of(Phase::prefill)) {
+      const BatchShape& shape = point->batch.shape;
+      const auto rows = static_cast<double>(shape.total_rows());
+      into.prefill_[shape.batch][shape.rows].add(prior_tokens(shape) + 1,
+                                                 attention_s(*point) / rows);
+    }
+    for (const CalibrationPoint* point : points_of(Phase::decode)) {
+      const BatchShape& shape = point->batch.shape;
+      const auto found = into.prefill_.find(shape.batch);
+      if (found == into.prefill_.end()) continue;
+      found->second[1].add(static_cast<double>(shape.context),
+                           attention_s(*point) / static_cast<double>(shape.batch));
+    }
+  }
+};
+
+MeasuredModel::MeasuredModel(const Calibration& calibration, const ModelDimensions& model)
+    : model_(model), ddr_bytes_(calibration.ddr_bytes) {
+  if (!same_layers(calibration.model, model))
+    throw Error("the calibration is of a model with other layers");
+  Reduction{calibration, *this}.run();
+}
+
+MeasuredModel MeasuredModel::at_rates(const MachineRates& rates) const {
+  MeasuredModel other = *this;
+  other.now_ = rates;
+  return other;
+}
+
+double MeasuredModel::scale(const SublayerLoad& load) const {
+  return now_ ? load.seconds(*now_) / load.seconds(reference_) : 1;
+}
+
+double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                                Tier /*operand*/) const {
+  if (device != Device::cpu) throw Error("the calibration has no GPU, expected work for the CPU");
+  switch (sublayer) {
+    case Sublayer::qkv:
+    case Sublayer::out_proj:
+    case Sublayer::fc1:
+    case Sublayer::fc2:
+      return scale(sublayer_load(model_, sublayer, shape)) *
+             linear_s(sublayer, static_cast<double>(shape.total_rows()));
+    case Sublayer::attention:
+      return scale(sublayer_load(model_, sublayer, shape)) * (shape.phase == Phase::decode
+                                                                  ? decode_attention_s(shape)
+                                                                  : prefill_attention_s(shape));
+    case Sublayer::qk:
+    case Sublayer::sv:
+      return compute_s(device, Sublayer::attention, shape) / 2;
+    default:
+      throw Error("sublayer {} has no cost of its own, expected one of a layer's",
+                  to_string(sublayer));
+  }
+}
+
+double MeasuredModel::linear_s(Sublayer sublayer, double rows) const {
+  return linear_[timed_index(sublayer)].at(rows);
+}
+
+double MeasuredModel::lm_head_s(Device /*device*/, std::int64_t logit_rows) const {
+  if (logit_rows <= 0) return 0;
+  return scale(lm_head_load(model_, logit_rows)) *
+         linear_s(Sublayer::lm_head, static_cast<double>(logit_rows));
+}
+
+double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
+  auto context = static_cast<double>(shape.context);
+  if (model_.sliding_window_tokens > 0)
+    context = std::min(context, static_cast<double>(model_.sliding_window_tokens));
+  const auto batch = static_cast<double>(shape.batch);
+  const auto most = static_cast<double>(decode_.rbegin()->first);
+  const double seconds =
+      between(decode_, batch, [&](const auto& bucket) { return bucket.second.at(context); });
+  return seconds * std::max(1.0, batch / most);
+}
+
+double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
+  const auto rows = static_cast<double>(shape.rows);
+  const double prior = prior_tokens(shape);
+  const double row_s = between(prefill_, static_cast<double>(shape.batch), [&](const auto& bucket) {
+    return prefill_row_s(bucket.second, rows, prior);
+  });
+  return row_s * rows * static_cast<double>(shape.batch);
+}
+
+double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double prior) const {
+  const auto keys = [&](double new_rows, double before) {
+    return mean_visible_keys(new_rows, before, model_.sliding_window_tokens);
+  };
+  const auto most = static_cast<double>(by_rows.rbegin()->first);
+  const double seconds = between(by_rows, rows, [&](const auto& bucket) {
+    const auto new_rows = static_cast<double>(bucket.first);
+    const double last = bucket.second.last_x() - 1;
+    if (prior <= last) return bucket.second.at(prior + 1);
+    return bucket.second.at(last + 1) * keys(new_rows, prior) / keys(new_rows, last);
+  });
+  return rows <= most ? seconds : seconds * keys(rows, prior) / keys(most, prior);
+}
+
+double MeasuredModel::transfer_s(Tier from, Tier to, double bytes) const {
+  if (from == to || bytes <= 0) return 0;
+  for (const auto& [ends, curve] : links_) {
+    if (ends == std::array{from, to}) return curve.at(bytes);
+  }
+  throw Error("the calibration has no link from {} to {}", to_string(from), to_string(to));
+}
+
+double MeasuredModel::task_overhead_s(Device /*device*/) const { return task_overhead_s_; }
+
+}  // namespace sluice

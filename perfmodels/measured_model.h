@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "perfmodels/calibration.h"
+#include "perfmodels/cost_model.h"
+#include "perfmodels/roofline.h"
+
+namespace sluice {
+
+/// Seconds over one thing, at points that were measured. Between two points the straight line (NEO
+/// section 3.2: measured offline at buckets, interpolated linearly); below the first one its value;
+/// beyond the last one in proportion.
+class SecondsCurve {
+ public:
+  /// `x` ascending; both above 0. Throws Error otherwise.
+  void add(double x, double seconds);
+  bool empty() const { return x_.empty(); }
+  double last_x() const { return x_.back(); }
+  /// At least one point.
+  double at(double x) const;
+
+ private:
+  std::vector<double> x_;
+  std::vector<double> seconds_;
+};
+
+/// What `sluice calibrate` has measured of the CPU, as a cost model. A point's time is the median
+/// of its repetitions, each first carried over to the machine's median rates: machines that others
+/// use too change theirs within seconds (docs/calibrate.md). It is carried over by the change of
+/// max(bytes / bandwidth, FLOP / rate).
+///   1, 4, 5, 6, LM head   a curve over rows
+///   attention, decode     over context at each batch; straight between batches, in proportion
+///                         beyond the largest one
+///   attention, prefill    seconds a row and sequence: over the tokens before at each number of
+///                         new rows, at each batch. Straight between; beyond the last, in
+///                         proportion to the keys that a row sees
+/// 2 and 3 are half of attention each: the fused stage has no seam to measure at.
+class MeasuredModel : public CostModel {
+ public:
+  /// `model` must have the calibration's layers. Throws Error when a sublayer or phase was not
+  /// measured.
+  MeasuredModel(const Calibration& calibration, const ModelDimensions& model);
+
+  /// Median over all samples: what its times are for, unless at_rates() says otherwise.
+  const MachineRates& rates() const { return reference_; }
+  /// The same machine when its memory and arithmetic give other rates.
+  MeasuredModel at_rates(const MachineRates& rates) const;
+
+  const ModelDimensions& model() const override { return model_; }
+  bool has(Device device) const override { return device == Device::cpu; }
+  std::uint64_t capacity_bytes(Tier tier) const override {
+    return tier == Tier::ddr ? ddr_bytes_ : 0;
+  }
+
+  using CostModel::compute_s;
+  /// Throws Error for the GPU, and for a sublayer that is none of a layer's.
+  double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                   Tier operand) const override;
+  double lm_head_s(Device device, std::int64_t logit_rows) const override;
+  /// Throws Error when the link was not measured.
+  double transfer_s(Tier from, Tier to, double bytes) const override;
+  double task_overhead_s(Device device) const override;
+
+ private:
+  using ByBatch = std::map<std::int64_t, SecondsCurve>;
+  struct Reduction;
+
+  double linear_s(Sublayer sublayer, double rows) const;
+  double decode_attention_s(const BatchShape& shape) const;
+  double prefill_attention_s(const BatchShape& shape) const;
+  double prefill_row_s(const ByBatch& by_rows, double rows, double prior) const;
+  double scale(const SublayerLoad& load) const;
+
+  ModelDimensions model_;
+  std::uint64_t ddr_bytes_ = 0;
+  MachineRates reference_;
+  std::optional<MachineRates> now_;
+  std::array<SecondsCurve, timed_sublayers.size()> linear_;  ///< none of attention
+  ByBatch decode_;                                           ///< by batch, over context
+  std::map<std::int64_t, ByBatch> prefill_;  ///< by batch, by rows, over prior tokens + 1
+  std::vector<std::pair<std::array<Tier, 2>, SecondsCurve>> links_;
+  double task_overhead_s_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "perfmodels/cost_model.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// What a sublayer must read from memory and compute; activations stay in caches.
+struct SublayerLoad {
+  double bytes = 0;  ///< weights, or K and V
+  double flops = 0;  ///< of keys that a row sees only
+
+  /// max(bytes / bandwidth, flops / rate): what no implementation can do without.
+  double seconds(const MachineRates& rates) const;
+};
+
+/// Of one of a layer's sublayers, or `attention`, which is 2 and 3.
+SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
+                           const BatchShape& shape);
+SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows);
+
+/// Keys that a new row sees, averaged over a sequence's `rows` behind `prior` cached tokens:
+/// itself and all before it, at most `window` (0: no window).
+double mean_visible_keys(double rows, double prior, std::int64_t window);
+
+}  // namespace sluice

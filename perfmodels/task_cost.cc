@@ -1,0 +1,62 @@
+#include "perfmodels/task_cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <exception>
+
+namespace sluice {
+namespace {
+
+std::int64_t mean(std::int64_t sum, std::int64_t count) { return (sum + count - 1) / count; }
+
+/// Nothing that runs takes less.
+constexpr double shortest_s = 1e-6;
+
+double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device) {
+  if (tag.sublayer == Sublayer::lm_head) return costs.lm_head_s(device, tag.num_logit_rows);
+  const BatchShape shape = batch_shape(tag);
+  if (tag.sublayer == Sublayer::attention)
+    return costs.compute_s(device, Sublayer::attention, shape);
+  double seconds = 0;
+  for (const Sublayer sublayer : layer_sublayers) {
+    if (tag.sublayer <= sublayer && sublayer <= tag.last_sublayer)
+      seconds += costs.compute_s(device, sublayer, shape);
+  }
+  return seconds > 0 ? seconds : costs.task_overhead_s(device);
+}
+
+}  // namespace
+
+BatchShape batch_shape(const TaskTag& tag) {
+  const std::int64_t count = std::max<std::int64_t>(1, tag.num_sequences);
+  return {.phase = tag.phase,
+          .batch = count,
+          .rows = std::max<std::int64_t>(1, mean(tag.num_tokens, count)),
+          .context = std::max<std::int64_t>(1, mean(tag.context_tokens, count))};
+}
+
+double task_seconds(const CostModel& costs, const TaskTag& tag, Device device) noexcept {
+  try {
+    const double seconds = kernel_seconds(costs, tag, device);
+    return std::isfinite(seconds) ? std::max(seconds, shortest_s) : shortest_s;
+  } catch (const std::exception&) {
+    return shortest_s;
+  }
+}
+
+std::uint32_t task_footprint(const TaskTag& tag) noexcept {
+  const auto bucket = [](std::int64_t count) {
+    return static_cast<std::uint32_t>(
+        std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(0, count))));
+  };
+  std::uint32_t footprint = static_cast<std::uint32_t>(tag.device);
+  footprint = footprint << 1 | static_cast<std::uint32_t>(tag.phase);
+  footprint = footprint << 4 | static_cast<std::uint32_t>(tag.sublayer);
+  footprint = footprint << 4 | static_cast<std::uint32_t>(tag.last_sublayer);
+  footprint = footprint << 6 | (bucket(tag.num_tokens) & 63U);
+  footprint = footprint << 6 | (bucket(tag.num_sequences) & 63U);
+  return footprint << 6 | (bucket(tag.context_tokens) & 63U);
+}
+
+}  // namespace sluice
