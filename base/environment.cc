@@ -18,7 +18,8 @@ const Environment& environment() {
     const std::string home = variable("HOME", "/tmp");
     return Environment{
         .log_level = variable("SLUICE_LOG", "warn"),
-        .cache_dir = variable("SLUICE_CACHE", variable("XDG_CACHE_HOME", home + "/.cache") + "/sluice"),
+        .cache_dir =
+            variable("SLUICE_CACHE", variable("XDG_CACHE_HOME", home + "/.cache") + "/sluice"),
         .data_dir = variable("XDG_DATA_HOME", home + "/.local/share") + "/sluice",
         .policy_path = variable("SLUICE_POLICY_PATH", ""),
     };
