@@ -233,6 +233,7 @@ TEST(TimelineTest, MiniBatchesShareWeightsAndLoadTheirOwnKv) {
 TEST(TimelineTest, MiniBatchesAreEven) {
   const auto chains = cut_into_mini_batches(BatchShape::decode(7, 5), 3, {placement("000000")});
   std::vector<std::int64_t> sizes;
+  sizes.reserve(chains.size());
   for (const Chain& chain : chains) sizes.push_back(chain.parts[0].shape.batch);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 2, 3}));
   EXPECT_EQ(cut_into_mini_batches(BatchShape::decode(2, 5), 9, {placement("000000")}).size(), 2U);
