@@ -87,6 +87,12 @@ Settings read_settings(const CommandLine& line) {
         settings.policies.front() == any_policy) {
       throw UsageError("--map draws one --policy for one --model; name one of each");
     }
+    for (const char* name :
+         {"batch", "input-tokens", "output-tokens", "output-format", "markdown", "csv", "json"}) {
+      if (line.given(name))
+        throw UsageError("--{} has no part in --map, which draws all batches and input lengths",
+                         name);
+    }
   }
   return settings;
 }
@@ -222,8 +228,8 @@ int run_plan(const CommandLine::Arguments& arguments) {
   if (settings.map) return run_map(settings, planner);
   const std::vector<PlanPoint> points = planner.run();
   if (points.size() == 1 && !points.front().plan)
-    throw Error("{} on {}, {}: {}", points.front().model, points.front().machine,
-                points.front().policy, points.front().problem);
+    throw Error("{} on {}: {}", points.front().model, points.front().machine,
+                points.front().problem);
   if (points.size() == 1 && settings.format == OutputFormat::table) {
     std::cout << describe_plan(points.front());
   } else {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/command_line.h"
@@ -11,7 +12,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
+std::string bytes_text(double bytes) {
+  return bytes == 0 ? "0" : format_bytes(static_cast<std::uint64_t>(bytes));
+}
+
+/// Three digits, without exponents.
+std::string rate_text(double rate) {
+  return rate >= 100 ? fmt::format("{:.0f}", rate) : fmt::format("{:.3g}", rate);
+}
 
 /// "1.23 s", "45.6 ms", "789 us"
 std::string seconds_text(double seconds) {
@@ -147,8 +155,8 @@ Json flat_json_of(const PlanPoint& point) {
 
 TableRows rows_of(const std::vector<PlanPoint>& points) {
   TableRows rows = {{"batch", "input", "output", "model", "machine", "policy", "prefill", "decode",
-                     "resident", "TTFT", "per token", "tokens/s", "latency", "bound by", "share",
-                     ""}};
+                     "resident", "TTFT", "per token", "tokens/s", "latency", "bound by", "busy",
+                     "note"}};
   for (const PlanPoint& point : points) {
     std::vector<std::string>& row = rows.emplace_back();
     row = {fmt::format("{}", point.workload.batch),
@@ -167,9 +175,14 @@ TableRows rows_of(const std::vector<PlanPoint>& points) {
                {plan.prefill.main_group().cost.placement.to_string(),
                 plan.decode.main_group().cost.placement.to_string(),
                 fmt::format("{}", plan.memory.resident_layers()), seconds_text(plan.ttft_s()),
-                seconds_text(plan.tpot_s()), fmt::format("{:.3g}", plan.tokens_per_s()),
+                seconds_text(plan.tpot_s()), rate_text(plan.tokens_per_s()),
                 seconds_text(plan.latency_s()), std::string(resource),
                 fmt::format("{:.0f} %", 100 * bound_s / plan.latency_s()), plan.shortage});
+  }
+  const bool notes = std::any_of(rows.begin() + 1, rows.end(),
+                                 [](const auto& row) { return !row.back().empty(); });
+  if (!notes) {
+    for (std::vector<std::string>& row : rows) row.pop_back();
   }
   return rows;
 }
@@ -209,13 +222,15 @@ std::string describe(const LayerGroup& group, bool several_sub_batches) {
 
 std::string describe(const char* name, const PhasePlan& phase) {
   const BusyTimes& busy = phase.iteration.busy;
-  std::string text = fmt::format(
-      "{}: {} an iteration (CPU busy {}, GPU {}, link to GPU {}, link to CPU {}){}\n", name,
-      seconds_text(phase.iteration.seconds), seconds_text(busy.cpu_s), seconds_text(busy.gpu_s),
-      seconds_text(busy.to_gpu_s), seconds_text(busy.to_cpu_s),
-      phase.pipeline.mini_batches > 1
-          ? fmt::format(", in {} mini-batches", phase.pipeline.mini_batches)
-          : "");
+  std::string text =
+      fmt::format("{}: {:.6g} x {} (CPU busy {}, GPU {}, link to GPU {}, link to CPU {}){}\n", name,
+                  phase.iterations, seconds_text(phase.iteration.seconds), seconds_text(busy.cpu_s),
+                  seconds_text(busy.gpu_s), seconds_text(busy.to_gpu_s),
+                  seconds_text(busy.to_cpu_s) +
+                      (busy.disk_s > 0 ? fmt::format(", disk {}", seconds_text(busy.disk_s)) : ""),
+                  phase.pipeline.mini_batches > 1
+                      ? fmt::format(", in {} mini-batches", phase.pipeline.mini_batches)
+                      : "");
   for (const LayerGroup& group : phase.groups) text += describe(group, phase.num_sub_batches > 1);
   return text;
 }
@@ -253,9 +268,9 @@ std::string describe_plan(const PlanPoint& point) {
   text += describe("decode", plan.decode) + "\n";
   text += tier_table(plan.footprint) + "\n";
   text += fmt::format(
-      "time to first token {}, per token {}, {:.3g} tokens/s, latency {}\n"
-      "the busiest resource alone ({}) would take {}: the plan reaches {:.0f} % of that bound\n",
-      seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s()), plan.tokens_per_s(),
+      "time to first token {}, per token {}, {} tokens/s, latency {}\n"
+      "the busiest part ({}) works {}, {:.0f} % of that: with this placement nothing is faster\n",
+      seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s()), rate_text(plan.tokens_per_s()),
       seconds_text(plan.latency_s()), resource, seconds_text(bound_s),
       100 * bound_s / plan.latency_s());
   if (!plan.shortage.empty())

@@ -68,17 +68,19 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
   result.weights[memory.lm_head] += table;
   if (!model.tied_embeddings) result.weights[memory.embedding] += table;
 
+  const bool uses_gpu = memory.uses_gpu && costs.has(Device::gpu);
   double rows = 0;
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     const Pipeline& pipeline = pipelines[static_cast<std::size_t>(phase)];
     rows = std::max(rows, rows_at_once(pipeline, workload, phase));
-    if (costs.has(Device::gpu))
+    if (uses_gpu)
       result.staging[Tier::hbm] =
           std::max(result.staging[Tier::hbm], staging_bytes(model, memory, pipeline.prefetch));
   }
-  for (const Device device : {Device::gpu, Device::cpu}) {
-    if (costs.has(device)) result.activations[own_tier(device)] = activation_bytes(model, rows);
-  }
+  if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
+    result.staging[Tier::hbm] += table;
+  if (uses_gpu) result.activations[Tier::hbm] = activation_bytes(model, rows);
+  if (costs.has(Device::cpu)) result.activations[Tier::ddr] = activation_bytes(model, rows);
   return result;
 }
 

@@ -30,7 +30,7 @@ class TierBytes {
 struct Footprint {
   TierBytes weights;
   TierBytes kv;
-  TierBytes staging;  ///< weights and KV that pass through
+  TierBytes staging;  ///< weights that pass through
   TierBytes activations;
 
   double total(Tier tier) const {
@@ -42,8 +42,8 @@ struct Footprint {
 /// input, q, k, v, attention's output, the FFN's middle. Scores are never stored at full size.
 double activation_bytes(const ModelDimensions& model, double rows);
 
-/// Bytes of the two units (PrefetchUnit) of weights of a layer that are in HBM at a time when they
-/// stream through it.
+/// Bytes of the two units of weights (halves of a layer, or layers) that are in HBM at a time when
+/// they stream through it.
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch);
 
 /// What a run under a plan takes of each tier. `pipelines` by phase.

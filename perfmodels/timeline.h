@@ -22,6 +22,8 @@ struct MemoryPlan {
   std::optional<Device> lm_head_device = std::nullopt;
   /// So many requests, the first ones, have their KV in HBM, whatever the layers' homes say.
   std::int64_t hbm_requests = 0;
+  /// False: nothing ever runs on the GPU, so that HBM needs no room for what passes through.
+  bool uses_gpu = true;
 
   std::int64_t resident_layers() const;
 };

@@ -84,12 +84,14 @@ std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
     const double wanted = footprint.total(tier);
     const auto there = static_cast<double>(costs.capacity_bytes(tier));
     if (wanted <= there) continue;
+    const char* advice = footprint.weights[tier] <= there
+                             ? "a smaller batch or shorter sequences need less"
+                             : "its weights alone are too many";
     return fmt::format(
-        "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; a "
-        "smaller batch or shorter sequences need less",
+        "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; {}",
         readable(wanted), to_string(tier), readable(footprint.weights[tier]),
         readable(footprint.kv[tier]), readable(footprint.staging[tier]),
-        readable(footprint.activations[tier]), readable(there));
+        readable(footprint.activations[tier]), readable(there), advice);
   }
   return "";
 }

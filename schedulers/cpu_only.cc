@@ -10,7 +10,8 @@ class CpuOnly : public Policy {
     return {.layers = std::vector<LayerHomes>(static_cast<std::size_t>(model().num_layers),
                                               LayerHomes::all(Tier::ddr, Tier::ddr)),
             .embedding = Tier::ddr,
-            .lm_head = Tier::ddr};
+            .lm_head = Tier::ddr,
+            .uses_gpu = false};
   }
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {

@@ -18,7 +18,9 @@ struct TierPercentages {
 };
 
 /// FlexGen's allocation rule (HeLM Listing 2): a weight goes to the tier on which its middle falls
-/// when the block's weights, in their order, are laid out along 0 to 100 %.
+/// when the block's weights, in their order, are laid out along 0 to 100 %. A middle right on a
+/// border counts below it: FlexGen's own lists have a bias after each matrix, which brings it
+/// there.
 inline void allocate_by_middle(const ModelDimensions& model, std::span<const WeightKind> weights,
                                const TierPercentages& wanted, LayerHomes& homes) {
   double total = 0;
@@ -32,7 +34,7 @@ inline void allocate_by_middle(const ModelDimensions& model, std::span<const Wei
     homes[kind] = wanted.tiers.back();
     for (std::size_t i = 0; i < wanted.tiers.size(); ++i) {
       end += wanted.percents[i];
-      if (middle < end) {
+      if (middle <= end) {
         homes[kind] = wanted.tiers[i];
         break;
       }

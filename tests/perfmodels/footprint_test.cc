@@ -9,9 +9,9 @@ namespace {
 
 using test::ToyCosts;
 
-/// A layer of ToyCosts: 1200 elements of matrices (QKV 300, output 100, FC 400 each) and 140 of
-/// vectors (6 x 10 + 10 + 20 + 40, less ... see below); K and V of a token take 40 bytes.
-constexpr double vector_bytes = 2 * (2 * 2 * 10 + 10 + 2 * 10 + 10 + 40 + 10);
+/// A layer of ToyCosts: 1200 elements of matrices (QKV 300, output 100, FC 400 each), and of
+/// vectors two norms of 2 x 10, biases of 30, 10, 40 and 10; K and V of a token take 40 bytes.
+constexpr double vector_bytes = 2 * (2 * 2 * 10 + 30 + 10 + 40 + 10);
 constexpr double layer_bytes = 2400 + vector_bytes;
 
 const Workload workload = {.batch = 3, .input_tokens = 6, .output_tokens = 2};
@@ -81,6 +81,24 @@ TEST(FootprintTest, StagingHoldsTwoUnits) {
   EXPECT_DOUBLE_EQ(footprint_of(streamed, {Pipeline{.prefetch = Prefetch::half_layer}, Pipeline{}})
                        .staging[Tier::hbm],
                    2 * 2400);
+}
+
+TEST(FootprintTest, AHeadThatCrossesNeedsRoomAsWell) {
+  MemoryPlan memory = all_in(Tier::hbm, Tier::hbm);
+  memory.lm_head = Tier::ddr;
+  EXPECT_EQ(footprint_of(memory).staging[Tier::hbm], 0);
+  memory.lm_head_device = Device::gpu;
+  EXPECT_DOUBLE_EQ(footprint_of(memory).staging[Tier::hbm], 1000);
+}
+
+TEST(FootprintTest, FirstRequestsMayHaveTheirKvInHbm) {
+  MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
+  memory.hbm_requests = 1;
+  const Footprint found = footprint_of(memory);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::hbm], 4 * 320);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::ddr], 4 * 640);
+  memory.hbm_requests = 9;  // more than there are
+  EXPECT_EQ(footprint_of(memory).kv[Tier::ddr], 0);
 }
 
 TEST(FootprintTest, NothingIsStagedWithoutAGpu) {

@@ -1,0 +1,288 @@
+// `sluice plan` from outside.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/engine/cli_process.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::CliResult;
+using testing::expect_failure;
+using testing::lines_of;
+using testing::run_cli;
+using testing::TemporaryFolder;
+using Arguments = std::vector<std::string>;
+
+CliResult plan(Arguments more) {
+  more.insert(more.begin(), "plan");
+  return run_cli(more);
+}
+
+/// The objects of a run that succeeds.
+json plan_json(Arguments more) {
+  more.emplace_back("--json");
+  const CliResult result = plan(more);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out);
+}
+
+void expect_contains(const std::string& text, const Arguments& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" in: " << text;
+}
+
+bool is_placement(const json& value) {
+  const std::string text = value.get<std::string>();
+  return text.size() == 6 && text.find_first_not_of("01") == std::string::npos;
+}
+
+// ---- JSON
+
+TEST(PlanCliTest, JsonHasTheFieldsOfTheDocumentation) {
+  const json all = plan_json({"--model", "opt-30b", "--machine", "spr-a100", "--policy", "lia",
+                              "--batch", "64", "--input-tokens", "256", "--output-tokens", "32"});
+  ASSERT_EQ(all.size(), 1U);
+  const json& point = all[0];
+  std::set<std::string> keys;
+  for (const auto& [key, value] : point.items()) keys.insert(key);
+  EXPECT_EQ(keys,
+            (std::set<std::string>{"model", "machine", "policy", "batch", "input_tokens",
+                                   "output_tokens", "prefill", "decode", "resident_layers", "bytes",
+                                   "ttft_s", "tpot_s", "latency_s", "tokens_per_s", "lower_bound_s",
+                                   "binding_resource", "lower_bound_share", "fits"}));
+  EXPECT_EQ(point["model"], "opt-30b");
+  EXPECT_EQ(point["machine"], "spr-a100");
+  EXPECT_EQ(point["policy"], "lia");
+  EXPECT_EQ(point["batch"], 64);
+  EXPECT_EQ(point["input_tokens"], 256);
+  EXPECT_EQ(point["output_tokens"], 32);
+  EXPECT_TRUE(point["resident_layers"].is_number_integer());
+  EXPECT_EQ(point["fits"], true);
+  for (const char* tier : {"hbm", "ddr", "cxl", "disk"})
+    EXPECT_TRUE(point["bytes"][tier].is_number()) << tier;
+  EXPECT_EQ(point["bytes"].size(), 4U);
+  for (const char* phase : {"prefill", "decode"}) {
+    EXPECT_TRUE(is_placement(point[phase]["placement"]));
+    for (const char* field : {"load_s", "cpu_s", "gpu_s", "store_s", "disk_s", "iteration_s"})
+      EXPECT_GE(point[phase][field].get<double>(), 0) << field;
+    EXPECT_EQ(point[phase]["layers"][0]["sublayers"].size(), 6U);
+  }
+}
+
+TEST(PlanCliTest, FiguresAgreeWithEachOther) {
+  for (const json& point : plan_json({"--policy", "lia,flexgen,cpu-only", "--batch", "1,64",
+                                      "--input-tokens", "256", "--output-tokens", "32"})) {
+    const double ttft_s = point["ttft_s"];
+    const double tpot_s = point["tpot_s"];
+    const double latency_s = point["latency_s"];
+    EXPECT_NEAR(latency_s, ttft_s + 31 * tpot_s, 1e-9 * latency_s);
+    EXPECT_NEAR(point["tokens_per_s"].get<double>() * latency_s, point["batch"].get<int>() * 32,
+                1e-6);
+    EXPECT_NEAR(point["prefill"]["iteration_s"].get<double>(), ttft_s, 1e-9);
+    EXPECT_NEAR(point["decode"]["iteration_s"].get<double>(), tpot_s, 1e-9);
+    const double bound_s = point["lower_bound_s"];
+    EXPECT_LE(bound_s, latency_s * (1 + 1e-9));
+    EXPECT_NEAR(point["lower_bound_share"].get<double>(), bound_s / latency_s, 1e-9);
+    const std::map<std::string, std::string> fields = {{"cpu", "cpu_s"},
+                                                       {"gpu", "gpu_s"},
+                                                       {"link to gpu", "load_s"},
+                                                       {"link to cpu", "store_s"},
+                                                       {"disk", "disk_s"}};
+    const std::string field = fields.at(point["binding_resource"]);
+    EXPECT_NEAR(point["prefill"][field].get<double>() + point["decode"][field].get<double>(),
+                bound_s, 1e-9 * bound_s);
+    std::int64_t layers = 0;
+    for (const json& group : point["decode"]["layers"])
+      layers += group["num_layers"].get<std::int64_t>();
+    EXPECT_EQ(layers, 48);
+  }
+}
+
+TEST(PlanCliTest, ListsMakeOneObjectAPoint) {
+  const json all =
+      plan_json({"--model", "opt-30b,opt-66b", "--machine", "spr-a100,spr-h100", "--policy",
+                 "lia,cpu-only", "--batch", "1,8", "--input-tokens", "32,64"});
+  ASSERT_EQ(all.size(), 32U);
+  std::set<std::string> points;
+  for (const json& point : all) {
+    points.insert(point["model"].dump() + point["machine"].dump() + point["policy"].dump() +
+                  point["batch"].dump() + point["input_tokens"].dump());
+  }
+  EXPECT_EQ(points.size(), 32U);
+}
+
+TEST(PlanCliTest, OneTokenNeedsNoDecoding) {
+  const json point = plan_json({"--policy", "lia", "--output-tokens", "1"})[0];
+  EXPECT_EQ(point["latency_s"], point["ttft_s"]);
+  EXPECT_EQ(point["decode"]["iterations"], 0);
+}
+
+TEST(PlanCliTest, AutoIsTheFastestThatFits) {
+  const CliResult result = plan({"--batch", "64", "--json"});
+  const json chosen = json::parse(result.out)[0];
+  expect_contains(result.err, {"is fastest", "gpu-only does not fit"});
+  for (const json& other :
+       plan_json({"--batch", "64", "--policy", "lia,flexgen,cpu-only,all-cpu"})) {
+    if (!other.contains("problem"))
+      EXPECT_LE(chosen["latency_s"].get<double>(), other["latency_s"].get<double>());
+  }
+}
+
+// ---- Other forms
+
+TEST(PlanCliTest, CsvIsOneLineAPoint) {
+  const CliResult result = plan({"--policy", "lia,gpu-only", "--batch", "1,64", "--csv"});
+  EXPECT_EQ(result.exit_code, 0);
+  const std::vector<std::string> lines = lines_of(result.out);
+  ASSERT_EQ(lines.size(), 5U);
+  EXPECT_EQ(lines[0],
+            "model,machine,policy,batch,input_tokens,output_tokens,prefill_placement,"
+            "decode_placement,resident_layers,ttft_s,tpot_s,latency_s,tokens_per_s,lower_bound_s,"
+            "binding_resource,hbm_bytes,ddr_bytes,cxl_bytes,disk_bytes,problem");
+  EXPECT_TRUE(lines[1].starts_with("opt-30b,spr-a100,lia,1,512,128,")) << lines[1];
+  // No plan: nothing but the reason, quoted for its commas.
+  EXPECT_TRUE(lines[2].starts_with("opt-30b,spr-a100,gpu-only,1,512,128,,,,,,,,,,,,,,\"policy"))
+      << lines[2];
+}
+
+TEST(PlanCliTest, MarkdownIsATable) {
+  const CliResult result = plan({"--policy", "lia", "--batch", "1,64", "--markdown"});
+  const std::vector<std::string> lines = lines_of(result.out);
+  ASSERT_EQ(lines.size(), 4U);
+  for (const std::string& line : lines) {
+    EXPECT_TRUE(line.starts_with("|") && line.ends_with("|")) << line;
+    EXPECT_EQ(std::count(line.begin(), line.end(), '|'), 16) << line;
+  }
+}
+
+TEST(PlanCliTest, ANoteHasItsColumnOnlyWhereThereIsOne) {
+  const std::vector<std::string> without =
+      lines_of(plan({"--policy", "lia", "--batch", "1,64"}).out);
+  EXPECT_EQ(without[0].find("note"), std::string::npos);
+  const std::vector<std::string> with =
+      lines_of(plan({"--policy", "lia,gpu-only", "--batch", "1"}).out);
+  expect_contains(with[0], {"note"});
+  expect_contains(with[2], {"gpu-only", "its weights alone are too many"});
+}
+
+TEST(PlanCliTest, OnePointIsToldAtLength) {
+  const CliResult result = plan({"--policy", "lia", "--batch", "64", "--model", "opt-175b"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  expect_contains(result.out, {"opt-175b on spr-a100 with lia: batch 64, 512 tokens in, 128 out",
+                               "prefill: 1 x", "decode: 127 x", "placement 000000", "out_proj",
+                               "weights", "time to first token", "the busiest part"});
+}
+
+// ---- What does not fit
+
+TEST(PlanCliTest, HbmThatIsTooSmallIsAnError) {
+  expect_failure(plan({"--model", "opt-175b", "--policy", "gpu-only"}), 1,
+                 {"opt-175b on spr-a100: policy gpu-only", "of hbm", "which holds 39.00 GiB",
+                  "its weights alone are too many"});
+  expect_failure(plan({"--model", "opt-30b", "--policy", "helm", "--batch", "900"}), 1,
+                 {"of hbm", "a smaller batch or shorter sequences need less"});
+}
+
+TEST(PlanCliTest, InAListItIsAProblemOfThatPoint) {
+  const json all = plan_json({"--policy", "lia,gpu-only"});
+  EXPECT_TRUE(all[0].contains("latency_s"));
+  EXPECT_FALSE(all[1].contains("latency_s"));
+  expect_contains(all[1]["problem"], {"of hbm"});
+}
+
+TEST(PlanCliTest, DdrThatIsTooSmallIsSaid) {
+  // KV of 900 sequences of 288 tokens of OPT-175B: 1.2 TB, in 512 GiB.
+  const json point = plan_json({"--model", "opt-175b", "--policy", "lia", "--batch", "900",
+                                "--input-tokens", "256", "--output-tokens", "32"})[0];
+  EXPECT_EQ(point["fits"], false);
+  expect_contains(point["shortage"], {"of ddr", "which holds 512.00 GiB"});
+  EXPECT_GT(point["latency_s"].get<double>(), 0);
+  const CliResult told = plan({"--model", "opt-175b", "--policy", "lia", "--batch", "900"});
+  EXPECT_EQ(told.exit_code, 0);
+  expect_contains(told.out, {"this machine is too small", "of ddr"});
+}
+
+TEST(PlanCliTest, TheCpuAloneNeedsNoHbm) {
+  const json point = plan_json({"--model", "opt-175b", "--policy", "cpu-only", "--batch", "64"})[0];
+  EXPECT_EQ(point["bytes"]["hbm"], 0);
+}
+
+// ---- Mistakes
+
+TEST(PlanCliTest, UnknownNamesAreSaidWithTheNearest) {
+  expect_failure(plan({"--model", "opt-30x"}), 1, {"opt-30x", "known are opt-30b"});
+  expect_failure(plan({"--machine", "spr-a101"}), 1, {"spr-a101", "known are spr-a100"});
+  expect_failure(plan({"--policy", "lai"}), 1, {"lai", "lia"});
+  expect_failure(plan({"--bach", "3"}), 2, {"--bach", "--batch"});
+  expect_failure(plan({"--model", "/nonexistent/model"}), 1, {"/nonexistent/model"});
+  expect_failure(plan({"--machine", "/nonexistent/machine.json"}), 1,
+                 {"/nonexistent/machine.json"});
+  expect_failure(plan({"stray"}), 2, {"stray"});
+}
+
+TEST(PlanCliTest, WrongValuesAreSaid) {
+  expect_failure(plan({"--batch", "0"}), 2, {"--batch 0", "from 1"});
+  expect_failure(plan({"--batch", "1,,2"}), 2, {"--batch 1,,2", "like 1,8,64"});
+  expect_failure(plan({"--batch"}), 2, {"--batch", "missing"});
+  expect_failure(plan({"--input-tokens", "many"}), 2, {"--input-tokens many"});
+  expect_failure(plan({"--output-tokens", "0"}), 2, {"--output-tokens 0"});
+  expect_failure(plan({"--weight-bits", "3"}), 2, {"--weight-bits 3: expected 16 or 4.5"});
+  expect_failure(plan({"--model", "opt-30b,"}), 2, {"--model opt-30b,"});
+  expect_failure(plan({"--output-format", "xml"}), 2, {"xml", "json"});
+  expect_failure(plan({"--json", "--csv"}), 2, {"enough"});
+}
+
+TEST(PlanCliTest, PolicyOptionsNeedAPolicyThatHasThem) {
+  expect_failure(plan({"--policy-option", "opt1=on"}), 2, {"--policy-option needs --policy"});
+  expect_failure(plan({"--policy", "lia", "--policy-option", "opt1"}), 2, {"opt1", "key=value"});
+  expect_failure(plan({"--policy", "lia", "--policy-option", "opt4=on"}), 2,
+                 {"opt4", "it has opt1"});
+  expect_failure(plan({"--policy", "lia", "--policy-option", "opt1=2"}), 1,
+                 {"opt1=2: expected one of on, off"});
+}
+
+TEST(PlanCliTest, NarrowWeightsNeedADequantisationRate) {
+  expect_failure(plan({"--policy", "lia", "--weight-bits", "4.5"}), 1,
+                 {"spr-a100", "dequantize_gb_per_s"});
+  const json point = plan_json({"--model", "opt-175b", "--machine", "icelake-a100-memorymode",
+                                "--policy", "helm", "--weight-bits", "4.5"})[0];
+  EXPECT_EQ(point["decode"]["placement"], "000000");
+}
+
+// ---- Maps
+
+TEST(PlanCliTest, MapsAreWrittenAndShown) {
+  const TemporaryFolder folder;
+  const CliResult svg = plan({"--model", "opt-175b", "--policy", "lia", "--machine",
+                              "spr-a100,spr-h100", "--map", folder.file("map.svg")});
+  EXPECT_EQ(svg.exit_code, 0) << svg.err;
+  const std::string drawn = testing::content_of(folder.file("map.svg"));
+  expect_contains(drawn, {"<?xml", "<svg"});
+  EXPECT_TRUE(drawn.ends_with("</svg>\n"));
+  expect_contains(svg.out, {"opt-175b on spr-a100, prefill", "opt-175b on spr-h100, decode",
+                            "111111: all on the CPU", "011000: qk, sv on the CPU"});
+  EXPECT_EQ(plan({"--policy", "lia", "--map", folder.file("map.png")}).exit_code, 0);
+  const std::string png = testing::content_of(folder.file("map.png"));
+  EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  EXPECT_EQ(png.substr(png.size() - 8, 4), "IEND");
+}
+
+TEST(PlanCliTest, MapsThatCannotBeAreSaid) {
+  expect_failure(plan({"--policy", "lia", "--map", "/nonexistent/map.svg"}), 1,
+                 {"cannot write /nonexistent/map.svg"});
+  expect_failure(plan({"--policy", "lia", "--map", "map.pdf"}), 2, {"map.pdf", ".svg or .png"});
+  expect_failure(plan({"--map", "map.svg"}), 2, {"--map", "--policy"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--json"}), 2, {"--json", "--map"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--batch", "4"}), 2,
+                 {"--batch", "--map"});
+}
+
+}  // namespace
+}  // namespace sluice
