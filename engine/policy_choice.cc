@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/policy_run.h"
 
 namespace sluice {
 namespace {
@@ -54,14 +55,26 @@ std::string explain_choice(const std::vector<Candidate>& candidates, const Candi
                          ? fmt::format("{} {:.3g} s", name, candidate.plan->latency_s())
                          : fmt::format("{} does not fit", name));
   }
-  return fmt::format("{} is fastest, {:.3g} s; {}", chosen.policy->name(),
-                     chosen.plan->latency_s(), fmt::join(others, ", "));
+  return fmt::format("{} is fastest, {:.3g} s; {}", chosen.policy->name(), chosen.plan->latency_s(),
+                     fmt::join(others, ", "));
 }
 
-PolicyChoice choose_policy(const CostModel& costs, const Workload& workload) {
+RunPolicy::RunPolicy(const CommandLine& line) {
+  std::map<std::string, std::string> options = read_policy_options(line);
+  if (line.given("policy")) {
+    policy_ = std::make_unique<LoadedPolicy>(line.get<std::string>("policy"), options);
+  } else if (!options.empty()) {
+    throw UsageError("--policy-option {}=...: give the --policy that it is for",
+                     options.begin()->first);
+  }
+}
+
+LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload) {
+  if (policy_) return *policy_;
   if (!costs.has(Device::gpu)) {
-    return {std::make_unique<LoadedPolicy>("cpu-only", std::map<std::string, std::string>{}),
-            "there is no GPU here that Sluice can use"};
+    policy_ = std::make_unique<LoadedPolicy>("cpu-only", std::map<std::string, std::string>{});
+    reason_ = "there is no GPU here that Sluice can use";
+    return *policy_;
   }
   std::vector<std::unique_ptr<LoadedPolicy>> policies = load_known_policies();
   std::vector<Candidate> candidates;
@@ -69,13 +82,16 @@ PolicyChoice choose_policy(const CostModel& costs, const Workload& workload) {
   if (candidates.empty())
     throw Error("no policy was found beside the program; give one with --policy FILE");
   const Candidate& chosen = fastest(candidates);
-  if (!chosen.fits()) throw Error("{}", explain_choice(candidates, chosen));
-  PolicyChoice choice;
-  choice.reason = explain_choice(candidates, chosen);
+  reason_ = explain_choice(candidates, chosen);
+  if (!chosen.fits()) throw Error("{}", reason_);
   for (auto& policy : policies) {
-    if (policy.get() == chosen.policy) choice.policy = std::move(policy);
+    if (policy.get() == chosen.policy) policy_ = std::move(policy);
   }
-  return choice;
+  return *policy_;
+}
+
+std::string RunPolicy::describe() const {
+  return fmt::format("policy {} ({})", policy_->name(), reason_);
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/command_line.h"
 #include "engine/planner.h"
 #include "schedulers/loader.h"
 
@@ -31,12 +32,23 @@ const Candidate& fastest(const std::vector<Candidate>& candidates);
 /// "lia is fastest, 5.19 s; cpu-only 10.3 s, gpu-only does not fit", or why none is.
 std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen);
 
-/// The policy that runs when none is asked for, and why, in a few words.
-struct PolicyChoice {
-  std::unique_ptr<LoadedPolicy> policy;
-  std::string reason;
+/// The policy of a run: what --policy asks for, else the best known one.
+class RunPolicy {
+ public:
+  /// Loads what is asked for, so that mistakes show before anything else is done. Throws UsageError
+  /// or Error: see LoadedPolicy; UsageError for options without a policy.
+  explicit RunPolicy(const CommandLine& line);
+
+  /// The policy. If none was asked for: cpu-only where there is no GPU, else the fastest that fits.
+  /// Throws Error when none does.
+  LoadedPolicy& settle(const CostModel& costs, const Workload& workload);
+
+  /// "lia" and why, in one line, after settle().
+  std::string describe() const;
+
+ private:
+  std::unique_ptr<LoadedPolicy> policy_;
+  std::string reason_ = "asked for";
 };
-/// cpu-only where there is no GPU, else the fastest that fits. Throws Error when none does.
-PolicyChoice choose_policy(const CostModel& costs, const Workload& workload);
 
 }  // namespace sluice
