@@ -6,12 +6,13 @@
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/runtime/task_model.h"
 #include "engine/bench.h"
 #include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
-#include "engine/host_costs.h"
 #include "engine/interrupt.h"
+#include "engine/machine_costs.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
 #include "engine/policy_run.h"
@@ -255,9 +256,12 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
-  const HostCosts costs(model_dimensions(config, dtype), total_memory_bytes());
-  PolicyRun policy_run(policy.policy(), costs, workload_of(settings.tests));
+  const MachineCosts costs =
+      host_costs(model_dimensions(config, dtype),
+                 {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains});
+  PolicyRun policy_run(policy.policy(), *costs.model, workload_of(settings.tests));
   Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
+  const CostsInUse in_use(*costs.model);
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
   const LoadedModel loaded(

@@ -14,11 +14,13 @@
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/runtime/task_model.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/explain.h"
 #include "engine/generator.h"
-#include "engine/host_costs.h"
 #include "engine/interrupt.h"
+#include "engine/machine_costs.h"
 #include "engine/output_file.h"
 #include "engine/progress.h"
 #include "engine/prompts.h"
@@ -78,6 +80,9 @@ void declare_options(CommandLine& line) {
       ("ddr", po::value<std::string>(),
        "memory that the run may take, e.g. 20GiB; default: what is free")               //
       ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
+      ("explain", po::bool_switch(),
+       "after the run: predicted against measured time of each sublayer, flip points, and what "
+       "faster parts would change, on stderr")  //
       ("quiet,q", po::bool_switch(), "no summary on stderr");
 }
 
@@ -444,11 +449,14 @@ class GenerateRun {
     const MemoryNeed plan =
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
-    const HostCosts costs(model_dimensions(model_.config, dtype_), total_memory_bytes());
-    PolicyRun policy_run(policy_.policy(), costs, workload_of(requests, batch));
-    Runtime runtime(
-        {.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
-         .scheduler = policy_.scheduler()});
+    const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
+    const MachineCosts costs = host_costs(
+        model_dimensions(model_.config, dtype_),
+        {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains});
+    const Workload workload = workload_of(requests, batch);
+    PolicyRun policy_run(policy_.policy(), *costs.model, workload);
+    Runtime runtime({.domains = domains, .scheduler = policy_.scheduler()});
+    const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(
@@ -461,13 +469,18 @@ class GenerateRun {
     KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages);
     options.policy = &policy_run;
     Generator generator(loaded, kv, tokenizer_, options);
+    const bool explain = line_.get<bool>("explain");
+    std::optional<RunExplainer> explainer;
+    if (explain) explainer.emplace(runtime, dtype_, loaded.weight_bytes(), policy_run);
     generate(generator, std::move(requests), output.get());
     if (output) output->put_in_order();
+    if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_,
                   runtime.num_threads());
     }
     if (!line_.get<bool>("quiet")) print_summary(report_);
+    if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy_.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;
   }
 

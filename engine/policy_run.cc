@@ -69,6 +69,7 @@ void PolicyRun::place(SubBatch& sub_batch) {
     sub_batch.placements[layer] =
         policy_.place(static_cast<std::int64_t>(layer), shape, memory_.layers[layer]);
   }
+  if (record_ != nullptr) record_->add(sub_batch, shape);
   if (!policy_.lacked_device() || said_lacking_) return;
   said_lacking_ = true;
   const bool no_gpu = !costs_.has(Device::gpu);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/command_line.h"
+#include "engine/run_record.h"
 #include "graphs/decoder_graph.h"
 #include "schedulers/loader.h"
 
@@ -37,12 +38,15 @@ class PolicyRun {
   /// Fills in where each layer of a sub-batch runs. Says once, on stderr, when the policy wants a
   /// device that the machine does not have.
   void place(SubBatch& sub_batch);
+  /// Every sub-batch placed from now on is added to `record`, which outlives this; null: none.
+  void record_into(RunRecord* record) { record_ = record; }
 
  private:
   CheckedPolicy& policy_;
   const CostModel& costs_;
   MemoryPlan memory_;
   bool said_lacking_ = false;
+  RunRecord* record_ = nullptr;
 };
 
 }  // namespace sluice

@@ -10,6 +10,13 @@ double SublayerLoad::seconds(const MachineRates& rates) const {
   return std::max(bytes / rates.read_bandwidth_bytes_per_s, flops / rates.gemm_flop_per_s);
 }
 
+double carried_over(double seconds, const SublayerLoad& load, const MachineRates& from,
+                    const MachineRates& to) {
+  const double before_s = load.seconds(from);
+  const double after_s = load.seconds(to);
+  return seconds > before_s ? seconds - before_s + after_s : seconds * after_s / before_s;
+}
+
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape) {
   if (sublayer == Sublayer::attention) {

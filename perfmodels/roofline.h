@@ -16,6 +16,11 @@ struct SublayerLoad {
   double seconds(const MachineRates& rates) const;
 };
 
+/// What takes `seconds` at the rates `from`, at the rates `to`. What it takes beyond its load is
+/// neither memory's nor arithmetic's and stays; where it takes less, all of it changes.
+double carried_over(double seconds, const SublayerLoad& load, const MachineRates& from,
+                    const MachineRates& to);
+
 /// Of one of a layer's sublayers, or `attention`, which is 2 and 3.
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape);
