@@ -22,6 +22,7 @@
 #include "engine/interrupt.h"
 #include "engine/machine_costs.h"
 #include "engine/output_file.h"
+#include "engine/policy_choice.h"
 #include "engine/progress.h"
 #include "engine/prompts.h"
 #include "models/model.h"
@@ -340,14 +341,14 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   write_file(path, stats.dump(2) + "\n");
 }
 
-void print_summary(const Report& report) {
+void print_summary(const Report& report, const std::string& policy) {
   fmt::print(stderr,
              "prompt {} tokens, generated {} tokens in {:.2f} s ({:.1f} tokens/s); "
              "time to first token {:.1f} ms, per output token {:.2f} ms; loaded in {:.2f} s; peak "
-             "memory: ddr {}\n",
+             "memory: ddr {}; {}\n",
              report.totals.prompt_tokens, report.totals.generated_tokens, report.totals.wall_s,
              report.tokens_per_s(), report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
-             format_bytes(peak_resident_bytes()));
+             format_bytes(peak_resident_bytes()), policy);
 }
 
 void flush_stdout() {
@@ -418,7 +419,7 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
 class GenerateRun {
  public:
   GenerateRun(const CommandLine& line, const Settings& settings, const Model& model,
-              const Tokenizer* tokenizer, LoadedPolicy& policy)
+              const Tokenizer* tokenizer, RunPolicy& policy)
       : line_(line),
         settings_(settings),
         model_(model),
@@ -454,8 +455,9 @@ class GenerateRun {
         model_dimensions(model_.config, dtype_),
         {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains});
     const Workload workload = workload_of(requests, batch);
-    PolicyRun policy_run(policy_.policy(), *costs.model, workload);
-    Runtime runtime({.domains = domains, .scheduler = policy_.scheduler()});
+    LoadedPolicy& policy = policy_.settle(*costs.model, workload);
+    PolicyRun policy_run(policy.policy(), *costs.model, workload);
+    Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
     const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
@@ -479,8 +481,8 @@ class GenerateRun {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_,
                   runtime.num_threads());
     }
-    if (!line_.get<bool>("quiet")) print_summary(report_);
-    if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy_.policy(), workload));
+    if (!line_.get<bool>("quiet")) print_summary(report_, policy_.describe());
+    if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;
   }
 
@@ -526,7 +528,7 @@ class GenerateRun {
   const Settings& settings_;
   const Model& model_;
   const Tokenizer* tokenizer_;
-  LoadedPolicy& policy_;
+  RunPolicy& policy_;
   DType dtype_;
   Report report_;
 };
@@ -548,7 +550,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
   if (!line.given("output") && fcntl(STDOUT_FILENO, F_GETFD) < 0) {
     throw Error("cannot write to standard output: {}", std::strerror(errno));
   }
-  LoadedPolicy policy = load_policy(line);
+  RunPolicy policy(line);
   const Model model = open_model(settings.model);
   const std::unique_ptr<Tokenizer> tokenizer =
       has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;

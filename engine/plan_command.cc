@@ -13,6 +13,7 @@
 #include "engine/output_options.h"
 #include "engine/plan_report.h"
 #include "engine/planner.h"
+#include "engine/policy_choice.h"
 #include "engine/policy_map.h"
 #include "engine/policy_run.h"
 #include "engine/what_if.h"
@@ -104,53 +105,14 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-/// The plan of one point, or why there is none.
-PlanPoint plan_point(const std::string& model, const MachineCosts& costs, LoadedPolicy& policy,
-                     const Workload& workload) {
-  PlanPoint point = {.model = model,
-                     .machine = costs.machine,
-                     .policy = policy.name(),
-                     .workload = workload,
-                     .plan = std::nullopt,
-                     .problem = ""};
-  try {
-    point.plan = make_plan(policy.policy(), *costs.model, workload);
-  } catch (const Error& error) {
-    point.problem = error.what();
-  }
-  return point;
-}
-
-/// What there is to choose from, the best first: plans that fit, plans that need more memory than
-/// the machine has, none.
-int rank(const PlanPoint& point) {
-  if (!point.plan) return 2;
-  return point.plan->shortage.empty() ? 0 : 1;
-}
-
-PlanPoint fastest(const std::vector<PlanPoint>& points) {
-  return *std::min_element(points.begin(), points.end(),
-                           [](const PlanPoint& a, const PlanPoint& b) {
-                             if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
-                             return a.plan->latency_s() < b.plan->latency_s();
-                           });
-}
-
-/// "lia is fastest: 5.19 s; cpu-only 10.3 s, ...; gpu-only does not fit"
-void print_choice(const std::vector<PlanPoint>& points, const PlanPoint& chosen) {
-  std::vector<std::string> others;
-  for (const PlanPoint& point : points) {
-    if (point.policy == chosen.policy) continue;
-    others.push_back(rank(point) == 0
-                         ? fmt::format("{} {:.3g} s", point.policy, point.plan->latency_s())
-                         : fmt::format("{} does not fit", point.policy));
-  }
-  if (!chosen.plan) {
-    fmt::print(stderr, "sluice: no policy's plan fits: {}\n", chosen.problem);
-  } else {
-    fmt::print(stderr, "sluice: {} is fastest, {:.3g} s; {}\n", chosen.policy,
-               chosen.plan->latency_s(), fmt::join(others, ", "));
-  }
+PlanPoint as_point(const std::string& model, const MachineCosts& costs, const Workload& workload,
+                   const Candidate& candidate) {
+  return {.model = model,
+          .machine = costs.machine,
+          .policy = candidate.policy->name(),
+          .workload = workload,
+          .plan = candidate.plan,
+          .problem = candidate.problem};
 }
 
 class Planner {
@@ -161,7 +123,9 @@ class Planner {
     }
     if (!policies_.empty()) return;
     if (!settings.options.empty()) throw UsageError("--policy-option needs --policy");
-    for (const std::string& name : find_policies(policy_folders())) all_.push_back(load(name, {}));
+    all_ = load_known_policies();
+    if (all_.empty())
+      throw Error("no policy was found beside the program; give one with --policy FILE");
   }
 
   std::vector<PlanPoint> run() {
@@ -214,14 +178,18 @@ class Planner {
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
            std::vector<PlanPoint>& points) {
-    for (const auto& policy : policies_)
-      points.push_back(plan_point(model, costs, *policy, workload));
+    for (const auto& policy : policies_) {
+      points.push_back(
+          as_point(model, costs, workload, plan_with(*policy, *costs.model, workload)));
+    }
     if (!policies_.empty()) return;
-    std::vector<PlanPoint> all;
+    std::vector<Candidate> all;
     all.reserve(all_.size());
-    for (const auto& policy : all_) all.push_back(plan_point(model, costs, *policy, workload));
-    points.push_back(fastest(all));
-    if (settings_.num_points() == 1) print_choice(all, points.back());
+    for (const auto& policy : all_) all.push_back(plan_with(*policy, *costs.model, workload));
+    const Candidate& chosen = fastest(all);
+    points.push_back(as_point(model, costs, workload, chosen));
+    if (settings_.num_points() == 1)
+      fmt::print(stderr, "sluice: {}\n", explain_choice(all, chosen));
   }
 
   const Settings& settings_;

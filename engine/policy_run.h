@@ -17,9 +17,6 @@ namespace sluice {
 void declare_policy_options(CommandLine& line);
 /// What --policy-option says, by key. Throws UsageError.
 std::map<std::string, std::string> read_policy_options(const CommandLine& line);
-/// The policy that they ask for. Throws UsageError or Error: see LoadedPolicy.
-LoadedPolicy load_policy(const CommandLine& line);
-
 /// A policy at work in one run: it is started, its memory plan is known, and each iteration asks
 /// it.
 class PolicyRun {
