@@ -269,7 +269,7 @@ std::string describe_plan(const PlanPoint& point) {
   text += tier_table(plan.footprint) + "\n";
   text += fmt::format(
       "time to first token {}, per token {}, {} tokens/s, latency {}\n"
-      "the busiest part ({}) works {}, {:.0f} % of that: with this placement nothing is faster\n",
+      "the busiest part ({}) works {} of that, {:.0f} %; no order of the same work takes less\n",
       seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s()), rate_text(plan.tokens_per_s()),
       seconds_text(plan.latency_s()), resource, seconds_text(bound_s),
       100 * bound_s / plan.latency_s());

@@ -1,8 +1,8 @@
 // `sluice plan` from outside.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 

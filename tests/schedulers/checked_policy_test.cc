@@ -90,7 +90,7 @@ TEST_F(CheckedPolicyTest, RefusesMoreThanATierHolds) {
   // Two layers of about 114 kB each, and a head of 128 kB.
   costs_.capacities = {{Tier::ddr, 1 << 30}, {Tier::hbm, 64 << 10}};
   puppet_.memory.layers[0] = LayerHomes::all(Tier::hbm, Tier::ddr);
-  expect_memory_error({"of hbm (weights", "which holds 64.0 KiB", "need less"});
+  expect_memory_error({"of hbm (weights", "which holds 64.0 KiB", "weights alone are too many"});
   costs_.capacities[Tier::hbm] = 256 << 10;
   EXPECT_NO_THROW(checked_.plan_memory());
 }

@@ -1,0 +1,45 @@
+// How long planning itself takes, printed; nothing is asserted, other programs run beside it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "tests/schedulers/planning.h"
+
+namespace sluice {
+namespace {
+
+template <typename Call>
+double microseconds_each(int count, const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) call(i);
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+             .count() /
+         count;
+}
+
+TEST(PlanTimingTest, OneDecisionAndOnePlan) {
+  test::Planned planned("lia", {}, "spr-a100", "opt-175b");
+  unsigned bits = 0;
+  const double decision_us = microseconds_each(2000, [&](int i) {
+    bits ^= best_placement(planned.costs, BatchShape::decode(1 + i, 512),
+                           LayerHomes::all(Tier::ddr, Tier::ddr), Overlap::none)
+                .placement.bits();
+  });
+  std::printf("best_placement: %.2f us (last bits %u)\n", decision_us, bits);
+  for (const char* name : {"lia", "flexgen", "helm", "all-cpu", "cpu-only", "neo"}) {
+    test::Planned policy(name, {}, "hgx-h100-2",
+                         name[0] == 'h' || name[0] == 'n' ? "llama-3-70b" : "opt-175b");
+    double slowest_us = 0;
+    for (const std::int64_t batch : {1, 64, 900}) {
+      const Workload workload = {.batch = batch, .input_tokens = 256, .output_tokens = 32};
+      if (!test::fits(policy, workload)) continue;
+      slowest_us = std::max(slowest_us, microseconds_each(10, [&](int) { policy.plan(workload); }));
+    }
+    std::printf("%s: %.2f ms a plan\n", name, slowest_us / 1000);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
