@@ -22,6 +22,8 @@ constexpr double measurement_s = 0.03;
 constexpr std::int64_t most_iterations = 15;
 /// Rows of an iteration that takes long enough as it is.
 constexpr std::int64_t long_rows = 512;
+/// Measurements that take less, with their probes, are made twice as often.
+constexpr double short_s = 0.2;
 /// Time between two saves.
 constexpr double save_every_s = 10;
 
@@ -127,18 +129,14 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
   }
   for (std::int64_t batch = 3; batch <= 192; batch *= 2)
     choice.add(decode_batch(batch, shortest_context));
-  for (std::int64_t rows = 8; rows <= 2048; rows *= 4) {
-    choice.add(prefill_batch(1, rows, 0));
-    choice.add(prefill_batch(1, rows, 2048));
-    if (rows == 2048) break;
-    if (rows < 512) choice.add(prefill_batch(1, 2 * rows, 0));
-    choice.add(prefill_batch(1, rows, 512));
-    choice.add(prefill_batch(1, rows, 8192));
+  for (const std::int64_t rows : {8, 16, 32, 128, 512}) {
+    for (const std::int64_t prior : {0, 512, 2048, 8192}) choice.add(prefill_batch(1, rows, prior));
   }
-  for (std::int64_t rows = 8; rows <= 128; rows *= 4) {
-    choice.add(prefill_batch(4, rows, 0));
-    choice.add(prefill_batch(4, rows, 2048));
+  for (const std::int64_t prior : {0, 2048}) {
+    choice.add(prefill_batch(1, 2048, prior));
+    for (const std::int64_t rows : {8, 16, 32, 128}) choice.add(prefill_batch(4, rows, prior));
   }
+  for (const std::int64_t rows : {64, 256}) choice.add(prefill_batch(1, rows, 0));
   return std::move(choice.batches);
 }
 
@@ -289,8 +287,12 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
                const CalibrationProgress& progress, const std::function<void()>& save) {
   double done_s = 0;
   double total_s = 0;
-  for (const CalibrationBatch& batch : batches)
-    total_s += cost_s(batch) * static_cast<double>(calibration.repetitions);
+  // Short ones twice as often: a moment that is not theirs spoils them.
+  const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
+  for (const CalibrationBatch& batch : batches) {
+    total_s +=
+        cost_s(batch) * static_cast<double>(calibration.repetitions) * (is_short(batch) ? 2 : 1);
+  }
   Clock::time_point saved = Clock::now();
   const auto step = [&](const std::string& what) {
     if (interrupt_flag()) throw Interrupted();
@@ -300,16 +302,17 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
     saved = Clock::now();
   };
   try {
-    for (std::size_t repetition = 0; repetition < static_cast<std::size_t>(calibration.repetitions);
-         ++repetition) {
+    for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
       for (const CalibrationBatch& batch : batches) {
+        const std::int64_t repetition = is_short(batch) ? round : round / 2;
+        if (!is_short(batch) && round % 2 == 1) continue;
         step(describe(batch));
         CalibrationPoint& point = calibration.at(batch);
-        if (point.samples.size() <= repetition) point.samples.push_back(meter.measure(batch));
+        if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
         done_s += cost_s(batch);
       }
       step("task overhead");
-      if (calibration.task_overhead_us.size() <= repetition)
+      if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2)
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
     }
   } catch (const Interrupted&) {

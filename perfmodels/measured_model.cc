@@ -145,30 +145,37 @@ struct MeasuredModel::Reduction {
     return points;
   }
 
+  /// Those of batches and rows with several contexts, if there are any: what was measured with one
+  /// only, for the linear sublayers, says nothing of attention over others.
+  std::vector<const CalibrationPoint*> attention_points(Phase phase) const {
+    std::vector<const CalibrationPoint*> points = points_of(phase);
+    const auto rows_of = [](const CalibrationPoint* point) {
+      return std::pair(point->batch.shape.batch, point->batch.shape.rows);
+    };
+    std::map<std::pair<std::int64_t, std::int64_t>, int> contexts;
+    int most = 0;
+    for (const CalibrationPoint* point : points) most = std::max(most, ++contexts[rows_of(point)]);
+    if (most > 1)
+      std::erase_if(points, [&](const auto* point) { return contexts[rows_of(point)] == 1; });
+    return points;
+  }
+
   void fill_decode() const {
-    for (const CalibrationPoint* point : points_of(Phase::decode)) {
+    for (const CalibrationPoint* point : attention_points(Phase::decode)) {
       const BatchShape& shape = point->batch.shape;
       into.decode_[shape.batch].add(static_cast<double>(shape.context), attention_s(*point));
     }
   }
 
-  /// A sequence with one new row is a decoding one. Rows that were measured without tokens before
-  /// them only, for the linear sublayers, say nothing of attention with many of them.
+  /// A sequence with one new row is a decoding one.
   void fill_prefill() const {
-    std::map<std::pair<std::int64_t, std::int64_t>, int> priors;  // by batch and rows
-    int most = 0;
-    for (const CalibrationPoint* point : points_of(Phase::prefill)) {
+    for (const CalibrationPoint* point : attention_points(Phase::prefill)) {
       const BatchShape& shape = point->batch.shape;
-      most = std::max(most, ++priors[{shape.batch, shape.rows}]);
-    }
-    for (const CalibrationPoint* point : points_of(Phase::prefill)) {
-      const BatchShape& shape = point->batch.shape;
-      if (most > 1 && priors[{shape.batch, shape.rows}] == 1) continue;
       const auto rows = static_cast<double>(shape.total_rows());
       into.prefill_[shape.batch][shape.rows].add(prior_tokens(shape) + 1,
                                                  attention_s(*point) / rows);
     }
-    for (const CalibrationPoint* point : points_of(Phase::decode)) {
+    for (const CalibrationPoint* point : attention_points(Phase::decode)) {
       const BatchShape& shape = point->batch.shape;
       const auto found = into.prefill_.find(shape.batch);
       if (found == into.prefill_.end()) continue;
