@@ -13,7 +13,7 @@ readonly started_in=$PWD
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
 set_up_packages
-set_up_starpu native
+set_up_starpu
 build release sluice
 
 cd "$started_in" # paths among the arguments are the caller's

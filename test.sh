@@ -144,7 +144,8 @@ run_clang_tidy() {
 }
 
 set_up_packages
-set_up_starpu native
+set_up_starpu
+if [[ " ${steps[*]} " == *" release "* ]]; then set_up_simgrid; fi
 
 times=()
 step_name=

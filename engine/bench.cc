@@ -45,7 +45,7 @@ std::vector<std::vector<BenchPiece>> prefill_iterations(const BenchTest& test) {
       iterations.back().push_back({.sequence = sequence,
                                    .context = test.depth + done,
                                    .rows = rows,
-                                   .draws = done + rows == test.tokens});
+                                   .draws = test.draws && done + rows == test.tokens});
       free_rows -= rows;
     }
   }
@@ -57,7 +57,8 @@ std::vector<std::vector<BenchPiece>> decode_iterations(const BenchTest& test) {
   for (std::int64_t i = 0; i < test.tokens; ++i) {
     std::vector<BenchPiece>& pieces = iterations.emplace_back();
     for (std::int64_t sequence = 0; sequence < test.batch; ++sequence)
-      pieces.push_back({.sequence = sequence, .context = test.depth + i});
+      pieces.push_back(
+          {.sequence = sequence, .context = test.depth + i, .rows = 1, .draws = test.draws});
   }
   return iterations;
 }

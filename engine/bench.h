@@ -20,6 +20,8 @@ struct BenchTest {
   std::int64_t tokens = 0;
   std::int64_t batch = 1;
   std::int64_t depth = 0;
+  /// Draws tokens, for which logits are needed; else each iteration ends with the layers.
+  bool draws = true;
 
   std::string name() const;
   std::int64_t total_tokens() const { return tokens * batch; }
@@ -68,8 +70,8 @@ struct BenchSlice {
   std::size_t end_iteration = 0;
   double seconds = 0;  ///< from the first submission to the last result
   double busy_s = 0;   ///< of that, inside of kernels
-  KernelTotals kernels;
   MachineRates rates;  ///< mean of the probes right before and right after
+  KernelTotals kernels{};
 };
 
 /// One repetition of a test.

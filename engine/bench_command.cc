@@ -6,14 +6,16 @@
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/runtime/task_model.h"
 #include "engine/bench.h"
 #include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
-#include "engine/host_costs.h"
 #include "engine/interrupt.h"
+#include "engine/machine_costs.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
+#include "engine/policy_choice.h"
 #include "engine/policy_run.h"
 #include "engine/progress.h"
 #include "engine/sweep.h"
@@ -251,13 +253,18 @@ Workload workload_of(const std::vector<BenchTest>& tests) {
 }
 
 int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
-              const std::vector<std::vector<int>>& domains, LoadedPolicy& policy) {
+              const std::vector<std::vector<int>>& domains, RunPolicy& run_policy) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
-  const HostCosts costs(model_dimensions(config, dtype), total_memory_bytes());
-  PolicyRun policy_run(policy.policy(), costs, workload_of(settings.tests));
+  const MachineCosts costs =
+      host_costs(model_dimensions(config, dtype),
+                 {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains});
+  const Workload workload = workload_of(settings.tests);
+  LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
+  PolicyRun policy_run(policy.policy(), *costs.model, workload);
   Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
+  const CostsInUse in_use(*costs.model);
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
   const LoadedModel loaded(
@@ -280,6 +287,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .dtype = dtype,
       .backend = fmt::format("CPU ({})", onednn_isa_name()),
       .policy = policy.name(),
+      .policy_reason = run_policy.describe(),
       .threads = runtime.num_threads(),
       .domains = settings.domains,
       .load_s = load_s,
@@ -320,7 +328,7 @@ int run_bench(const CommandLine::Arguments& arguments) {
   const Settings settings = read_settings(line);
   const DType dtype = choose_dtype(settings.dtype);
   const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
-  LoadedPolicy policy = load_policy(line);
+  RunPolicy policy(line);
   const BenchModel opened = open_bench_model(settings.model, dtype);
   return settings.sweep ? run_sweep(settings, dtype, opened.model, domains)
                         : run_tests(settings, dtype, opened, domains, policy);

@@ -36,6 +36,7 @@ struct BenchContext {
   DType dtype = DType::bf16;
   std::string backend;
   std::string policy;
+  std::string policy_reason;  ///< in words, with its name
   int threads = 1;
   int domains = 1;
   double load_s = 0;  ///< from opening the model to packed weights

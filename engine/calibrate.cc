@@ -19,19 +19,25 @@ using Clock = std::chrono::steady_clock;
 
 /// Time that one measurement should take at least, if it needs no more than `most_iterations`.
 constexpr double measurement_s = 0.03;
-constexpr std::int64_t least_iterations = 3;
 constexpr std::int64_t most_iterations = 15;
+/// Rows of an iteration that takes long enough as it is.
+constexpr std::int64_t long_rows = 512;
+/// Measurements that take less, with their probes, are made twice as often.
+constexpr double short_s = 0.2;
 /// Time between two saves.
 constexpr double save_every_s = 10;
 
 constexpr std::int64_t prefill_chunk_tokens = 2048;
+constexpr std::int64_t shortest_context = 32;
 
+/// Logits only with the shortest context: they take long.
 CalibrationBatch decode_batch(std::int64_t batch, std::int64_t context) {
-  return {.shape = BatchShape::decode(batch, context), .logit_rows = batch};
+  return {.shape = BatchShape::decode(batch, context),
+          .logit_rows = context == shortest_context ? batch : 0};
 }
 CalibrationBatch prefill_batch(std::int64_t batch, std::int64_t rows, std::int64_t prior) {
   return {.shape = {.phase = Phase::prefill, .batch = batch, .rows = rows, .context = prior + rows},
-          .logit_rows = batch};
+          .logit_rows = 0};
 }
 
 /// Those that the model's context, memory and time allow.
@@ -71,18 +77,20 @@ BenchTest test_of(const CalibrationBatch& batch, std::int64_t iterations) {
     return {.phase = Phase::prefill,
             .tokens = shape.rows,
             .batch = shape.batch,
-            .depth = shape.context - shape.rows};
+            .depth = shape.context - shape.rows,
+            .draws = batch.logit_rows > 0};
   }
   return {.phase = Phase::decode,
           .tokens = iterations,
           .batch = shape.batch,
-          .depth = shape.context - (iterations + 1) / 2};
+          .depth = shape.context - (iterations + 1) / 2,
+          .draws = batch.logit_rows > 0};
 }
 
 /// As many, an odd number, as a context allows to have it in the middle.
 std::int64_t decode_iterations(std::int64_t wanted, std::int64_t context) {
   const std::int64_t most = std::min(most_iterations, 2 * context - 1);
-  const std::int64_t count = std::min(std::max(wanted, least_iterations), most);
+  const std::int64_t count = std::min(wanted, most);
   return count % 2 == 1 ? count : count - 1;
 }
 
@@ -108,30 +116,27 @@ double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
     if (sublayer != Sublayer::lm_head)
       layer_s += sublayer_load(model, sublayer, batch.shape).seconds(rates);
   }
-  return static_cast<double>(num_layers) * layer_s +
-         lm_head_load(model, batch.logit_rows).seconds(rates);
+  const double head_s = lm_head_load(model, batch.logit_rows).seconds(rates);
+  return static_cast<double>(num_layers) * layer_s + (batch.logit_rows > 0 ? head_s : 0);
 }
 
 std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
                                                   const CalibrationLimits& limits) {
   Choice choice(config, dtype, limits);
   for (std::int64_t batch = 1; batch <= 256; batch *= 2) {
-    for (std::int64_t context = 32; context <= 8192; context *= 4)
+    for (std::int64_t context = shortest_context; context <= 8192; context *= 4)
       choice.add(decode_batch(batch, context));
   }
-  for (std::int64_t batch = 3; batch <= 192; batch *= 2) choice.add(decode_batch(batch, 32));
-  for (std::int64_t rows = 8; rows <= 2048; rows *= 4) {
-    choice.add(prefill_batch(1, rows, 0));
-    choice.add(prefill_batch(1, rows, 2048));
-    if (rows == 2048) break;
-    choice.add(prefill_batch(1, 2 * rows, 0));
-    choice.add(prefill_batch(1, rows, 512));
-    choice.add(prefill_batch(1, rows, 8192));
+  for (std::int64_t batch = 3; batch <= 192; batch *= 2)
+    choice.add(decode_batch(batch, shortest_context));
+  for (const std::int64_t rows : {8, 16, 32, 128, 512}) {
+    for (const std::int64_t prior : {0, 512, 2048, 8192}) choice.add(prefill_batch(1, rows, prior));
   }
-  for (std::int64_t rows = 8; rows <= 128; rows *= 4) {
-    choice.add(prefill_batch(4, rows, 0));
-    choice.add(prefill_batch(4, rows, 2048));
+  for (const std::int64_t prior : {0, 2048}) {
+    choice.add(prefill_batch(1, 2048, prior));
+    for (const std::int64_t rows : {8, 16, 32, 128}) choice.add(prefill_batch(4, rows, prior));
   }
+  for (const std::int64_t rows : {64, 256}) choice.add(prefill_batch(1, rows, 0));
   return std::move(choice.batches);
 }
 
@@ -139,6 +144,7 @@ std::vector<CalibrationBatch> check_batches(const ModelConfig& config, DType dty
                                             const CalibrationLimits& limits) {
   Choice choice(config, dtype, limits);
   for (const std::int64_t batch : {1, 5, 11, 23, 44, 90}) {
+    choice.add(decode_batch(batch, shortest_context));
     for (const std::int64_t context : {70, 300, 1100, 4600})
       choice.add(decode_batch(batch, context));
   }
@@ -199,26 +205,23 @@ struct BatchMeter::Loaded {
         probes(the_runtime, dtype, weights.weight_bytes()) {}
 
   static constexpr BenchTest overhead_test = {
-      .phase = Phase::decode, .tokens = most_iterations, .batch = 1, .depth = 16};
+      .phase = Phase::decode, .tokens = 5, .batch = 1, .depth = 16};
 
-  /// The first time, also the warm-up.
-  std::int64_t iterations_of(const CalibrationBatch& batch) {
-    const auto [entry, added] = iterations.emplace(describe(batch), 1);
-    if (!added) return entry->second;
-    const bool decode = batch.shape.phase == Phase::decode;
-    const std::int64_t first = decode ? decode_iterations(1, batch.shape.context) : 1;
-    const BenchSlice slice = runner.run_whole(test_of(batch, first), 1);
-    const double each_s = slice.seconds / static_cast<double>(first);
-    const auto wanted = static_cast<std::int64_t>(measurement_s / each_s) + 1;
-    entry->second =
-        decode ? decode_iterations(wanted, batch.shape.context) : std::min(wanted, most_iterations);
-    return entry->second;
+  /// One iteration, unless that takes long: weights and KV that were not used for some seconds are
+  /// slow to read at first, and a run uses them all the time.
+  void warm_up(const CalibrationBatch& batch) {
+    if (batch.shape.total_rows() >= long_rows) return;
+    const BenchSlice slice = runner.run_whole(test_of(batch, 1), 1);
+    iterations[describe(batch)] = static_cast<std::int64_t>(measurement_s / slice.seconds) + 1;
   }
 
   BenchSlice run(const CalibrationBatch& batch) {
-    const std::int64_t count = iterations_of(batch);
-    return batch.shape.phase == Phase::decode ? runner.run_whole(test_of(batch, count), 1)
-                                              : runner.run_whole(test_of(batch, 1), count);
+    const auto found = iterations.find(describe(batch));
+    const std::int64_t wanted = found == iterations.end() ? 1 : found->second;
+    if (batch.shape.phase == Phase::prefill)
+      return runner.run_whole(test_of(batch, 1), std::min(wanted, most_iterations));
+    const std::int64_t count = decode_iterations(wanted, batch.shape.context);
+    return runner.run_whole(test_of(batch, count), 1);
   }
 };
 
@@ -245,7 +248,7 @@ BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
 BatchMeter::~BatchMeter() = default;
 
 CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
-  loaded_->iterations_of(batch);
+  loaded_->warm_up(batch);
   const MachineRates before = loaded_->before ? *loaded_->before : loaded_->probes.measure();
   const BenchSlice slice = loaded_->run(batch);
   const MachineRates after = loaded_->probes.measure();
@@ -264,12 +267,18 @@ double BatchMeter::measure_task_overhead_us() {
     const BenchSlice slice = runner.run_whole(Loaded::overhead_test, 1);
     return (slice.seconds - slice.busy_s) / static_cast<double>(Loaded::overhead_test.tokens);
   };
+  constexpr int times = 5;  // by turns; the smallest: whatever else runs only adds to it
+  double apart_s = outside_s(loaded_->apart);
+  double fused_s = outside_s(loaded_->fused);
+  for (int i = 1; i < times; ++i) {
+    apart_s = std::min(apart_s, outside_s(loaded_->apart));
+    fused_s = std::min(fused_s, outside_s(loaded_->fused));
+  }
+  loaded_->before.reset();
   // A layer is one task, or five: attention stays fused.
   const auto added = static_cast<double>(4 * loaded_->model.config.num_layers);
   constexpr double least_us = 0.1;
-  const double difference_s = outside_s(loaded_->apart) - outside_s(loaded_->fused);
-  loaded_->before.reset();
-  return std::max(least_us, 1e6 * difference_s / added);
+  return std::max(least_us, 1e6 * (apart_s - fused_s) / added);
 }
 
 void calibrate(Calibration& calibration, BatchMeter& meter,
@@ -278,8 +287,12 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
                const CalibrationProgress& progress, const std::function<void()>& save) {
   double done_s = 0;
   double total_s = 0;
-  for (const CalibrationBatch& batch : batches)
-    total_s += cost_s(batch) * static_cast<double>(calibration.repetitions);
+  // Short ones twice as often: a moment that is not theirs spoils them.
+  const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
+  for (const CalibrationBatch& batch : batches) {
+    total_s +=
+        cost_s(batch) * static_cast<double>(calibration.repetitions) * (is_short(batch) ? 2 : 1);
+  }
   Clock::time_point saved = Clock::now();
   const auto step = [&](const std::string& what) {
     if (interrupt_flag()) throw Interrupted();
@@ -289,16 +302,17 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
     saved = Clock::now();
   };
   try {
-    for (std::size_t repetition = 0; repetition < static_cast<std::size_t>(calibration.repetitions);
-         ++repetition) {
+    for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
       for (const CalibrationBatch& batch : batches) {
+        const std::int64_t repetition = is_short(batch) ? round : round / 2;
+        if (!is_short(batch) && round % 2 == 1) continue;
         step(describe(batch));
         CalibrationPoint& point = calibration.at(batch);
-        if (point.samples.size() <= repetition) point.samples.push_back(meter.measure(batch));
+        if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
         done_s += cost_s(batch);
       }
       step("task overhead");
-      if (calibration.task_overhead_us.size() <= repetition)
+      if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2)
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
     }
   } catch (const Interrupted&) {

@@ -28,7 +28,7 @@ double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
                   std::int64_t num_layers, const MachineRates& rates);
 
 /// Buckets, evenly in powers of two: decode over batches and contexts, prefill over new rows,
-/// tokens before them, and sequences. Linear sublayers have a bucket more between two.
+/// tokens before them, and sequences. Between two of them, one for the linear sublayers alone.
 std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
                                                   const CalibrationLimits& limits);
 /// Batches between those buckets.

@@ -66,9 +66,7 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = choose_dtype(dtype);
   decoder_shape(settings.config, settings.dtype);  // throws for shapes that cannot run
   settings.domains = cut_into_domains(choose_cores(threads), num_domains);
-  int num_threads = 0;
-  for (const auto& cores : settings.domains) num_threads += static_cast<int>(cores.size());
-  settings.setup = calibration_setup(settings.dtype, num_threads, num_domains);
+  settings.setup = calibration_setup(settings.dtype, num_threads(settings.domains), num_domains);
   return settings;
 }
 

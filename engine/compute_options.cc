@@ -72,6 +72,12 @@ std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, in
   return domains;
 }
 
+int num_threads(const std::vector<std::vector<int>>& domains) {
+  std::size_t count = 0;
+  for (const std::vector<int>& cores : domains) count += cores.size();
+  return static_cast<int>(count);
+}
+
 ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
   return {.num_layers = config.num_layers,
           .hidden_size = config.hidden_size,

@@ -42,6 +42,9 @@ std::vector<int> choose_cores(std::optional<int> asked);
 /// cores than domains.
 std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains);
 
+/// Threads of all domains.
+int num_threads(const std::vector<std::vector<int>>& domains);
+
 /// What costs are counted by; weights and KV have the GEMM type.
 ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
 

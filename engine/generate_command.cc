@@ -14,12 +14,15 @@
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/runtime/task_model.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/explain.h"
 #include "engine/generator.h"
-#include "engine/host_costs.h"
 #include "engine/interrupt.h"
+#include "engine/machine_costs.h"
 #include "engine/output_file.h"
+#include "engine/policy_choice.h"
 #include "engine/progress.h"
 #include "engine/prompts.h"
 #include "models/model.h"
@@ -78,6 +81,9 @@ void declare_options(CommandLine& line) {
       ("ddr", po::value<std::string>(),
        "memory that the run may take, e.g. 20GiB; default: what is free")               //
       ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
+      ("explain", po::bool_switch(),
+       "after the run: predicted against measured time of each sublayer, flip points, and what "
+       "faster parts would change, on stderr")  //
       ("quiet,q", po::bool_switch(), "no summary on stderr");
 }
 
@@ -335,14 +341,14 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   write_file(path, stats.dump(2) + "\n");
 }
 
-void print_summary(const Report& report) {
+void print_summary(const Report& report, const std::string& policy) {
   fmt::print(stderr,
              "prompt {} tokens, generated {} tokens in {:.2f} s ({:.1f} tokens/s); "
              "time to first token {:.1f} ms, per output token {:.2f} ms; loaded in {:.2f} s; peak "
-             "memory: ddr {}\n",
+             "memory: ddr {}; {}\n",
              report.totals.prompt_tokens, report.totals.generated_tokens, report.totals.wall_s,
              report.tokens_per_s(), report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
-             format_bytes(peak_resident_bytes()));
+             format_bytes(peak_resident_bytes()), policy);
 }
 
 void flush_stdout() {
@@ -413,7 +419,7 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
 class GenerateRun {
  public:
   GenerateRun(const CommandLine& line, const Settings& settings, const Model& model,
-              const Tokenizer* tokenizer, LoadedPolicy& policy)
+              const Tokenizer* tokenizer, RunPolicy& policy)
       : line_(line),
         settings_(settings),
         model_(model),
@@ -444,11 +450,15 @@ class GenerateRun {
     const MemoryNeed plan =
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
-    const HostCosts costs(model_dimensions(model_.config, dtype_), total_memory_bytes());
-    PolicyRun policy_run(policy_.policy(), costs, workload_of(requests, batch));
-    Runtime runtime(
-        {.domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
-         .scheduler = policy_.scheduler()});
+    const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
+    const MachineCosts costs = host_costs(
+        model_dimensions(model_.config, dtype_),
+        {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains});
+    const Workload workload = workload_of(requests, batch);
+    LoadedPolicy& policy = policy_.settle(*costs.model, workload);
+    PolicyRun policy_run(policy.policy(), *costs.model, workload);
+    Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
+    const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(
@@ -461,13 +471,18 @@ class GenerateRun {
     KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages);
     options.policy = &policy_run;
     Generator generator(loaded, kv, tokenizer_, options);
+    const bool explain = line_.get<bool>("explain");
+    std::optional<RunExplainer> explainer;
+    if (explain) explainer.emplace(runtime, dtype_, loaded.weight_bytes(), policy_run);
     generate(generator, std::move(requests), output.get());
     if (output) output->put_in_order();
+    if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_,
                   runtime.num_threads());
     }
-    if (!line_.get<bool>("quiet")) print_summary(report_);
+    if (!line_.get<bool>("quiet")) print_summary(report_, policy_.describe());
+    if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;
   }
 
@@ -513,7 +528,7 @@ class GenerateRun {
   const Settings& settings_;
   const Model& model_;
   const Tokenizer* tokenizer_;
-  LoadedPolicy& policy_;
+  RunPolicy& policy_;
   DType dtype_;
   Report report_;
 };
@@ -535,7 +550,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
   if (!line.given("output") && fcntl(STDOUT_FILENO, F_GETFD) < 0) {
     throw Error("cannot write to standard output: {}", std::strerror(errno));
   }
-  LoadedPolicy policy = load_policy(line);
+  RunPolicy policy(line);
   const Model model = open_model(settings.model);
   const std::unique_ptr<Tokenizer> tokenizer =
       has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;

@@ -7,7 +7,9 @@
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/runtime.h"
+#include "engine/calibration_store.h"
 #include "engine/command_line.h"
+#include "engine/machine_costs.h"
 
 namespace sluice {
 namespace {
@@ -25,6 +27,16 @@ std::vector<std::string> gpu_names() {
     }
   }
   return names;
+}
+
+/// "2 models, /home/me/.local/share/sluice/calibration/..."
+std::string calibrated_text() {
+  const HostUse use = default_host_use();
+  const std::vector<std::filesystem::path> files =
+      stored_calibrations(calibration_setup(use.dtype, use.threads, use.domains));
+  if (files.empty()) return "no model (sluice calibrate)";
+  return fmt::format("{} model{}, {}", files.size(), files.size() == 1 ? "" : "s",
+                     files.front().parent_path().string());
 }
 
 }  // namespace
@@ -53,6 +65,7 @@ int run_info(const CommandLine::Arguments& arguments) {
     fmt::print("GPU            {} (not used yet: Sluice computes on the CPU)\n", name);
   if (gpus.empty()) fmt::print("GPU            none\n");
   fmt::print("StarPU         {}, flavour {}\n", runtime.version(), runtime.flavour());
+  fmt::print("calibrated     {}\n", calibrated_text());
   return 0;
 }
 

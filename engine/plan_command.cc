@@ -8,15 +8,16 @@
 #include "base/error.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/machine_costs.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
 #include "engine/plan_report.h"
 #include "engine/planner.h"
+#include "engine/policy_choice.h"
 #include "engine/policy_map.h"
 #include "engine/policy_run.h"
+#include "engine/what_if.h"
 #include "models/model.h"
-#include "perfmodels/analytic_model.h"
-#include "perfmodels/profile.h"
 #include "schedulers/loader.h"
 
 namespace sluice {
@@ -31,7 +32,8 @@ void declare_options(CommandLine& line) {
       ("model", po::value<std::string>()->default_value("opt-30b"),
        "shape, or Hugging Face folder; a list")  //
       ("machine", po::value<std::string>()->default_value("spr-a100"),
-       "profile of a machine: a known name or a .json file; a list")  //
+       "profile of a machine: a known name, a .json file, or this: the one at hand, as sluice "
+       "calibrate has measured it; a list")  //
       ("policy", po::value<std::string>()->default_value(any_policy),
        "name or shared object of a policy; a list; auto: the fastest of all that come with Sluice")(
           "policy-option", po::value<std::vector<std::string>>()->composing(),
@@ -43,6 +45,8 @@ void declare_options(CommandLine& line) {
        "tokens to generate for each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16),
        "16, or 4.5: groups of 4 bits with their scales")  //
+      ("explain", po::bool_switch(),
+       "for a single plan: flip points, and what faster parts of the machine would change")  //
       ("map", po::value<std::string>(),
        "draw the policy's placements over batch and input length into this .svg or .png file, and "
        "in the terminal");
@@ -59,6 +63,7 @@ struct Settings {
   std::int64_t output_tokens = 1;
   double weight_bits = 16;
   std::optional<std::string> map;
+  bool explain = false;
   OutputFormat format = OutputFormat::table;
 
   std::size_t num_points() const {
@@ -80,6 +85,9 @@ Settings read_settings(const CommandLine& line) {
   if (settings.weight_bits != 16 && settings.weight_bits != 4.5)
     throw UsageError("--weight-bits {}: expected 16 or 4.5", settings.weight_bits);
   settings.format = read_format(line);
+  settings.explain = line.get<bool>("explain");
+  if (settings.explain && settings.num_points() > 1)
+    throw UsageError("--explain is of a single plan; name one of everything");
   if (line.given("map")) {
     settings.map = line.get<std::string>("map");
     picture_format("map", *settings.map);
@@ -97,53 +105,14 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-/// The plan of one point, or why there is none.
-PlanPoint plan_point(const std::string& model, const AnalyticModel& costs, LoadedPolicy& policy,
-                     const Workload& workload) {
-  PlanPoint point = {.model = model,
-                     .machine = costs.profile().name,
-                     .policy = policy.name(),
-                     .workload = workload,
-                     .plan = std::nullopt,
-                     .problem = ""};
-  try {
-    point.plan = make_plan(policy.policy(), costs, workload);
-  } catch (const Error& error) {
-    point.problem = error.what();
-  }
-  return point;
-}
-
-/// What there is to choose from, the best first: plans that fit, plans that need more memory than
-/// the machine has, none.
-int rank(const PlanPoint& point) {
-  if (!point.plan) return 2;
-  return point.plan->shortage.empty() ? 0 : 1;
-}
-
-PlanPoint fastest(const std::vector<PlanPoint>& points) {
-  return *std::min_element(points.begin(), points.end(),
-                           [](const PlanPoint& a, const PlanPoint& b) {
-                             if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
-                             return a.plan->latency_s() < b.plan->latency_s();
-                           });
-}
-
-/// "lia is fastest: 5.19 s; cpu-only 10.3 s, ...; gpu-only does not fit"
-void print_choice(const std::vector<PlanPoint>& points, const PlanPoint& chosen) {
-  std::vector<std::string> others;
-  for (const PlanPoint& point : points) {
-    if (point.policy == chosen.policy) continue;
-    others.push_back(rank(point) == 0
-                         ? fmt::format("{} {:.3g} s", point.policy, point.plan->latency_s())
-                         : fmt::format("{} does not fit", point.policy));
-  }
-  if (!chosen.plan) {
-    fmt::print(stderr, "sluice: no policy's plan fits: {}\n", chosen.problem);
-  } else {
-    fmt::print(stderr, "sluice: {} is fastest, {:.3g} s; {}\n", chosen.policy,
-               chosen.plan->latency_s(), fmt::join(others, ", "));
-  }
+PlanPoint as_point(const std::string& model, const MachineCosts& costs, const Workload& workload,
+                   const Candidate& candidate) {
+  return {.model = model,
+          .machine = costs.machine,
+          .policy = candidate.policy->name(),
+          .workload = workload,
+          .plan = candidate.plan,
+          .problem = candidate.problem};
 }
 
 class Planner {
@@ -154,16 +123,16 @@ class Planner {
     }
     if (!policies_.empty()) return;
     if (!settings.options.empty()) throw UsageError("--policy-option needs --policy");
-    for (const std::string& name : find_policies(policy_folders())) all_.push_back(load(name, {}));
+    all_ = load_known_policies();
+    if (all_.empty())
+      throw Error("no policy was found beside the program; give one with --policy FILE");
   }
 
   std::vector<PlanPoint> run() {
     std::vector<PlanPoint> points;
     for (const std::string& model : settings_.models) {
-      ModelDimensions dimensions = model_dimensions(find_model_config(model), DType::bf16);
-      dimensions.weight_bits = settings_.weight_bits;
       for (const std::string& machine : settings_.machines) {
-        const AnalyticModel costs(load_profile(machine), dimensions);
+        const MachineCosts costs = costs_of(machine, model);
         for (const std::int64_t tokens : settings_.input_tokens) {
           for (const std::int64_t batch : settings_.batches)
             add(model, costs, {batch, tokens, settings_.output_tokens}, points);
@@ -174,32 +143,57 @@ class Planner {
   }
 
   PolicyMap map(const std::string& machine) {
-    ModelDimensions dimensions =
-        model_dimensions(find_model_config(settings_.models.front()), DType::bf16);
-    dimensions.weight_bits = settings_.weight_bits;
-    const AnalyticModel costs(load_profile(machine), dimensions);
-    return make_policy_map(policies_.front()->policy(), costs, settings_.models.front(), machine);
+    const std::string& model = settings_.models.front();
+    return make_policy_map(policies_.front()->policy(), *costs_of(machine, model).model, model,
+                           machine);
+  }
+
+  /// What --explain adds to a plan, or, without it, that its offload does not pay.
+  std::string explain(const PlanPoint& point) {
+    const MachineCosts costs = costs_of(settings_.machines.front(), point.model);
+    if (!settings_.explain) return slower_than_one_device(*point.plan, *costs.model);
+    for (const auto* loaded : {&policies_, &all_}) {
+      for (const auto& policy : *loaded) {
+        if (policy->name() == point.policy)
+          return "\n" + explain_plan(policy->policy(), *costs.model, point.workload);
+      }
+    }
+    return "";
   }
 
  private:
-  static std::unique_ptr<LoadedPolicy> load(const std::string& name,
-                                            const std::map<std::string, std::string>& options) {
+  using Options = std::map<std::string, std::string>;
+
+  static std::unique_ptr<LoadedPolicy> load(const std::string& name, const Options& options) {
     return std::make_unique<LoadedPolicy>(name, options);
   }
 
-  void add(const std::string& model, const AnalyticModel& costs, const Workload& workload,
+  /// This machine's weights have the type that it computes in.
+  MachineCosts costs_of(const std::string& machine, const std::string& model) {
+    const DType dtype = machine == this_machine ? default_host_use().dtype : DType::bf16;
+    ModelDimensions dimensions = model_dimensions(find_model_config(model), dtype);
+    if (settings_.weight_bits != 16) dimensions.weight_bits = settings_.weight_bits;
+    return machines_.load(machine, dimensions, model);
+  }
+
+  void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
            std::vector<PlanPoint>& points) {
-    for (const auto& policy : policies_)
-      points.push_back(plan_point(model, costs, *policy, workload));
+    for (const auto& policy : policies_) {
+      points.push_back(
+          as_point(model, costs, workload, plan_with(*policy, *costs.model, workload)));
+    }
     if (!policies_.empty()) return;
-    std::vector<PlanPoint> all;
+    std::vector<Candidate> all;
     all.reserve(all_.size());
-    for (const auto& policy : all_) all.push_back(plan_point(model, costs, *policy, workload));
-    points.push_back(fastest(all));
-    if (settings_.num_points() == 1) print_choice(all, points.back());
+    for (const auto& policy : all_) all.push_back(plan_with(*policy, *costs.model, workload));
+    const Candidate& chosen = fastest(all);
+    points.push_back(as_point(model, costs, workload, chosen));
+    if (settings_.num_points() == 1)
+      fmt::print(stderr, "sluice: {}\n", explain_choice(all, chosen));
   }
 
   const Settings& settings_;
+  MachineList machines_;
   std::vector<std::unique_ptr<LoadedPolicy>> policies_;  ///< that were named
   std::vector<std::unique_ptr<LoadedPolicy>> all_;       ///< else
 };
@@ -231,7 +225,7 @@ int run_plan(const CommandLine::Arguments& arguments) {
     throw Error("{} on {}: {}", points.front().model, points.front().machine,
                 points.front().problem);
   if (points.size() == 1 && settings.format == OutputFormat::table) {
-    std::cout << describe_plan(points.front());
+    std::cout << describe_plan(points.front()) << planner.explain(points.front());
   } else {
     std::cout << format_plans(settings.format, points);
   }

@@ -21,8 +21,10 @@ BatchShape shape_of(const SubBatch& sub_batch) {
 
 void declare_policy_options(CommandLine& line) {
   line.options().add_options()  //
-      ("policy", po::value<std::string>()->default_value("cpu-only"),
-       "what runs where: a policy's name, or the file of one's own, e.g. ./mine.so")  //
+      ("policy", po::value<std::string>(),
+       "what runs where: a policy's name, or the file of one's own, e.g. ./mine.so; without it, "
+       "the "
+       "fastest by prediction")  //
       ("policy-option", po::value<std::vector<std::string>>(),
        "key=value for the policy; may be given again");
 }
@@ -38,10 +40,6 @@ std::map<std::string, std::string> read_policy_options(const CommandLine& line) 
     if (!added) throw UsageError("--policy-option {}: {} is given twice", text, there->first);
   }
   return options;
-}
-
-LoadedPolicy load_policy(const CommandLine& line) {
-  return {line.get<std::string>("policy"), read_policy_options(line)};
 }
 
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
@@ -69,6 +67,7 @@ void PolicyRun::place(SubBatch& sub_batch) {
     sub_batch.placements[layer] =
         policy_.place(static_cast<std::int64_t>(layer), shape, memory_.layers[layer]);
   }
+  if (record_ != nullptr) record_->add(sub_batch, shape);
   if (!policy_.lacked_device() || said_lacking_) return;
   said_lacking_ = true;
   const bool no_gpu = !costs_.has(Device::gpu);

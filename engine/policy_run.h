@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/command_line.h"
+#include "engine/run_record.h"
 #include "graphs/decoder_graph.h"
 #include "schedulers/loader.h"
 
@@ -16,9 +17,6 @@ namespace sluice {
 void declare_policy_options(CommandLine& line);
 /// What --policy-option says, by key. Throws UsageError.
 std::map<std::string, std::string> read_policy_options(const CommandLine& line);
-/// The policy that they ask for. Throws UsageError or Error: see LoadedPolicy.
-LoadedPolicy load_policy(const CommandLine& line);
-
 /// A policy at work in one run: it is started, its memory plan is known, and each iteration asks
 /// it.
 class PolicyRun {
@@ -37,12 +35,15 @@ class PolicyRun {
   /// Fills in where each layer of a sub-batch runs. Says once, on stderr, when the policy wants a
   /// device that the machine does not have.
   void place(SubBatch& sub_batch);
+  /// Every sub-batch placed from now on is added to `record`, which outlives this; null: none.
+  void record_into(RunRecord* record) { record_ = record; }
 
  private:
   CheckedPolicy& policy_;
   const CostModel& costs_;
   MemoryPlan memory_;
   bool said_lacking_ = false;
+  RunRecord* record_ = nullptr;
 };
 
 }  // namespace sluice

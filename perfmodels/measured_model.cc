@@ -62,6 +62,12 @@ double SecondsCurve::at(double x) const {
   return straight(x, x_[i - 1], seconds_[i - 1], x_[i], seconds_[i]);
 }
 
+double SecondsCurve::straight_on_at(double x) const {
+  const std::size_t last = x_.size() - 1;
+  if (x <= x_[last] || last == 0 || seconds_[last] <= seconds_[last - 1]) return at(x);
+  return straight(x, x_[last - 1], seconds_[last - 1], x_[last], seconds_[last]);
+}
+
 /// From a calibration's samples to curves.
 struct MeasuredModel::Reduction {
   const Calibration& calibration;
@@ -102,8 +108,7 @@ struct MeasuredModel::Reduction {
     const SublayerLoad load = load_of(into.model_, timed_sublayers[i], point.batch);
     for (const CalibrationSample& sample : point.samples) {
       if (sample.seconds[i] > 0)
-        seconds.push_back(sample.seconds[i] * load.seconds(into.reference_) /
-                          load.seconds(sample.rates));
+        seconds.push_back(carried_over(sample.seconds[i], load, sample.rates, into.reference_));
     }
   }
 
@@ -140,8 +145,23 @@ struct MeasuredModel::Reduction {
     return points;
   }
 
+  /// Those of batches and rows with several contexts, if there are any: what was measured with one
+  /// only, for the linear sublayers, says nothing of attention over others.
+  std::vector<const CalibrationPoint*> attention_points(Phase phase) const {
+    std::vector<const CalibrationPoint*> points = points_of(phase);
+    const auto rows_of = [](const CalibrationPoint* point) {
+      return std::pair(point->batch.shape.batch, point->batch.shape.rows);
+    };
+    std::map<std::pair<std::int64_t, std::int64_t>, int> contexts;
+    int most = 0;
+    for (const CalibrationPoint* point : points) most = std::max(most, ++contexts[rows_of(point)]);
+    if (most > 1)
+      std::erase_if(points, [&](const auto* point) { return contexts[rows_of(point)] == 1; });
+    return points;
+  }
+
   void fill_decode() const {
-    for (const CalibrationPoint* point : points_of(Phase::decode)) {
+    for (const CalibrationPoint* point : attention_points(Phase::decode)) {
       const BatchShape& shape = point->batch.shape;
       into.decode_[shape.batch].add(static_cast<double>(shape.context), attention_s(*point));
     }
@@ -149,13 +169,13 @@ struct MeasuredModel::Reduction {
 
   /// A sequence with one new row is a decoding one.
   void fill_prefill() const {
-    for (const CalibrationPoint* point : points_of(Phase::prefill)) {
+    for (const CalibrationPoint* point : attention_points(Phase::prefill)) {
       const BatchShape& shape = point->batch.shape;
       const auto rows = static_cast<double>(shape.total_rows());
       into.prefill_[shape.batch][shape.rows].add(prior_tokens(shape) + 1,
                                                  attention_s(*point) / rows);
     }
-    for (const CalibrationPoint* point : points_of(Phase::decode)) {
+    for (const CalibrationPoint* point : attention_points(Phase::decode)) {
       const BatchShape& shape = point->batch.shape;
       const auto found = into.prefill_.find(shape.batch);
       if (found == into.prefill_.end()) continue;
@@ -178,8 +198,8 @@ MeasuredModel MeasuredModel::at_rates(const MachineRates& rates) const {
   return other;
 }
 
-double MeasuredModel::scale(const SublayerLoad& load) const {
-  return now_ ? load.seconds(*now_) / load.seconds(reference_) : 1;
+double MeasuredModel::now_s(double seconds, const SublayerLoad& load) const {
+  return now_ ? carried_over(seconds, load, reference_, *now_) : seconds;
 }
 
 double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
@@ -190,12 +210,12 @@ double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     case Sublayer::out_proj:
     case Sublayer::fc1:
     case Sublayer::fc2:
-      return scale(sublayer_load(model_, sublayer, shape)) *
-             linear_s(sublayer, static_cast<double>(shape.total_rows()));
+      return now_s(linear_s(sublayer, static_cast<double>(shape.total_rows())),
+                   sublayer_load(model_, sublayer, shape));
     case Sublayer::attention:
-      return scale(sublayer_load(model_, sublayer, shape)) * (shape.phase == Phase::decode
-                                                                  ? decode_attention_s(shape)
-                                                                  : prefill_attention_s(shape));
+      return now_s(
+          shape.phase == Phase::decode ? decode_attention_s(shape) : prefill_attention_s(shape),
+          sublayer_load(model_, sublayer, shape));
     case Sublayer::qk:
     case Sublayer::sv:
       return compute_s(device, Sublayer::attention, shape) / 2;
@@ -211,8 +231,8 @@ double MeasuredModel::linear_s(Sublayer sublayer, double rows) const {
 
 double MeasuredModel::lm_head_s(Device /*device*/, std::int64_t logit_rows) const {
   if (logit_rows <= 0) return 0;
-  return scale(lm_head_load(model_, logit_rows)) *
-         linear_s(Sublayer::lm_head, static_cast<double>(logit_rows));
+  return now_s(linear_s(Sublayer::lm_head, static_cast<double>(logit_rows)),
+               lm_head_load(model_, logit_rows));
 }
 
 double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
@@ -236,14 +256,16 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
 }
 
 double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double prior) const {
+  const std::int64_t window = model_.sliding_window_tokens;
   const auto keys = [&](double new_rows, double before) {
-    return mean_visible_keys(new_rows, before, model_.sliding_window_tokens);
+    return mean_visible_keys(new_rows, before, window);
   };
   const auto most = static_cast<double>(by_rows.rbegin()->first);
   const double seconds = between(by_rows, rows, [&](const auto& bucket) {
     const auto new_rows = static_cast<double>(bucket.first);
     const double last = bucket.second.last_x() - 1;
-    if (prior <= last) return bucket.second.at(prior + 1);
+    if (prior <= last || window > 0) return bucket.second.at(std::min(prior, last) + 1);
+    if (bucket.second.size() > 1) return bucket.second.straight_on_at(prior + 1);
     return bucket.second.at(last + 1) * keys(new_rows, prior) / keys(new_rows, last);
   });
   return rows <= most ? seconds : seconds * keys(rows, prior) / keys(most, prior);

@@ -21,8 +21,11 @@ class SecondsCurve {
   void add(double x, double seconds);
   bool empty() const { return x_.empty(); }
   double last_x() const { return x_.back(); }
+  std::size_t size() const { return x_.size(); }
   /// At least one point.
   double at(double x) const;
+  /// The same, but beyond the last point straight on, if the last two points rise.
+  double straight_on_at(double x) const;
 
  private:
   std::vector<double> x_;
@@ -30,15 +33,14 @@ class SecondsCurve {
 };
 
 /// What `sluice calibrate` has measured of the CPU, as a cost model. A point's time is the median
-/// of its repetitions, each first carried over to the machine's median rates: machines that others
-/// use too change theirs within seconds (docs/calibrate.md). It is carried over by the change of
-/// max(bytes / bandwidth, FLOP / rate).
+/// of its repetitions, each first carried over to the machine's median rates (carried_over()):
+/// machines that others use too change theirs within seconds (docs/calibrate.md).
 ///   1, 4, 5, 6, LM head   a curve over rows
 ///   attention, decode     over context at each batch; straight between batches, in proportion
 ///                         beyond the largest one
 ///   attention, prefill    seconds a row and sequence: over the tokens before at each number of
-///                         new rows, at each batch. Straight between; beyond the last, in
-///                         proportion to the keys that a row sees
+///                         new rows, at each batch. Straight between; beyond the last, straight
+///                         on over tokens, and over rows in proportion to the keys that a row sees
 /// 2 and 3 are half of attention each: the fused stage has no seam to measure at.
 class MeasuredModel : public CostModel {
  public:
@@ -74,7 +76,7 @@ class MeasuredModel : public CostModel {
   double decode_attention_s(const BatchShape& shape) const;
   double prefill_attention_s(const BatchShape& shape) const;
   double prefill_row_s(const ByBatch& by_rows, double rows, double prior) const;
-  double scale(const SublayerLoad& load) const;
+  double now_s(double seconds, const SublayerLoad& load) const;
 
   ModelDimensions model_;
   std::uint64_t ddr_bytes_ = 0;

@@ -1,29 +1,53 @@
 #include "perfmodels/roofline.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "perfmodels/layer_cost.h"
 
 namespace sluice {
+namespace {
+
+/// How attention's reading and the rest overlap: 1 not at all, infinity fully.
+constexpr double blend = 2.5;
+
+}  // namespace
 
 double SublayerLoad::seconds(const MachineRates& rates) const {
   return std::max(bytes / rates.read_bandwidth_bytes_per_s, flops / rates.gemm_flop_per_s);
+}
+
+double carried_over(double seconds, const SublayerLoad& load, const MachineRates& from,
+                    const MachineRates& to) {
+  if (load.attends) {
+    const double reading_s = load.bytes / from.read_bandwidth_bytes_per_s;
+    const double read_s = load.bytes / to.read_bandwidth_bytes_per_s;
+    if (seconds <= reading_s) return seconds * read_s / reading_s;
+    const double rest_s =
+        std::pow(std::pow(seconds, blend) - std::pow(reading_s, blend), 1 / blend) *
+        from.gemm_flop_per_s / to.gemm_flop_per_s;
+    return std::pow(std::pow(read_s, blend) + std::pow(rest_s, blend), 1 / blend);
+  }
+  const double before_s = load.seconds(from);
+  const double after_s = load.seconds(to);
+  return seconds > before_s ? seconds - before_s + after_s : seconds * after_s / before_s;
 }
 
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape) {
   if (sublayer == Sublayer::attention) {
     const SublayerLoad half = sublayer_load(model, Sublayer::qk, shape);
-    return {2 * half.bytes, 2 * half.flops};
+    return {2 * half.bytes, 2 * half.flops, true};
   }
   const SublayerWork work = sublayer_work(model, sublayer, shape);
-  if (sublayer != Sublayer::qk && sublayer != Sublayer::sv) return {work.y_bytes, work.flops};
+  if (sublayer != Sublayer::qk && sublayer != Sublayer::sv)
+    return {work.y_bytes, work.flops, false};
   const auto rows = static_cast<double>(shape.rows);
   const auto context = static_cast<double>(std::max(shape.context, shape.rows));
   const double visible = mean_visible_keys(rows, context - rows, model.sliding_window_tokens);
   const double window = static_cast<double>(model.sliding_window_tokens);
   const double read = window > 0 ? std::min(context, window + rows - 1) : context;
-  return {work.y_bytes * read / context, work.flops * visible / context};
+  return {work.y_bytes * read / context, work.flops * visible / context, true};
 }
 
 SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows) {
@@ -31,7 +55,7 @@ SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows)
   const auto embed = static_cast<double>(model.embed_size);
   const double projection = model.embed_size == model.hidden_size ? 0 : hidden * embed;
   const double weights = embed * static_cast<double>(model.vocab_size) + projection;
-  return {model.weight_bytes(weights), 2 * static_cast<double>(logit_rows) * weights};
+  return {model.weight_bytes(weights), 2 * static_cast<double>(logit_rows) * weights, false};
 }
 
 double mean_visible_keys(double rows, double prior, std::int64_t window) {

@@ -11,10 +11,20 @@ namespace sluice {
 struct SublayerLoad {
   double bytes = 0;  ///< weights, or K and V
   double flops = 0;  ///< of keys that a row sees only
+  bool attends = false;
 
   /// max(bytes / bandwidth, flops / rate): what no implementation can do without.
   double seconds(const MachineRates& rates) const;
 };
+
+/// What takes `seconds` at the rates `from`, at the rates `to`, fitted to what was seen of one
+/// machine at 35 and 62 GB/s (docs/calibrate.md):
+///   a GEMM     what it takes beyond its load is neither memory's nor arithmetic's, and stays
+///   attention  reading m and the rest r blend as (m^2.5 + r^2.5)^(1/2.5): its arithmetic is far
+///              from a GEMM's rate and hides behind the reading in part; r goes with the GEMM rate
+/// What takes less than its load changes as its load does.
+double carried_over(double seconds, const SublayerLoad& load, const MachineRates& from,
+                    const MachineRates& to);
 
 /// Of one of a layer's sublayers, or `attention`, which is 2 and 3.
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,

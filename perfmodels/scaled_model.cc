@@ -28,21 +28,17 @@ ScaledModel::ScaledModel(const CostModel& base, const SpeedUp& speed_up)
             .gemm_flop_per_s = before_.gemm_flop_per_s * speed_up.cpu_gemm};
 }
 
-double ScaledModel::change(const SublayerLoad& load) const {
-  return load.seconds(after_) / load.seconds(before_);
-}
-
 double ScaledModel::compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                               Tier operand) const {
   const double seconds = base_.compute_s(device, sublayer, shape, operand);
   if (device != Device::cpu) return seconds;
-  return seconds * change(sublayer_load(model(), sublayer, shape));
+  return carried_over(seconds, sublayer_load(model(), sublayer, shape), before_, after_);
 }
 
 double ScaledModel::lm_head_s(Device device, std::int64_t logit_rows) const {
   const double seconds = base_.lm_head_s(device, logit_rows);
   if (device != Device::cpu || logit_rows <= 0) return seconds;
-  return seconds * change(lm_head_load(model(), logit_rows));
+  return carried_over(seconds, lm_head_load(model(), logit_rows), before_, after_);
 }
 
 double ScaledModel::transfer_s(Tier from, Tier to, double bytes) const {

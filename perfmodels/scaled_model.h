@@ -12,9 +12,9 @@ struct SpeedUp {
   double cpu_gemm = 1;  ///< the CPU's arithmetic
 };
 
-/// Another cost model's machine with faster parts. A CPU sublayer's time changes as max(bytes /
-/// bandwidth, FLOP / rate) does, with the bandwidth and the rate that the other model itself shows:
-/// of FC1 with one row, and with 2048.
+/// Another cost model's machine with faster parts. A CPU sublayer's time is carried over
+/// (carried_over()) from the bandwidth and the rate that the other model itself shows, of FC1 with
+/// one row and with 2048, to higher ones.
 class ScaledModel : public CostModel {
  public:
   /// `base` outlives it.
@@ -32,8 +32,6 @@ class ScaledModel : public CostModel {
   double task_overhead_s(Device device) const override { return base_.task_overhead_s(device); }
 
  private:
-  double change(const SublayerLoad& load) const;
-
   const CostModel& base_;
   SpeedUp speed_up_;
   MachineRates before_;

@@ -62,15 +62,26 @@ set_up_packages() {
   step packages "installing packages: ${missing[*]}" apt_install "${missing[@]}"
 }
 
-# set_up_starpu <native|simgrid>: sets starpu_prefix.
+# Sets starpu_prefix.
 set_up_starpu() {
-  starpu_prefix=$(scripts/starpu.sh "$1") || exit 1
+  starpu_prefix=$(scripts/starpu.sh native) || exit 1
+}
+
+# The simulator's StarPU; its place is remembered, so that run.sh and test.sh configure the same.
+set_up_simgrid() {
+  local prefix
+  prefix=$(scripts/starpu.sh simgrid) || exit 1
+  mkdir -p build
+  echo "$prefix" >build/starpu_simgrid_prefix
 }
 
 # configure <preset>: only when there is no build folder yet, or when what it was made from has changed.
 configure() {
   local dir=build/$1 made_from
   local -a arguments=(--preset "$1" "-DSLUICE_STARPU_PREFIX=$starpu_prefix")
+  if [[ $1 == release && -e build/starpu_simgrid_prefix ]]; then
+    arguments+=("-DSLUICE_STARPU_SIMGRID_PREFIX=$(<build/starpu_simgrid_prefix)")
+  fi
   made_from=$(echo "${arguments[@]}" && cksum <CMakePresets.json)
   if [[ -e $dir/build.ninja && $(cat "$dir/made_from" 2>/dev/null) == "$made_from" ]]; then return; fi
   if [[ -e $dir/CMakeCache.txt ]]; then arguments+=(--fresh); fi

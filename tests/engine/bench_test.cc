@@ -48,9 +48,9 @@ TEST(BenchSummaryTest, ShareIsTheLimitOverTheTime) {
   const MachineRates rates = {.read_bandwidth_bytes_per_s = 100, .gemm_flop_per_s = 200};
   // At half the bandwidth, 0.5 s and 0.75 s.
   const MachineRates slow = {.read_bandwidth_bytes_per_s = 50, .gemm_flop_per_s = 200};
-  result.samples = {{{{0, 4, 8, 7, {}, rates}}},
-                    {{{0, 2, 2, 1.8, {}, slow}, {2, 4, 3, 2.8, {}, rates}}},
-                    {{{0, 4, 16, 8, {}, rates}}}};
+  result.samples = {{{{0, 4, 8, 7, rates}}},
+                    {{{0, 2, 2, 1.8, slow}, {2, 4, 3, 2.8, rates}}},
+                    {{{0, 4, 16, 8, rates}}}};
   const BenchSummary summary = summarise(result);
   EXPECT_EQ(summary.tokens_per_s, (std::vector<double>{1, 1.6, 0.5}));
   EXPECT_EQ(summary.limit_share, (std::vector<double>{0.5, 0.9, 0.25}));

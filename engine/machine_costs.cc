@@ -1,0 +1,121 @@
+#include "engine/machine_costs.h"
+
+#include <fmt/core.h>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "codelets/kernels/linear.h"
+#include "engine/bench.h"
+#include "engine/calibration_store.h"
+#include "engine/compute_options.h"
+#include "perfmodels/analytic_model.h"
+#include "perfmodels/measured_model.h"
+
+namespace sluice {
+namespace {
+
+/// Of a desktop processor.
+constexpr MachineRates nominal_rates = {.read_bandwidth_bytes_per_s = 50e9,
+                                        .gemm_flop_per_s = 1e12};
+
+std::string rates_text(const MachineRates& rates) {
+  return fmt::format("{:.1f} GB/s, {:.3f} TFLOP/s", rates.read_bandwidth_bytes_per_s * 1e-9,
+                     rates.gemm_flop_per_s * 1e-12);
+}
+
+/// Nothing when there is no finished calibration.
+std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use) {
+  const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, use.domains);
+  const std::optional<Calibration> found = read_calibration(setup, model);
+  if (!found || !found->complete()) return std::nullopt;
+  auto costs = std::make_unique<MeasuredModel>(*found, model);
+  const std::string source = fmt::format("calibrated at {}", rates_text(costs->rates()));
+  return MachineCosts{this_machine, source, true, std::move(costs)};
+}
+
+MachineCosts analytic_costs(const ModelDimensions& model, const MachineRates& rates,
+                            const std::string& source) {
+  return {this_machine, fmt::format("{}: {}", source, rates_text(rates)), false,
+          std::make_unique<AnalyticModel>(host_profile(rates, source), model)};
+}
+
+}  // namespace
+
+MachineProfile host_profile(const MachineRates& rates, const std::string& source) {
+  constexpr double gib = static_cast<double>(std::uint64_t{1} << 30);
+  const double gb_per_s = rates.read_bandwidth_bytes_per_s * 1e-9;
+  const double tflop_per_s = rates.gemm_flop_per_s * 1e-12;
+  const CpuTopology topology = read_cpu_topology();
+  const auto cores = static_cast<double>(topology.cores.size());
+  const auto from = [&](double value) { return Sourced<double>{value, source}; };
+  MachineProfile profile = {
+      .name = this_machine,
+      .description = "the machine at hand",
+      .causal_attention = {1, "ours: masked keys are skipped"},
+      .cpu = {.name = topology.model_name,
+              .cores = Sourced<double>{cores, "measured: number of cores"},
+              .memory_bandwidth_gb_per_s = from(gb_per_s),
+              .gemm_tflop_per_s = {Curve::constant(tflop_per_s), source},
+              .attention_bandwidth_gb_per_s = {Surface::constant(gb_per_s), source},
+              .attention_tflop_per_s = {Curve::constant(tflop_per_s), source},
+              .combine = Combine::max,
+              .task_overhead_us = {2.5, "measured: an empty task takes 2 to 3 us"},
+              .dequantize_gb_per_s = std::nullopt,
+              .idle_watts = std::nullopt,
+              .busy_watts = std::nullopt,
+              .price_usd = std::nullopt},
+      .gpu = std::nullopt,
+      .num_gpus = std::nullopt,
+      .tiers = {},
+      .links = {},
+      .system = {}};
+  profile.tiers[static_cast<std::size_t>(Tier::ddr)] = {
+      .capacity_gib = {static_cast<double>(total_memory_bytes()) / gib, "measured: total memory"},
+      .reserved_gib = std::nullopt,
+      .cpu_bandwidth_gb_per_s = std::nullopt};
+  return profile;
+}
+
+MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
+  try {
+    if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);
+  } catch (const Error& error) {
+    fmt::print(stderr, "sluice: {}; going on without the calibration\n", error.what());
+  }
+  return analytic_costs(model, nominal_rates, "assumed: a desktop processor");
+}
+
+MachineCosts MachineList::load(const std::string& machine, const ModelDimensions& model,
+                               const std::string& model_name) {
+  if (machine != this_machine) {
+    auto costs = std::make_unique<AnalyticModel>(load_profile(machine), model);
+    std::string name = costs->profile().name;
+    return {std::move(name), "profile", false, std::move(costs)};
+  }
+  const HostUse use = default_host_use();
+  if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);
+  MachineCosts costs = analytic_costs(model, probe(use.dtype), "measured: quick probes");
+  fmt::print(stderr,
+             "sluice: {} is not calibrated here, predicting from quick probes ({}); sluice "
+             "calibrate --model {} does better\n",
+             model_name, rates_text(*probed_), model_name);
+  return costs;
+}
+
+MachineRates MachineList::probe(DType dtype) {
+  if (!probed_) {
+    Runtime runtime({.domains = {choose_cores(std::nullopt)}, .scheduler = nullptr});
+    constexpr std::uint64_t beyond_caches = std::uint64_t{1} << 40;
+    probed_ = MachineProbes(runtime, dtype, beyond_caches).measure();
+  }
+  return *probed_;
+}
+
+HostUse default_host_use() {
+  return {.dtype = onednn_has_fast_bf16() ? DType::bf16 : DType::f32,
+          .threads = default_num_threads(read_cpu_topology()),
+          .domains = 1};
+}
+
+}  // namespace sluice

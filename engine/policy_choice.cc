@@ -1,0 +1,97 @@
+#include "engine/policy_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/policy_run.h"
+
+namespace sluice {
+namespace {
+
+/// What there is to choose from, the best first: plans that fit, plans that need more memory than
+/// the machine has, none.
+int rank(const Candidate& candidate) {
+  if (!candidate.plan) return 2;
+  return candidate.fits() ? 0 : 1;
+}
+
+}  // namespace
+
+Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload) {
+  Candidate candidate = {.policy = &policy, .plan = std::nullopt, .problem = ""};
+  try {
+    candidate.plan = make_plan(policy.policy(), costs, workload);
+  } catch (const Error& error) {
+    candidate.problem = error.what();
+  }
+  return candidate;
+}
+
+std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies() {
+  std::vector<std::unique_ptr<LoadedPolicy>> policies;
+  for (const std::string& name : find_policies(policy_folders()))
+    policies.push_back(std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
+  return policies;
+}
+
+const Candidate& fastest(const std::vector<Candidate>& candidates) {
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [](const Candidate& a, const Candidate& b) {
+                             if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
+                             return a.plan->latency_s() < b.plan->latency_s();
+                           });
+}
+
+std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen) {
+  if (!chosen.plan) return fmt::format("no policy's plan fits: {}", chosen.problem);
+  std::vector<std::string> others;
+  for (const Candidate& candidate : candidates) {
+    if (&candidate == &chosen) continue;
+    const std::string& name = candidate.policy->name();
+    others.push_back(candidate.fits()
+                         ? fmt::format("{} {:.3g} s", name, candidate.plan->latency_s())
+                         : fmt::format("{} does not fit", name));
+  }
+  return fmt::format("{} is fastest, {:.3g} s; {}", chosen.policy->name(), chosen.plan->latency_s(),
+                     fmt::join(others, ", "));
+}
+
+RunPolicy::RunPolicy(const CommandLine& line) {
+  std::map<std::string, std::string> options = read_policy_options(line);
+  if (line.given("policy")) {
+    policy_ = std::make_unique<LoadedPolicy>(line.get<std::string>("policy"), options);
+  } else if (!options.empty()) {
+    throw UsageError("--policy-option {}=...: give the --policy that it is for",
+                     options.begin()->first);
+  }
+}
+
+LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload) {
+  if (policy_) return *policy_;
+  if (!costs.has(Device::gpu)) {
+    policy_ = std::make_unique<LoadedPolicy>("cpu-only", std::map<std::string, std::string>{});
+    reason_ = "there is no GPU here that Sluice can use";
+    return *policy_;
+  }
+  std::vector<std::unique_ptr<LoadedPolicy>> policies = load_known_policies();
+  std::vector<Candidate> candidates;
+  for (const auto& policy : policies) candidates.push_back(plan_with(*policy, costs, workload));
+  if (candidates.empty())
+    throw Error("no policy was found beside the program; give one with --policy FILE");
+  const Candidate& chosen = fastest(candidates);
+  reason_ = explain_choice(candidates, chosen);
+  if (!chosen.fits()) throw Error("{}", reason_);
+  for (auto& policy : policies) {
+    if (policy.get() == chosen.policy) policy_ = std::move(policy);
+  }
+  return *policy_;
+}
+
+std::string RunPolicy::describe() const {
+  return fmt::format("policy {} ({})", policy_->name(), reason_);
+}
+
+}  // namespace sluice

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/command_line.h"
+#include "engine/planner.h"
+#include "schedulers/loader.h"
+
+namespace sluice {
+
+/// A policy and what it would do; or why it cannot.
+struct Candidate {
+  LoadedPolicy* policy = nullptr;
+  std::optional<Plan> plan;
+  std::string problem;  ///< one line, when there is no plan
+
+  bool fits() const { return plan && plan->shortage.empty(); }
+};
+/// Asks one policy.
+Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload);
+
+/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options.
+std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies();
+
+/// The candidate of the shortest latency: of those that fit, else of those that would on a machine
+/// with more host memory, else the first. Of equal ones the first. `candidates` is not empty.
+const Candidate& fastest(const std::vector<Candidate>& candidates);
+
+/// "lia is fastest, 5.19 s; cpu-only 10.3 s, gpu-only does not fit", or why none is.
+std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen);
+
+/// The policy of a run: what --policy asks for, else the best known one.
+class RunPolicy {
+ public:
+  /// Loads what is asked for, so that mistakes show before anything else is done. Throws UsageError
+  /// or Error: see LoadedPolicy; UsageError for options without a policy.
+  explicit RunPolicy(const CommandLine& line);
+
+  /// The policy. If none was asked for: cpu-only where there is no GPU, else the fastest that fits.
+  /// Throws Error when none does.
+  LoadedPolicy& settle(const CostModel& costs, const Workload& workload);
+
+  /// "lia" and why, in one line, after settle().
+  std::string describe() const;
+
+ private:
+  std::unique_ptr<LoadedPolicy> policy_;
+  std::string reason_ = "asked for";
+};
+
+}  // namespace sluice

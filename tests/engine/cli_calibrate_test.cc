@@ -1,0 +1,217 @@
+// `sluice calibrate` and what uses its file, from outside: not how fast the machine is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/engine/cli_process.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::CliProcess;
+using testing::CliResult;
+using testing::content_of;
+using testing::expect_failure;
+using testing::lines_of;
+using testing::TemporaryFolder;
+using Arguments = std::vector<std::string>;
+
+/// The program with a data folder of its own.
+Arguments with_data(const TemporaryFolder& data, const Arguments& arguments) {
+  Arguments words = {"XDG_DATA_HOME=" + data.path().string(), testing::sluice_program()};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+CliResult run_with(const TemporaryFolder& data, const Arguments& arguments) {
+  return CliProcess("/usr/bin/env", with_data(data, arguments)).wait();
+}
+
+Arguments calibrate_tiny(const Arguments& more = {}) {
+  Arguments arguments = {"calibrate", "--model", "tiny", "--repeat", "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+/// All files below a folder.
+std::vector<std::string> files_in(const TemporaryFolder& data) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(data.path())) {
+    if (entry.is_regular_file() && entry.path().extension() == ".json")
+      files.push_back(entry.path().string());
+  }
+  return files;
+}
+
+std::size_t num_points(const std::string& file) {
+  return json::parse(content_of(file)).at("points").size();
+}
+
+/// One calibration of the embedded model for all of them.
+class CalibratedTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    data = std::make_unique<TemporaryFolder>();
+    const CliResult result = run_with(*data, calibrate_tiny());
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    out = result.out;
+  }
+  static void TearDownTestSuite() { data.reset(); }
+
+  static inline std::unique_ptr<TemporaryFolder> data;
+  static inline std::string out;
+};
+
+TEST_F(CalibratedTest, KeepsOneFileAndSaysWhere) {
+  const std::vector<std::string> files = files_in(*data);
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_NE(files[0].find("/sluice/calibration/"), std::string::npos) << files[0];
+  EXPECT_NE(out.find(files[0]), std::string::npos) << out;
+  const json file = json::parse(content_of(files[0]));
+  EXPECT_EQ(file["format"], 1);
+  EXPECT_EQ(file["model"]["hidden_size"], 256);
+  EXPECT_GT(file["points"].size(), 20U);
+  for (const json& point : file["points"]) EXPECT_EQ(point["samples"].size(), 1U);
+}
+
+TEST_F(CalibratedTest, AnotherCallMeasuresNothing) {
+  const std::string before = content_of(files_in(*data).at(0));
+  const CliResult result = run_with(*data, calibrate_tiny());
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.err.find("--force"), std::string::npos) << result.err;
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_EQ(content_of(files_in(*data).at(0)), before);
+}
+
+TEST_F(CalibratedTest, CheckComparesEverySublayer) {
+  const CliResult result = run_with(*data, calibrate_tiny({"--check", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json objects = json::parse(result.out);
+  for (const char* sublayer : {"qkv", "attention", "out_proj", "fc1", "fc2", "lm_head"}) {
+    EXPECT_TRUE(std::any_of(objects.begin(), objects.end(), [&](const json& object) {
+      return object["sublayer"] == sublayer && object["measured_s"] > 0 &&
+             object["predicted_s"] > 0 && object["predicted_at_rates_s"] > 0;
+    })) << sublayer;
+  }
+}
+
+TEST_F(CalibratedTest, PlanTakesItForThisMachine) {
+  const CliResult result =
+      run_with(*data, {"plan", "--model", "tiny", "--machine", "this", "--policy", "cpu-only",
+                       "--input-tokens", "64", "--output-tokens", "8", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  const json plans = json::parse(result.out);
+  EXPECT_EQ(plans[0]["machine"], "this");
+  EXPECT_EQ(plans[0]["decode"]["placement"], "111111");
+  EXPECT_GT(plans[0]["latency_s"], 0);
+}
+
+TEST_F(CalibratedTest, GenerateExplains) {
+  const CliResult result =
+      run_with(*data, {"generate", "--prompt", "Once upon a time", "--max-tokens", "8",
+                       "--temperature", "0", "--explain"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"calibrated at", "prefill", "decode", "qkv", "attention", "out_proj",
+                           "fc1", "fc2", "lm_head", "outside of kernels", "no GPU here: none",
+                           "twice the DDR bandwidth", "twice the CPU's GEMM rate"}) {
+    EXPECT_NE(result.err.find(part), std::string::npos) << part << " is not in " << result.err;
+  }
+  EXPECT_EQ(result.err.find("twice the link"), std::string::npos);
+}
+
+TEST_F(CalibratedTest, InfoCountsIt) {
+  const CliResult result = run_with(*data, {"info"});
+  EXPECT_NE(result.out.find("calibrated     1 model, "), std::string::npos) << result.out;
+}
+
+TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {
+  const TemporaryFolder data;
+  CliProcess first("/usr/bin/env", with_data(data, calibrate_tiny({"--repeat", "1000"})));
+  const auto start = std::chrono::steady_clock::now();
+  // The first save has no point; then it measures.
+  while (files_in(data).empty() &&
+         std::chrono::steady_clock::now() - start < std::chrono::minutes(1))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  first.send(SIGINT);
+  const CliResult interrupted = first.wait();
+  EXPECT_EQ(interrupted.exit_code, 130);
+  EXPECT_EQ(interrupted.err, "sluice: interrupted\n");
+  const std::string file = files_in(data).at(0);
+  const std::size_t points = num_points(file);
+  json few = json::parse(content_of(file));
+  few["repetitions"] = 1;
+  std::ofstream(file) << few.dump();
+  const CliResult second = run_with(data, calibrate_tiny());
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(second.err.find("going on with " + file), std::string::npos) << second.err;
+  EXPECT_GE(num_points(file), points);
+}
+
+TEST(CliCalibrateTest, WithoutACalibrationPlanProbesAndSaysSo) {
+  const TemporaryFolder data;
+  const CliResult result =
+      run_with(data, {"plan", "--model", "tiny", "--machine", "this", "--policy", "cpu-only",
+                      "--input-tokens", "64", "--output-tokens", "8", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_NE(result.err.find("sluice calibrate --model tiny"), std::string::npos) << result.err;
+  EXPECT_GT(json::parse(result.out)[0]["latency_s"], 0);
+}
+
+TEST(CliCalibrateTest, ABrokenFileIsSaidAndLeft) {
+  const TemporaryFolder data;
+  // As long as a run needs to make the file's name known.
+  CliProcess first("/usr/bin/env", with_data(data, calibrate_tiny()));
+  const auto start = std::chrono::steady_clock::now();
+  while (files_in(data).empty() &&
+         std::chrono::steady_clock::now() - start < std::chrono::minutes(1))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  first.send(SIGINT);
+  first.wait();
+  const std::string file = files_in(data).at(0);
+  std::ofstream(file) << "{";
+  expect_failure(run_with(data, calibrate_tiny()), 1, {file, "not valid JSON"});
+  const CliResult result = run_with(
+      data, {"generate", "--prompt", "Once", "--max-tokens", "2", "--temperature", "0", "-q"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_NE(result.err.find("going on without"), std::string::npos) << result.err;
+}
+
+TEST(CliCalibrateTest, ErrorsAreOneLine) {
+  const TemporaryFolder data;
+  expect_failure(run_with(data, {"calibrate", "--check"}), 1, {"tiny is not calibrated"});
+  expect_failure(run_with(data, {"calibrate", "--check", "--force"}), 2, {"--force"});
+  expect_failure(run_with(data, {"calibrate", "--repeat", "0"}), 2, {"--repeat 0"});
+  expect_failure(run_with(data, {"calibrate", "--model", "opt-12m"}), 1, {"known are opt-125m"});
+  expect_failure(run_with(data, {"calibrate", "--model", "bloom-176b"}), 1, {"cannot run"});
+  expect_failure(
+      CliProcess("/usr/bin/env", {"XDG_DATA_HOME=/proc", testing::sluice_program(), "calibrate"})
+          .wait(),
+      1, {"/proc/sluice"});
+  expect_failure(run_with(data, {"plan", "--explain", "--batch", "1,2"}), 2, {"--explain"});
+}
+
+TEST(CliCalibrateTest, PlanExplainsFlipPointsAndFasterParts) {
+  const TemporaryFolder data;
+  const CliResult result = run_with(data, {"plan", "--model", "opt-30b", "--machine", "spr-a100",
+                                           "--policy", "lia", "--batch", "8", "--explain"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"flip point of prefill: 111111 -> 000000 at B x L = ",
+                           "flip point of decode: 111111 -> 011000 at B = ",
+                           "twice the link to the GPU", "twice the DDR bandwidth"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in " << result.out;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

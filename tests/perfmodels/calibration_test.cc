@@ -1,0 +1,126 @@
+#include "perfmodels/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "tests/perfmodels/calibrations.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+Calibration whole_calibration() {
+  Calibration calibration = round_calibration(smooth_attention_s);
+  calibration.links.push_back(
+      {.from = Tier::ddr, .to = Tier::cxl, .points = {{1000, 1e-6}, {2000, 2e-6}}});
+  return calibration;
+}
+
+TEST(CalibrationTest, ComesBackFromItsFile) {
+  const Calibration written = whole_calibration();
+  const Calibration read = parse_calibration(format_calibration(written), "a.json");
+  EXPECT_EQ(read.setup, written.setup);
+  EXPECT_TRUE(same_layers(read.model, written.model));
+  EXPECT_EQ(read.ddr_bytes, written.ddr_bytes);
+  EXPECT_EQ(read.task_overhead_us, written.task_overhead_us);
+  ASSERT_EQ(read.points.size(), written.points.size());
+  for (const CalibrationPoint& point : written.points) {
+    const CalibrationPoint* found = read.find(point.batch);
+    ASSERT_NE(found, nullptr);
+    ASSERT_EQ(found->samples.size(), 1U);
+    for (std::size_t i = 0; i < timed_sublayers.size(); ++i)
+      EXPECT_DOUBLE_EQ(found->samples[0].seconds[i], point.samples[0].seconds[i]);
+  }
+  ASSERT_EQ(read.links.size(), 1U);
+  EXPECT_EQ(read.links[0].to, Tier::cxl);
+  EXPECT_DOUBLE_EQ(read.links[0].points[1].seconds, 2e-6);
+}
+
+TEST(CalibrationTest, AnUnfinishedOneComesBackToo) {
+  Calibration written = whole_calibration();
+  EXPECT_TRUE(written.complete());
+  written.repetitions = 2;
+  EXPECT_FALSE(written.complete());
+  written.points.clear();
+  written.task_overhead_us.clear();
+  const Calibration read = parse_calibration(format_calibration(written), "a.json");
+  EXPECT_FALSE(read.complete());
+  EXPECT_TRUE(read.points.empty());
+}
+
+TEST(CalibrationTest, ASublayerThatIsNotTimedIsAnError) {
+  EXPECT_EQ(timed_index(Sublayer::lm_head), 5U);
+  EXPECT_THROW(timed_index(Sublayer::qk), Error);
+}
+
+/// Replaces or removes one value of a good file; the message must name its path.
+struct BadFile {
+  const char* name;
+  const char* pointer;
+  json value;  ///< null: remove
+  std::vector<std::string> parts;
+};
+
+std::ostream& operator<<(std::ostream& out, const BadFile& bad) { return out << bad.name; }
+
+class BadCalibrationTest : public ::testing::TestWithParam<BadFile> {};
+
+TEST_P(BadCalibrationTest, IsRefusedInOneLine) {
+  json file = json::parse(format_calibration(whole_calibration()));
+  const json::json_pointer pointer(GetParam().pointer);
+  if (GetParam().value.is_null()) {
+    file[pointer.parent_pointer()].erase(pointer.back());
+  } else {
+    file[pointer] = GetParam().value;
+  }
+  try {
+    parse_calibration(file.dump(), "a.json");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.rfind("a.json: ", 0), 0U) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    for (const std::string& part : GetParam().parts)
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, BadCalibrationTest,
+    ::testing::Values(
+        BadFile{"OldFormat", "/format", 99, {"format is 99", "--force"}},
+        BadFile{"NoSetup", "/setup", nullptr, {"setup is missing"}},
+        BadFile{"UnknownKey", "/colour", 1, {"colour: unknown key"}},
+        BadFile{"NoThreads", "/setup/threads", 0, {"setup.threads is 0", "above 0"}},
+        BadFile{"HalfAHead", "/model/num_heads", 1.5, {"model.num_heads", "whole number"}},
+        BadFile{"NegativeTime",
+                "/points/0/samples/0/fc1_us",
+                -1,
+                {"points.0.samples.0.fc1_us is -1", "above 0"}},
+        BadFile{"TimeIsText", "/points/2/samples/0/fc1_us", "fast", {"points.2.samples.0.fc1_us"}},
+        BadFile{
+            "NoRates", "/points/0/samples/0/read_gb_per_s", nullptr, {"read_gb_per_s is missing"}},
+        BadFile{"NoSamples", "/points/0/samples", json::array(), {"points.0.samples"}},
+        BadFile{"PhaseOfTheMoon", "/points/0/phase", "full", {"points.0.phase", "decode"}},
+        BadFile{"TwoRowsInDecode", "/points/0/rows", 2, {"points.0.rows is 2", "expected 1"}},
+        BadFile{"LessContextThanRows", "/points/9/context", 1, {"points.9.context", "rows"}},
+        BadFile{"TheSameTwice", "/points/0/context", 128, {"points.1", "twice"}},
+        BadFile{"NoOverhead", "/task_overhead_us/0", -3, {"task_overhead_us.0"}},
+        BadFile{"UnknownTier", "/links/0/to", "moon", {"links.0.to", "hbm"}},
+        BadFile{"BytesBackwards",
+                "/links/0/bytes_us",
+                json::array({json::array({2000, 1}), json::array({1000, 2})}),
+                {"links.0.bytes_us.1.0", "more bytes"}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(CalibrationTest, NoJsonIsRefused) {
+  EXPECT_THROW(parse_calibration("", "a.json"), Error);
+  EXPECT_THROW(parse_calibration("[1]", "a.json"), Error);
+  EXPECT_THROW(parse_calibration("{\"format\": 1", "a.json"), Error);
+}
+
+}  // namespace
+}  // namespace sluice

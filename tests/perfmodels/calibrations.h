@@ -1,0 +1,70 @@
+#pragma once
+
+#include <functional>
+
+#include "perfmodels/calibration.h"
+
+namespace sluice {
+
+/// A layer of round sizes.
+inline ModelDimensions round_model() {
+  ModelDimensions model;
+  model.num_layers = 4;
+  model.hidden_size = model.embed_size = 64;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = 16;
+  model.ffn_size = 128;
+  model.vocab_size = 1000;
+  return model;
+}
+
+/// Both far below what any of these layers needs: every sublayer waits for memory.
+inline constexpr MachineRates round_rates = {.read_bandwidth_bytes_per_s = 1e9,
+                                             .gemm_flop_per_s = 1e15};
+
+inline CalibrationBatch decode_of(std::int64_t batch, std::int64_t context) {
+  return {.shape = BatchShape::decode(batch, context), .logit_rows = batch};
+}
+inline CalibrationBatch prefill_of(std::int64_t batch, std::int64_t rows, std::int64_t prior) {
+  return {.shape = {.phase = Phase::prefill, .batch = batch, .rows = rows, .context = prior + rows},
+          .logit_rows = 0};
+}
+
+/// A machine whose linear sublayers take 1 ms a row, the LM head 2 ms, and attention what
+/// `attention_s` says; one sample a batch, all at round_rates.
+inline Calibration round_calibration(const std::function<double(const BatchShape&)>& attention_s) {
+  Calibration calibration;
+  calibration.setup = {.cpu = "abacus", .cores = 2, .threads = 2, .isa = "beads", .dtype = "bf16"};
+  calibration.model = round_model();
+  calibration.ddr_bytes = std::uint64_t{1} << 34;
+  calibration.repetitions = 1;
+  calibration.task_overhead_us = {2.5};
+  const auto add = [&](const CalibrationBatch& batch) {
+    CalibrationSample sample = {.rates = round_rates, .seconds = {}};
+    sample.seconds.fill(1e-3 * static_cast<double>(batch.shape.total_rows()));
+    sample.seconds[timed_index(Sublayer::attention)] = attention_s(batch.shape);
+    sample.seconds[timed_index(Sublayer::lm_head)] = 2e-3 * static_cast<double>(batch.logit_rows);
+    calibration.at(batch).samples.push_back(sample);
+  };
+  for (const std::int64_t batch : {1, 4, 16}) {
+    for (const std::int64_t context : {32, 128, 512}) add(decode_of(batch, context));
+  }
+  for (const std::int64_t rows : {8, 32, 128}) {
+    for (const std::int64_t prior : {0, 512}) add(prefill_of(1, rows, prior));
+  }
+  add(prefill_of(4, 32, 0));
+  return calibration;
+}
+
+/// Bilinear in batch and context, and in prefill linear in the keys that a row sees: what the
+/// interpolation gets right everywhere.
+inline double smooth_attention_s(const BatchShape& shape) {
+  const auto rows = static_cast<double>(shape.total_rows());
+  const auto context = static_cast<double>(shape.context);
+  if (shape.phase == Phase::decode) return 1e-6 * rows * (5 + context);
+  const double keys = context - static_cast<double>(shape.rows) / 2;
+  return 1e-6 * rows * (5 + keys);
+}
+
+}  // namespace sluice

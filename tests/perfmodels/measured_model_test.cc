@@ -1,0 +1,209 @@
+#include "perfmodels/measured_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "tests/perfmodels/calibrations.h"
+
+namespace sluice {
+namespace {
+
+MeasuredModel smooth_model() { return {round_calibration(smooth_attention_s), round_model()}; }
+
+double attention_s(const CostModel& costs, const BatchShape& shape) {
+  return costs.compute_s(Device::cpu, Sublayer::attention, shape);
+}
+
+TEST(SecondsCurveTest, IsStraightBetweenPointsHeldBelowAndProportionalBeyond) {
+  SecondsCurve curve;
+  curve.add(2, 10);
+  curve.add(4, 30);
+  EXPECT_DOUBLE_EQ(curve.at(2), 10);
+  EXPECT_DOUBLE_EQ(curve.at(3), 20);
+  EXPECT_DOUBLE_EQ(curve.at(4), 30);
+  EXPECT_DOUBLE_EQ(curve.at(1), 10);
+  EXPECT_DOUBLE_EQ(curve.at(0), 10);
+  EXPECT_DOUBLE_EQ(curve.at(8), 60);
+  EXPECT_DOUBLE_EQ(curve.at(std::nan("")), 10);
+}
+
+TEST(SecondsCurveTest, RefusesWhatIsNoCurve) {
+  SecondsCurve curve;
+  curve.add(2, 10);
+  EXPECT_THROW(curve.add(2, 11), Error);
+  EXPECT_THROW(curve.add(3, 0), Error);
+  EXPECT_THROW(curve.add(3, std::nan("")), Error);
+}
+
+TEST(MeasuredModelTest, LinearSublayersAreInterpolatedOverAllRows) {
+  const MeasuredModel costs = smooth_model();
+  for (const Sublayer sublayer :
+       {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2}) {
+    // Decode's batches and prefill's rows are one curve.
+    EXPECT_NEAR(costs.compute_s(Device::cpu, sublayer, BatchShape::decode(3, 70)), 3e-3, 1e-12);
+    EXPECT_NEAR(costs.compute_s(Device::cpu, sublayer, BatchShape::prefill(2, 10)), 20e-3, 1e-12);
+    EXPECT_NEAR(costs.compute_s(Device::cpu, sublayer, BatchShape::prefill(1, 1000)), 1, 1e-9);
+  }
+  EXPECT_NEAR(costs.lm_head_s(Device::cpu, 10), 20e-3, 1e-12);
+  EXPECT_EQ(costs.lm_head_s(Device::cpu, 0), 0);
+}
+
+TEST(MeasuredModelTest, DecodeAttentionIsInterpolatedOverBatchAndContext) {
+  const MeasuredModel costs = smooth_model();
+  for (const std::int64_t batch : {1, 2, 4, 11, 16}) {
+    for (const std::int64_t context : {32, 50, 128, 300, 512}) {
+      const BatchShape shape = BatchShape::decode(batch, context);
+      EXPECT_NEAR(attention_s(costs, shape), smooth_attention_s(shape), 1e-12)
+          << batch << ", " << context;
+    }
+  }
+}
+
+TEST(MeasuredModelTest, DecodeAttentionIsProportionalBeyondTheBuckets) {
+  const MeasuredModel costs = smooth_model();
+  const double last = smooth_attention_s(BatchShape::decode(16, 512));
+  EXPECT_NEAR(attention_s(costs, BatchShape::decode(32, 512)), 2 * last, 1e-12);
+  EXPECT_NEAR(attention_s(costs, BatchShape::decode(16, 2048)), 4 * last, 1e-12);
+  EXPECT_NEAR(attention_s(costs, BatchShape::decode(32, 2048)), 8 * last, 1e-12);
+  EXPECT_NEAR(attention_s(costs, BatchShape::decode(1, 1)),
+              smooth_attention_s(BatchShape::decode(1, 32)), 1e-12);
+}
+
+TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAndTokensBefore) {
+  const MeasuredModel costs = smooth_model();
+  for (const std::int64_t rows : {8, 20, 32, 100, 128}) {
+    for (const std::int64_t prior : {0, 100, 512}) {
+      const BatchShape shape = prefill_of(1, rows, prior).shape;
+      EXPECT_NEAR(attention_s(costs, shape), smooth_attention_s(shape), 1e-9)
+          << rows << ", " << prior;
+    }
+  }
+}
+
+TEST(MeasuredModelTest, PrefillAttentionGrowsWithTheKeysThatARowSeesBeyondTheBuckets) {
+  const MeasuredModel costs = smooth_model();
+  const double row_s = attention_s(costs, prefill_of(1, 128, 0).shape) / 128;
+  EXPECT_NEAR(attention_s(costs, prefill_of(1, 1024, 0).shape) / 1024, row_s * 512.5 / 64.5, 1e-9);
+  // Over tokens before them the last two buckets go straight on.
+  const BatchShape far = prefill_of(1, 32, 4096).shape;
+  EXPECT_NEAR(attention_s(costs, far), smooth_attention_s(far), 1e-9);
+}
+
+TEST(MeasuredModelTest, HalvesOfAttentionAreEqual) {
+  const MeasuredModel costs = smooth_model();
+  const BatchShape shape = BatchShape::decode(4, 100);
+  const double whole = attention_s(costs, shape);
+  EXPECT_DOUBLE_EQ(costs.compute_s(Device::cpu, Sublayer::qk, shape), whole / 2);
+  EXPECT_DOUBLE_EQ(costs.compute_s(Device::cpu, Sublayer::sv, shape), whole / 2);
+}
+
+TEST(MeasuredModelTest, AWindowEndsTheGrowth) {
+  Calibration calibration = round_calibration(smooth_attention_s);
+  calibration.model.sliding_window_tokens = 512;
+  const MeasuredModel costs(calibration, calibration.model);
+  EXPECT_DOUBLE_EQ(attention_s(costs, BatchShape::decode(4, 100000)),
+                   attention_s(costs, BatchShape::decode(4, 512)));
+  EXPECT_NEAR(attention_s(costs, prefill_of(1, 32, 100000).shape) /
+                  attention_s(costs, prefill_of(1, 32, 512).shape),
+              1, 1e-9);
+}
+
+TEST(MeasuredModelTest, IsNeverZeroOrInfinite) {
+  const MeasuredModel costs = smooth_model();
+  for (const std::int64_t batch : {std::int64_t{1}, std::int64_t{3}, std::int64_t{1} << 30}) {
+    for (const std::int64_t context : {std::int64_t{1}, std::int64_t{77}, std::int64_t{1} << 30}) {
+      for (const Sublayer sublayer : layer_sublayers) {
+        for (const BatchShape& shape :
+             {BatchShape::decode(batch, context), BatchShape::prefill(batch, context)}) {
+          const double seconds = costs.compute_s(Device::cpu, sublayer, shape);
+          EXPECT_TRUE(std::isfinite(seconds) && seconds > 0)
+              << to_string(sublayer) << ", " << batch << ", " << context;
+        }
+      }
+    }
+  }
+}
+
+/// The same machine with half the bandwidth.
+MachineRates slow_rates() {
+  MachineRates rates = round_rates;
+  rates.read_bandwidth_bytes_per_s /= 2;
+  return rates;
+}
+
+TEST(MeasuredModelTest, SamplesAreCarriedOverToTheMedianRates) {
+  Calibration calibration = round_calibration(smooth_attention_s);
+  // One sample of three is at the median rates, and off; two are of a slower machine.
+  for (CalibrationPoint& point : calibration.points) {
+    const CalibrationSample good = point.samples.front();
+    CalibrationSample slow = {.rates = slow_rates(), .seconds = {}};
+    for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
+      if (good.seconds[i] == 0) continue;
+      const SublayerLoad load =
+          timed_sublayers[i] == Sublayer::lm_head
+              ? lm_head_load(calibration.model, point.batch.logit_rows)
+              : sublayer_load(calibration.model, timed_sublayers[i], point.batch.shape);
+      slow.seconds[i] = carried_over(good.seconds[i], load, round_rates, slow_rates());
+    }
+    CalibrationSample off = good;
+    for (double& seconds : off.seconds) seconds *= 10;
+    point.samples = {slow, off, good, good, slow};
+  }
+  const MeasuredModel costs(calibration, round_model());
+  EXPECT_DOUBLE_EQ(costs.rates().read_bandwidth_bytes_per_s,
+                   round_rates.read_bandwidth_bytes_per_s);
+  const BatchShape shape = BatchShape::decode(4, 128);
+  EXPECT_NEAR(costs.compute_s(Device::cpu, Sublayer::fc1, shape), 4e-3, 1e-9);
+  EXPECT_NEAR(attention_s(costs, shape), smooth_attention_s(shape), 1e-9);
+}
+
+TEST(MeasuredModelTest, AtOtherRatesIsCarriedOver) {
+  const MeasuredModel costs = smooth_model();
+  const MeasuredModel slow = costs.at_rates(slow_rates());
+  const BatchShape shape = BatchShape::decode(4, 128);
+  const SublayerLoad fc1 = sublayer_load(round_model(), Sublayer::fc1, shape);
+  EXPECT_NEAR(slow.compute_s(Device::cpu, Sublayer::fc1, shape), 4e-3 + fc1.bytes / 1e9, 1e-12);
+  EXPECT_NEAR(slow.lm_head_s(Device::cpu, 4), 8e-3 + 128e3 / 1e9, 1e-12);
+  EXPECT_DOUBLE_EQ(costs.at_rates(costs.rates()).compute_s(Device::cpu, Sublayer::fc1, shape),
+                   costs.compute_s(Device::cpu, Sublayer::fc1, shape));
+}
+
+TEST(MeasuredModelTest, KnowsItsMachine) {
+  Calibration calibration = round_calibration(smooth_attention_s);
+  calibration.links.push_back(
+      {.from = Tier::ddr, .to = Tier::cxl, .points = {{1000, 1e-6}, {2000, 2e-6}}});
+  const MeasuredModel costs(calibration, round_model());
+  EXPECT_TRUE(costs.has(Device::cpu));
+  EXPECT_FALSE(costs.has(Device::gpu));
+  EXPECT_EQ(costs.capacity_bytes(Tier::ddr), std::uint64_t{1} << 34);
+  EXPECT_EQ(costs.capacity_bytes(Tier::hbm), 0U);
+  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu), 2.5e-6);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::ddr, 1e9), 0);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::cxl, 1500), 1.5e-6);
+  EXPECT_THROW(costs.transfer_s(Tier::ddr, Tier::hbm, 1), Error);
+  EXPECT_THROW(costs.compute_s(Device::gpu, Sublayer::fc1, BatchShape::decode(1, 1)), Error);
+  EXPECT_THROW(costs.compute_s(Device::cpu, Sublayer::sampling, BatchShape::decode(1, 1)), Error);
+}
+
+TEST(MeasuredModelTest, RefusesWhatIsNotEnough) {
+  const Calibration whole = round_calibration(smooth_attention_s);
+  ModelDimensions other = round_model();
+  other.num_layers = 40;
+  EXPECT_NO_THROW(MeasuredModel(whole, other));
+  other.ffn_size *= 2;
+  EXPECT_THROW(MeasuredModel(whole, other), Error);
+  Calibration part = whole;
+  std::erase_if(part.points, [](const auto& p) { return p.batch.shape.phase == Phase::prefill; });
+  EXPECT_THROW(MeasuredModel(part, round_model()), Error);
+  part = whole;
+  part.task_overhead_us.clear();
+  EXPECT_THROW(MeasuredModel(part, round_model()), Error);
+  part = whole;
+  part.points.clear();
+  EXPECT_THROW(MeasuredModel(part, round_model()), Error);
+}
+
+}  // namespace
+}  // namespace sluice
