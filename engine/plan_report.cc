@@ -89,7 +89,8 @@ Json json_of(const PhasePlan& phase) {
   return json;
 }
 
-Json json_of(const PlanPoint& point) {
+/// What was asked for.
+Json name_of(const PlanPoint& point) {
   Json json;
   json["model"] = point.model;
   json["machine"] = point.machine;
@@ -97,6 +98,11 @@ Json json_of(const PlanPoint& point) {
   json["batch"] = point.workload.batch;
   json["input_tokens"] = point.workload.input_tokens;
   json["output_tokens"] = point.workload.output_tokens;
+  return json;
+}
+
+Json json_of(const PlanPoint& point) {
+  Json json = name_of(point);
   if (!point.plan) {
     json["problem"] = point.problem;
     return json;
@@ -124,13 +130,7 @@ Json json_of(const PlanPoint& point) {
 
 /// The figures of one line: what a table and CSV show.
 Json flat_json_of(const PlanPoint& point) {
-  Json json;
-  json["model"] = point.model;
-  json["machine"] = point.machine;
-  json["policy"] = point.policy;
-  json["batch"] = point.workload.batch;
-  json["input_tokens"] = point.workload.input_tokens;
-  json["output_tokens"] = point.workload.output_tokens;
+  Json json = name_of(point);
   const bool known = point.plan.has_value();
   const auto value = [&](auto figure) { return known ? Json(figure(*point.plan)) : Json(); };
   const auto placement = [&](const PhasePlan Plan::*phase) {
