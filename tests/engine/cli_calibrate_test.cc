@@ -78,7 +78,7 @@ TEST_F(CalibratedTest, KeepsOneFileAndSaysWhere) {
   EXPECT_EQ(file["format"], 1);
   EXPECT_EQ(file["model"]["hidden_size"], 256);
   EXPECT_GT(file["points"].size(), 20U);
-  for (const json& point : file["points"]) EXPECT_EQ(point["samples"].size(), 1U);
+  for (const json& point : file["points"]) EXPECT_GE(point["samples"].size(), 1U);
 }
 
 TEST_F(CalibratedTest, AnotherCallMeasuresNothing) {
@@ -134,7 +134,7 @@ TEST_F(CalibratedTest, InfoCountsIt) {
 
 TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {
   const TemporaryFolder data;
-  CliProcess first("/usr/bin/env", with_data(data, calibrate_tiny({"--repeat", "1000"})));
+  CliProcess first("/usr/bin/env", with_data(data, {"calibrate", "--repeat", "100"}));
   const auto start = std::chrono::steady_clock::now();
   // The first save has no point; then it measures.
   while (files_in(data).empty() &&
