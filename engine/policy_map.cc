@@ -51,6 +51,7 @@ std::vector<Placement> placements_of(const std::vector<PolicyMap>& maps) {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   std::vector<Placement> placements;
+  placements.reserve(sorted.size());
   for (const auto& [bits, count] : sorted) placements.push_back(Placement::from_bits(bits));
   return placements;
 }

@@ -9,7 +9,7 @@ class GpuOnly : public Policy {
  public:
   MemoryPlan plan_memory() override {
     const Tier tier = costs().has(Device::gpu) ? Tier::hbm : Tier::ddr;
-    const MemoryPlan plan = {
+    MemoryPlan plan = {
         .layers = std::vector<LayerHomes>(static_cast<std::size_t>(model().num_layers),
                                           LayerHomes::all(tier, tier)),
         .embedding = tier,
