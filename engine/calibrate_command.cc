@@ -103,7 +103,7 @@ Calibration started(const Settings& settings, bool force) {
 }
 
 std::string duration_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  const auto whole = static_cast<std::int64_t>(std::lround(seconds));
   return whole < 60 ? fmt::format("{} s", whole)
                     : fmt::format("{} min {:02} s", whole / 60, whole % 60);
 }
@@ -117,8 +117,24 @@ std::string time_text(double seconds) {
                         : fmt::format("{:.2f} ms", seconds * 1e3);
 }
 
-/// Predictions at the calibrated buckets of linear sublayers, and of decode's attention.
-std::string describe(const Settings& settings, const MeasuredModel& costs) {
+/// "62.0 GB/s (33.1 to 66.3)"
+std::string range_text(const Calibration& calibration, double median, double MachineRates::*rate,
+                       double unit, const char* name) {
+  double least = median;
+  double most = median;
+  for (const CalibrationPoint& point : calibration.points) {
+    for (const CalibrationSample& sample : point.samples) {
+      least = std::min(least, sample.rates.*rate);
+      most = std::max(most, sample.rates.*rate);
+    }
+  }
+  return fmt::format("{:.3g} {} ({:.3g} to {:.3g})", median / unit, name, least / unit,
+                     most / unit);
+}
+
+/// What is predicted at some of the buckets, and the rates that it is for.
+std::string describe(const Settings& settings, const Calibration& calibration) {
+  const MeasuredModel costs(calibration, settings.dimensions());
   TableRows rows = {
       {"rows", "qkv", "out_proj", "fc1", "fc2", "lm_head", "attention, context 2048"}};
   for (const std::int64_t count : {1, 8, 64, 512}) {
@@ -132,13 +148,15 @@ std::string describe(const Settings& settings, const MeasuredModel& costs) {
     row.push_back(time_text(costs.compute_s(Device::cpu, Sublayer::attention, shape)));
   }
   const auto table = settings.format == OutputFormat::markdown ? format_markdown : format_table;
+  const MachineRates& rates = costs.rates();
   return table(rows) +
-         fmt::format(
-             "\none layer in {}, {} threads, at {:.1f} GB/s and {:.3f} TFLOP/s (medians); "
-             "task overhead {:.1f} us\n",
-             settings.setup.dtype, settings.setup.threads,
-             costs.rates().read_bandwidth_bytes_per_s * 1e-9, costs.rates().gemm_flop_per_s * 1e-12,
-             costs.task_overhead_s(Device::cpu) * 1e6);
+         fmt::format("\none layer in {}, {} threads, at {}, {}; task overhead {:.1f} us\n",
+                     settings.setup.dtype, settings.setup.threads,
+                     range_text(calibration, rates.read_bandwidth_bytes_per_s,
+                                &MachineRates::read_bandwidth_bytes_per_s, 1e9, "GB/s"),
+                     range_text(calibration, rates.gemm_flop_per_s, &MachineRates::gemm_flop_per_s,
+                                1e12, "TFLOP/s"),
+                     costs.task_overhead_s(Device::cpu) * 1e6);
 }
 
 int run_measurements(const Settings& settings, bool force) {
@@ -146,8 +164,7 @@ int run_measurements(const Settings& settings, bool force) {
   if (calibration.complete()) {
     fmt::print(stderr, "sluice: {} is calibrated already; --force measures again\n",
                settings.model);
-    std::cout << describe(settings, MeasuredModel(calibration, settings.dimensions()))
-              << file_of(settings) << "\n";
+    std::cout << describe(settings, calibration) << file_of(settings) << "\n";
     return 0;
   }
   if (!calibration.points.empty())
@@ -176,7 +193,7 @@ int run_measurements(const Settings& settings, bool force) {
       [&] { write_calibration(calibration); });
   bar.clear();
   const double spent_s = std::chrono::duration<double>(Clock::now() - start).count();
-  std::cout << describe(settings, MeasuredModel(calibration, model));
+  std::cout << describe(settings, calibration);
   std::cout << fmt::format("{} batches, {} repetitions, {}: {}\n", batches.size(),
                            calibration.repetitions, duration_text(spent_s), file_of(settings));
   return 0;

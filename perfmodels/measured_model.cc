@@ -83,7 +83,7 @@ struct MeasuredModel::Reduction {
     for (const CalibrationLink& link : calibration.links) {
       SecondsCurve curve;
       for (const CalibrationLink::Point& point : link.points) curve.add(point.bytes, point.seconds);
-      into.links_.push_back({{link.from, link.to}, std::move(curve)});
+      into.links_.emplace_back(std::array{link.from, link.to}, std::move(curve));
     }
     if (calibration.task_overhead_us.empty()) throw Error("the task overhead was not measured");
     into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
@@ -127,8 +127,7 @@ struct MeasuredModel::Reduction {
       if (rows > 0) collect(point, i, by_rows[rows]);
     }
     for (auto& [rows, seconds] : by_rows) {
-      if (!seconds.empty())
-        into.linear_[i].add(static_cast<double>(rows), median(std::move(seconds)));
+      if (!seconds.empty()) into.linear_[i].add(static_cast<double>(rows), median(seconds));
     }
     if (into.linear_[i].empty()) throw Error("{} was not measured", to_string(timed_sublayers[i]));
   }
