@@ -78,6 +78,7 @@ LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload
   }
   std::vector<std::unique_ptr<LoadedPolicy>> policies = load_known_policies();
   std::vector<Candidate> candidates;
+  candidates.reserve(policies.size());
   for (const auto& policy : policies) candidates.push_back(plan_with(*policy, costs, workload));
   if (candidates.empty())
     throw Error("no policy was found beside the program; give one with --policy FILE");
