@@ -184,7 +184,7 @@ TEST(PlanCliTest, OnePointIsToldAtLength) {
 
 TEST(PlanCliTest, HbmThatIsTooSmallIsAnError) {
   expect_failure(plan({"--model", "opt-175b", "--policy", "gpu-only"}), 1,
-                 {"opt-175b on spr-a100: policy gpu-only", "of hbm", "which holds 39.00 GiB",
+                 {"opt-175b on spr-a100: policy gpu-only", "of hbm", "which holds 39.50 GiB",
                   "its weights alone are too many"});
   expect_failure(plan({"--model", "opt-30b", "--policy", "helm", "--batch", "900"}), 1,
                  {"of hbm", "a smaller batch or shorter sequences need less"});
