@@ -257,28 +257,25 @@ void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test,
 
 std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>& iteration,
                                                   const BenchTest& test) {
+  if (policy_ == nullptr) return graph_.submit(std::vector{sub_batch_of(iteration, test)});
   std::vector<PendingIteration> parts;
-  if (policy_ == nullptr) {
-    parts.push_back(submit_sub_batch(iteration, test, 0));
-    return parts;
-  }
   std::vector<BenchPiece> left = iteration;
   while (!left.empty()) {
     const IterationPlan plan = policy_->plan_iteration(views_of(left, test));
     if (plan.sub_batches.empty())
       throw Error("the policy runs none of {} requests; correct it", left.size());
-    std::size_t index = 0;
-    for (const SubBatchPlan& sub_batch : plan.sub_batches)
-      parts.push_back(submit_sub_batch(pieces_of(left, sub_batch), test, index++));
+    std::vector<SubBatch> sub_batches;
+    sub_batches.reserve(plan.sub_batches.size());
+    for (const SubBatchPlan& planned : plan.sub_batches)
+      sub_batches.push_back(sub_batch_of(pieces_of(left, planned), test));
+    for (PendingIteration& part : graph_.submit(sub_batches)) parts.push_back(std::move(part));
     left = without(left, plan);
   }
   return parts;
 }
 
-PendingIteration BenchRunner::submit_sub_batch(const std::vector<BenchPiece>& pieces,
-                                               const BenchTest& test, std::size_t index) {
+SubBatch BenchRunner::sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test) {
   SubBatch sub_batch;
-  sub_batch.index = static_cast<std::int16_t>(index);
   sub_batch.phase = test.phase;
   for (const BenchPiece& piece : pieces) {
     const auto slot = static_cast<std::int32_t>(piece.sequence);
@@ -297,7 +294,7 @@ PendingIteration BenchRunner::submit_sub_batch(const std::vector<BenchPiece>& pi
         piece.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   }
   if (policy_ != nullptr) policy_->place(sub_batch);
-  return graph_.submit(sub_batch);
+  return sub_batch;
 }
 
 }  // namespace sluice

@@ -116,8 +116,7 @@ class BenchRunner {
   /// once: each test is a given amount of work.
   std::vector<PendingIteration> submit(const std::vector<BenchPiece>& iteration,
                                        const BenchTest& test);
-  PendingIteration submit_sub_batch(const std::vector<BenchPiece>& pieces, const BenchTest& test,
-                                    std::size_t index);
+  SubBatch sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test);
 
   const LoadedModel& model_;
   KvCache& kv_;

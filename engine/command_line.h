@@ -49,5 +49,6 @@ int run_generate(const CommandLine::Arguments& arguments);
 int run_info(const CommandLine::Arguments& arguments);
 int run_make_model(const CommandLine::Arguments& arguments);
 int run_plan(const CommandLine::Arguments& arguments);
+int run_simulate(const CommandLine::Arguments& arguments);
 
 }  // namespace sluice

@@ -14,9 +14,9 @@ struct Generator::Sequence {
   std::int32_t slot = 0;
   std::vector<std::int32_t> pages;
   std::unique_ptr<TextOutput> text;
-  Clock::time_point admitted;
-  Clock::time_point first_token;
-  Clock::time_point last_token;
+  double admitted_s = 0;  ///< run_clock_s()
+  double first_token_s = 0;
+  double last_token_s = 0;
 
   std::int64_t id = 0;  ///< for the policy: how many were admitted before
 
@@ -90,10 +90,6 @@ DecoderGraph::Options graph_options(const Generator::Options& options) {
   return options.policy != nullptr ? options.policy->graph_options(chosen) : chosen;
 }
 
-double seconds(std::chrono::steady_clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 std::int64_t kv_tokens(const Request& request, const ModelConfig& config) {
@@ -116,7 +112,7 @@ Generator::~Generator() = default;
 
 GenerationStats Generator::run(const std::function<std::optional<Request>()>& next,
                                const GenerationEvents& events, const std::atomic<bool>& interrupt) {
-  const Clock::time_point start = Clock::now();
+  const double start_s = run_clock_s();
   stats_ = {};
   waiting_.reset();
   input_ended_ = false;
@@ -132,7 +128,7 @@ GenerationStats Generator::run(const std::function<std::optional<Request>()>& ne
     if (!before && (interrupt || (running_.empty() && input_ended_ && !waiting_))) break;
   }
   while (!running_.empty()) finish(*running_.front(), FinishReason::interrupted, events);
-  stats_.wall_s = seconds(Clock::now() - start);
+  stats_.wall_s = run_clock_s() - start_s;
   return stats_;
 }
 
@@ -158,7 +154,7 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
     free_slots_.pop_back();
     sequence->id = num_admitted_++;
     sequence->max_new_tokens = new_tokens_limit(sequence->request, model_.config());
-    sequence->admitted = Clock::now();
+    sequence->admitted_s = run_clock_s();
     if (tokenizer_ != nullptr) {
       sequence->text = std::make_unique<TextOutput>(*tokenizer_, sequence->request.stop);
     }
@@ -205,6 +201,26 @@ IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests
   return plan;
 }
 
+std::vector<Generator::Sequences> Generator::cut_into_mini_batches(Sequences sequences) const {
+  const bool prompts = std::any_of(sequences.begin(), sequences.end(),
+                                   [](const auto& sequence) { return sequence->in_prefill(); });
+  const Phase phase = prompts ? Phase::prefill : Phase::decode;
+  const auto count = static_cast<std::int64_t>(sequences.size());
+  const std::int64_t parts =
+      options_.policy == nullptr ? 1 : std::min(options_.policy->mini_batches(phase), count);
+  std::vector<Sequences> result;
+  if (parts <= 1) {
+    result.push_back(std::move(sequences));
+    return result;
+  }
+  result.reserve(static_cast<std::size_t>(parts));
+  for (std::int64_t i = 0; i < parts; ++i) {
+    result.emplace_back(sequences.begin() + count * i / parts,
+                        sequences.begin() + count * (i + 1) / parts);
+  }
+  return result;
+}
+
 std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
   std::vector<RequestView> views;
   std::map<std::int64_t, std::shared_ptr<Sequence>> by_id;
@@ -215,18 +231,22 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
   }
   if (views.empty()) return std::nullopt;
   InFlight flight;
+  std::vector<SubBatch> sub_batches;
   for (const SubBatchPlan& planned : plan_iteration(views, under_way).sub_batches) {
-    InFlight::Part& part = flight.sub_batches.emplace_back();
-    SubBatch sub_batch;
-    sub_batch.index = static_cast<std::int16_t>(flight.sub_batches.size() - 1);
-    for (const std::int64_t id : planned.requests) {
-      part.sequences.push_back(by_id.at(id));
-      add_to(sub_batch, *part.sequences.back());
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    sequences.reserve(planned.requests.size());
+    for (const std::int64_t id : planned.requests) sequences.push_back(by_id.at(id));
+    for (auto& part : cut_into_mini_batches(std::move(sequences))) {
+      SubBatch& sub_batch = sub_batches.emplace_back();
+      for (const std::shared_ptr<Sequence>& sequence : part) add_to(sub_batch, *sequence);
+      if (options_.policy != nullptr) options_.policy->place(sub_batch);
+      flight.sub_batches.push_back({{}, std::move(part)});
     }
-    if (options_.policy != nullptr) options_.policy->place(sub_batch);
-    part.pending = graph_.submit(sub_batch);
   }
   if (flight.sub_batches.empty()) return std::nullopt;
+  std::vector<PendingIteration> pending = graph_.submit(sub_batches);
+  for (std::size_t i = 0; i < pending.size(); ++i)
+    flight.sub_batches[i].pending = std::move(pending[i]);
   ++stats_.iterations;
   return flight;
 }
@@ -242,12 +262,13 @@ void Generator::handle_results(const InFlight& done, const GenerationEvents& eve
 }
 
 void Generator::take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events) {
-  sequence.last_token = Clock::now();
+  sequence.last_token_s = run_clock_s();
   ++stats_.generated_tokens;
   ++sequence.num_received;
   const auto& eos = options_.eos_token_ids;
   const bool is_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
-  if (sequence.num_received == 1) sequence.first_token = sequence.last_token;
+  if (sequence.num_received == 1) sequence.first_token_s = sequence.last_token_s;
+  if (events.on_token) events.on_token(sequence.request, sequence.num_received - 1);
   if (is_eos && !sequence.request.ignore_eos) {
     finish(sequence, FinishReason::stop, events);
     return;
@@ -278,13 +299,11 @@ void Generator::finish(Sequence& sequence, FinishReason reason, const Generation
   }
   completion.token_ids = std::move(sequence.token_ids);
   completion.finish_reason = reason;
-  const bool any_token = sequence.first_token != Clock::time_point();
-  if (any_token) {
-    completion.time_to_first_token_s = seconds(sequence.first_token - sequence.admitted);
+  if (sequence.num_received > 0) {
+    completion.time_to_first_token_s = sequence.first_token_s - sequence.admitted_s;
     const auto later = static_cast<double>(sequence.num_received) - 1;
     if (later > 0) {
-      completion.time_per_output_token_s =
-          seconds(sequence.last_token - sequence.first_token) / later;
+      completion.time_per_output_token_s = (sequence.last_token_s - sequence.first_token_s) / later;
     }
   }
   completion.request = std::move(sequence.request);

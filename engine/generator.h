@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -58,6 +57,8 @@ struct GenerationEvents {
   /// text is held back.
   std::function<void(const Request&, const std::string& text)> on_text;
   std::function<void(Completion)> on_finished;
+  /// A request has its token number `index`, from 0 on; the end-of-sequence token, too.
+  std::function<void(const Request&, std::int64_t index)> on_token = {};
 };
 
 /// Totals of one run.
@@ -102,13 +103,15 @@ class Generator {
  private:
   struct Sequence;
   struct InFlight;
-  using Clock = std::chrono::steady_clock;
+  using Sequences = std::vector<std::shared_ptr<Sequence>>;
 
   void admit(const std::function<std::optional<Request>()>& next);
   /// Submits the next iteration, of the sequences that the policy picks among all that still need
   /// one; nothing when none does, or when it picks none while another iteration is under way.
   std::optional<InFlight> submit_iteration(bool under_way);
   IterationPlan plan_iteration(const std::vector<RequestView>& requests, bool under_way);
+  /// As the policy's pipeline has it for their phase.
+  std::vector<Sequences> cut_into_mini_batches(Sequences sequences) const;
   void add_to(SubBatch& sub_batch, Sequence& sequence) const;
   void handle_results(const InFlight& done, const GenerationEvents& events);
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);

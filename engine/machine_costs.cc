@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
-#include "engine/bench.h"
 #include "engine/calibration_store.h"
 #include "engine/compute_options.h"
 #include "perfmodels/analytic_model.h"
@@ -19,12 +18,13 @@ namespace {
 constexpr MachineRates nominal_rates = {.read_bandwidth_bytes_per_s = 50e9,
                                         .gemm_flop_per_s = 1e12};
 
+}  // namespace
+
 std::string rates_text(const MachineRates& rates) {
   return fmt::format("{:.1f} GB/s, {:.3f} TFLOP/s", rates.read_bandwidth_bytes_per_s * 1e-9,
                      rates.gemm_flop_per_s * 1e-12);
 }
 
-/// Nothing when there is no finished calibration.
 std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use) {
   const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, use.domains);
   const std::optional<Calibration> found = read_calibration(setup, model);
@@ -39,8 +39,6 @@ MachineCosts analytic_costs(const ModelDimensions& model, const MachineRates& ra
   return {this_machine, fmt::format("{}: {}", source, rates_text(rates)), false,
           std::make_unique<AnalyticModel>(host_profile(rates, source), model)};
 }
-
-}  // namespace
 
 MachineProfile host_profile(const MachineRates& rates, const std::string& source) {
   constexpr double gib = static_cast<double>(std::uint64_t{1} << 30);
@@ -86,30 +84,21 @@ MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
   return analytic_costs(model, nominal_rates, "assumed: a desktop processor");
 }
 
-MachineCosts MachineList::load(const std::string& machine, const ModelDimensions& model,
-                               const std::string& model_name) {
-  if (machine != this_machine) {
-    auto costs = std::make_unique<AnalyticModel>(load_profile(machine), model);
-    std::string name = costs->profile().name;
-    return {std::move(name), "profile", false, std::move(costs)};
-  }
-  const HostUse use = default_host_use();
-  if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);
-  MachineCosts costs = analytic_costs(model, probe(use.dtype), "measured: quick probes");
-  fmt::print(stderr,
-             "sluice: {} is not calibrated here, predicting from quick probes ({}); sluice "
-             "calibrate --model {} does better\n",
-             model_name, rates_text(*probed_), model_name);
-  return costs;
+MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model) {
+  auto costs = std::make_unique<AnalyticModel>(load_profile(machine), model);
+  std::string name = costs->profile().name;
+  return {std::move(name), "profile", false, std::move(costs)};
 }
 
-MachineRates MachineList::probe(DType dtype) {
-  if (!probed_) {
-    Runtime runtime({.domains = {choose_cores(std::nullopt)}, .scheduler = nullptr});
-    constexpr std::uint64_t beyond_caches = std::uint64_t{1} << 40;
-    probed_ = MachineProbes(runtime, dtype, beyond_caches).measure();
+MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,
+                             const std::string& model_name) {
+  if (machine != this_machine) return profile_costs(machine, model);
+  std::optional<MachineCosts> found = calibrated_costs(model, default_host_use());
+  if (!found) {
+    throw Error("{} is not calibrated here; sluice calibrate --model {} does it", model_name,
+                model_name);
   }
-  return *probed_;
+  return std::move(*found);
 }
 
 HostUse default_host_use() {

@@ -32,25 +32,29 @@ struct MachineCosts {
 /// Profile of this machine's CPU and memory at given rates; `source` says where they are from.
 MachineProfile host_profile(const MachineRates& rates, const std::string& source);
 
+/// This machine as a finished calibration has it; nothing when there is none. Throws Error when one
+/// cannot be read.
+std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use);
+
+/// An analytic model of this machine at given rates.
+MachineCosts analytic_costs(const ModelDimensions& model, const MachineRates& rates,
+                            const std::string& source);
+
+/// "61.5 GB/s, 0.460 TFLOP/s"
+std::string rates_text(const MachineRates& rates);
+
+/// A profile's model. Throws Error for an unknown one.
+MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model);
+
+/// What a simulation goes by: a profile's model, or this machine's calibration. Throws Error when
+/// there is none.
+MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,
+                             const std::string& model_name);
+
 /// This machine for one model: measured where a finished calibration fits, else analytic, by a
 /// desktop processor's rates: policies compare devices, and there is one. A calibration that cannot
 /// be read is said in a line on stderr, and left.
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
-
-/// The cost models of `plan`, which names machines.
-class MachineList {
- public:
-  /// A profile's model; of "this", the calibrated one or, said in a line on stderr, an analytic one
-  /// at rates that are probed then (a second, once). `model_name` is for that line. Throws Error
-  /// for an unknown profile. StarPU must not run.
-  MachineCosts load(const std::string& machine, const ModelDimensions& model,
-                    const std::string& model_name);
-
- private:
-  MachineRates probe(DType dtype);
-
-  std::optional<MachineRates> probed_;
-};
 
 /// The GEMM type and threads of a run on this machine that is given none.
 HostUse default_host_use();

@@ -16,20 +16,6 @@ std::string bytes_text(double bytes) {
   return bytes == 0 ? "0" : format_bytes(static_cast<std::uint64_t>(bytes));
 }
 
-/// Three digits, without exponents.
-std::string rate_text(double rate) {
-  return rate >= 100 ? fmt::format("{:.0f}", rate) : fmt::format("{:.3g}", rate);
-}
-
-/// "1.23 s", "45.6 ms", "789 us"
-std::string seconds_text(double seconds) {
-  if (seconds == 0) return "0";
-  if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
-  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
-  if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.1f} us", seconds * 1e6);
-}
-
 std::string_view to_string(Prefetch prefetch) {
   switch (prefetch) {
     case Prefetch::none:
@@ -247,6 +233,20 @@ std::string tier_table(const Footprint& footprint) {
 }
 
 }  // namespace
+
+Json plan_json(const PlanPoint& point) { return json_of(point); }
+
+std::string rate_text(double rate) {
+  return rate >= 100 ? fmt::format("{:.0f}", rate) : fmt::format("{:.3g}", rate);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds == 0) return "0";
+  if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.1f} us", seconds * 1e6);
+}
 
 std::string format_plans(OutputFormat format, const std::vector<PlanPoint>& points) {
   if (format == OutputFormat::table) return format_table(rows_of(points));

@@ -1,5 +1,7 @@
 #include "engine/policy_run.h"
 
+#include <algorithm>
+
 namespace sluice {
 namespace {
 
@@ -46,7 +48,8 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
     : policy_(policy), costs_(costs) {
   policy_.start(costs, workload);
   memory_ = policy_.plan_memory();
-  for (const Phase phase : {Phase::prefill, Phase::decode}) policy_.pipeline(phase);
+  for (const Phase phase : {Phase::prefill, Phase::decode})
+    pipelines_[static_cast<std::size_t>(phase)] = policy_.pipeline(phase);
 }
 
 DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) const {
@@ -55,7 +58,11 @@ DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) co
     return costs_.has(device) ? device : Device::cpu;
   };
   options.embedding_device = reader(memory_.embedding);
-  options.head_device = reader(memory_.lm_head);
+  options.head_device = memory_.lm_head_device.value_or(reader(memory_.lm_head));
+  const bool halves = std::any_of(pipelines_.begin(), pipelines_.end(), [](const Pipeline& phase) {
+    return phase.prefetch == Prefetch::half_layer;
+  });
+  if (halves && options.fusion == Fusion::stages) options.fusion = Fusion::halves;
   return options;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -32,6 +33,12 @@ class PolicyRun {
     return policy_.plan_iteration(requests);
   }
 
+  /// In how many parts a phase's batch runs.
+  std::int64_t mini_batches(Phase phase) const {
+    return pipelines_[static_cast<std::size_t>(phase)].mini_batches;
+  }
+  const MemoryPlan& memory() const { return memory_; }
+
   /// Fills in where each layer of a sub-batch runs. Says once, on stderr, when the policy wants a
   /// device that the machine does not have.
   void place(SubBatch& sub_batch);
@@ -42,6 +49,7 @@ class PolicyRun {
   CheckedPolicy& policy_;
   const CostModel& costs_;
   MemoryPlan memory_;
+  std::array<Pipeline, 2> pipelines_;
   bool said_lacking_ = false;
   RunRecord* record_ = nullptr;
 };

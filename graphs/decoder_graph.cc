@@ -1,5 +1,7 @@
 #include "graphs/decoder_graph.h"
 
+#include <deque>
+
 #include "codelets/embedding/embedding.h"
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/sampling/sampling.h"
@@ -96,13 +98,17 @@ namespace {
 
 std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
                                      const Placement& placement) {
+  const auto fuses = [&](Sublayer sublayer) {
+    return options.fusion == Fusion::stages ||
+           (options.fusion == Fusion::halves && sublayer != Sublayer::fc1);
+  };
   std::vector<SublayerRange> stages;
   for (int i = 1; i <= 6; ++i) {
     const auto sublayer = static_cast<Sublayer>(i);
     const bool changes = i > 1 && placement[sublayer] != placement[static_cast<Sublayer>(i - 1)];
-    const bool begins = i == 1 || changes ||
-                        (sublayer == Sublayer::sv ? options.attention == AttentionForm::split
-                                                  : options.fusion == Fusion::sublayers);
+    const bool begins =
+        i == 1 || changes ||
+        (sublayer == Sublayer::sv ? options.attention == AttentionForm::split : !fuses(sublayer));
     if (begins) stages.push_back({sublayer, sublayer});
     stages.back().last = sublayer;
   }
@@ -129,7 +135,7 @@ const DecoderGraph::Stages& DecoderGraph::stages(const Placement& placement) con
   return stages_.at(placement.bits());
 }
 
-PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) {
+PendingIteration DecoderGraph::begin(const SubBatch& sub_batch) const {
   const BatchBuilder& batch = sub_batch.batch;
   PendingIteration out;
   out.num_sequences_ = batch.num_sequences();
@@ -139,33 +145,59 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
                                      out.batch_words_.size() * sizeof(std::int32_t));
   out.tokens_ =
       DataHandle::temporary(static_cast<std::size_t>(out.num_sequences_) * sizeof(std::int32_t));
+  return out;
+}
 
+TaskTag DecoderGraph::tag_of(const SubBatch& sub_batch, std::size_t index) const {
+  const BatchBuilder& batch = sub_batch.batch;
   TaskTag tag;
   tag.phase = sub_batch.phase;
-  tag.sub_batch = sub_batch.index;
-  if (sub_batch.index == 0) ++iteration_;
+  tag.sub_batch = static_cast<std::int16_t>(index);
   tag.iteration = iteration_;
   tag.num_tokens = batch.num_rows();
   tag.context_tokens = batch.context_tokens();
   tag.num_sequences = batch.num_sequences();
   tag.num_logit_rows = batch.num_logit_rows();
-  Chain chain(tag, model_.shape(), out.batch_, batch.num_score_columns());
+  return tag;
+}
 
-  submit_embedding_task(chain);
+PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) {
+  return std::move(submit(std::vector<SubBatch>{sub_batch}, logits).front());
+}
+
+std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& sub_batches,
+                                                   Logits logits) {
+  ++iteration_;
+  std::vector<PendingIteration> pending;
+  pending.reserve(sub_batches.size());
+  std::deque<Chain> chains;
+  for (const SubBatch& sub_batch : sub_batches) {
+    const PendingIteration& out = pending.emplace_back(begin(sub_batch));
+    chains.emplace_back(tag_of(sub_batch, chains.size()), model_.shape(), out.batch_,
+                        sub_batch.batch.num_score_columns());
+    submit_embedding_task(chains.back());
+  }
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
-    const Placement placement = sub_batch.placements.empty()
-                                    ? Placement(Device::cpu)
-                                    : sub_batch.placements.at(static_cast<std::size_t>(layer));
-    chain.add_passing(stages(placement));
-    submit_layer(chain, layer, placement);
+    for (std::size_t i = 0; i < chains.size(); ++i) {
+      const std::vector<Placement>& placements = sub_batches[i].placements;
+      const Placement placement = placements.empty()
+                                      ? Placement(Device::cpu)
+                                      : placements.at(static_cast<std::size_t>(layer));
+      chains[i].add_passing(stages(placement));
+      submit_layer(chains[i], layer, placement);
+    }
   }
-  if (batch.num_logit_rows() > 0) {
-    out.logits_ = DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
-    submit_head(chain, out);
+  for (std::size_t i = 0; i < chains.size(); ++i) {
+    PendingIteration& out = pending[i];
+    if (out.num_logits_ > 0) {
+      out.logits_ =
+          DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
+      submit_head(chains[i], out);
+    }
+    submit_sampling_task(chains[i], out, sub_batches[i].batch.has_repetition_penalty());
+    if (logits == Logits::drop) out.logits_.release_after_use();
   }
-  submit_sampling_task(chain, out, batch.has_repetition_penalty());
-  if (logits == Logits::drop) out.logits_.release_after_use();
-  return out;
+  return pending;
 }
 
 void DecoderGraph::submit_embedding_task(const Chain& chain) {

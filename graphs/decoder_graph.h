@@ -15,12 +15,12 @@ namespace sluice {
 
 /// How sublayers 2 and 3 run: as one flash-style stage, or as the split pair with stored scores.
 enum class AttentionForm : std::uint8_t { fused, split };
-/// Whether neighbouring sublayers on one device are one task.
-enum class Fusion : std::uint8_t { stages, sublayers };
+/// Whether neighbouring sublayers on one device are one task: all of a layer, those of its
+/// attention half (1 to 4) and of its FFN half, or none.
+enum class Fusion : std::uint8_t { stages, halves, sublayers };
 
 /// Which tokens an iteration computes for one sub-batch.
 struct SubBatch {
-  std::int16_t index = 0;       ///< within its iteration; 0 begins a new one
   Phase phase = Phase::decode;  ///< prefill as soon as any sequence brings more than one token
   BatchBuilder batch;
   std::vector<Placement> placements;  ///< of each layer; empty: all on the CPU
@@ -82,11 +82,18 @@ class DecoderGraph {
 
   DecoderGraph(const LoadedModel& model, const KvCache& kv, const Options& options);
 
-  /// Submits one sub-batch and returns without waiting. Throws Error when StarPU refuses.
+  /// Submits one iteration and returns without waiting: one result for each sub-batch. Their tasks
+  /// are submitted layer by layer, so that a scheduler that looks ahead sees all that a layer's
+  /// weights are for together. Throws Error when StarPU refuses.
+  std::vector<PendingIteration> submit(const std::vector<SubBatch>& sub_batches,
+                                       Logits logits = Logits::drop);
+  /// An iteration of one sub-batch.
   PendingIteration submit(const SubBatch& sub_batch, Logits logits = Logits::drop);
 
  private:
   struct Chain;  // the handles and tag that the tasks of one sub-batch share
+  PendingIteration begin(const SubBatch& sub_batch) const;
+  TaskTag tag_of(const SubBatch& sub_batch, std::size_t index) const;
   void submit_embedding_task(const Chain& chain);
   void submit_layer(const Chain& chain, std::int64_t layer, const Placement& placement);
   void submit_head(const Chain& chain, const PendingIteration& out);

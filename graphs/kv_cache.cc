@@ -2,15 +2,27 @@
 
 namespace sluice {
 
-KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages)
-    : num_pages_(num_pages) {
+KvCache::KvCache(std::int64_t num_pages) : num_pages_(num_pages) {
+  free_pages_.reserve(static_cast<std::size_t>(num_pages));
   for (std::int64_t page = num_pages; page-- > 0;)
     free_pages_.push_back(static_cast<std::int32_t>(page));
+}
+
+KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages)
+    : KvCache(num_pages) {
   const std::size_t bytes = shape.page_bytes() * static_cast<std::size_t>(num_pages);
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
     const Buffer& buffer = buffers_.emplace_back(bytes);
     slabs_.push_back(DataHandle::of_memory(buffer.data(), bytes));
   }
+}
+
+KvCache::KvCache(const DecoderShape& shape, const std::vector<unsigned>& nodes,
+                 std::int64_t num_pages)
+    : KvCache(num_pages) {
+  const std::size_t bytes = shape.page_bytes() * static_cast<std::size_t>(num_pages);
+  slabs_.reserve(nodes.size());
+  for (const unsigned node : nodes) slabs_.push_back(DataHandle::imagined(bytes, node));
 }
 
 std::optional<std::vector<std::int32_t>> KvCache::take_pages(std::int64_t count) {

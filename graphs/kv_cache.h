@@ -16,6 +16,8 @@ class KvCache {
  public:
   /// Memory is committed when pages are first written. Throws Error when it cannot be reserved.
   KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages);
+  /// Slabs that no kernel will look into, for simulation: one on each of these memory nodes.
+  KvCache(const DecoderShape& shape, const std::vector<unsigned>& nodes, std::int64_t num_pages);
 
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
@@ -41,6 +43,8 @@ class KvCache {
   }
 
  private:
+  explicit KvCache(std::int64_t num_pages);
+
   std::int64_t num_pages_;
   std::vector<std::int32_t> free_pages_;
   std::vector<Buffer> buffers_;

@@ -22,8 +22,6 @@ std::vector<LinearShape> layer_linears(const ModelConfig& config, DType dtype) {
   return linears;
 }
 
-std::size_t aligned(std::size_t offset) { return (offset + 63) / 64 * 64; }
-
 void check_finite(const TensorView& tensor, const void* data, std::int64_t first,
                   std::int64_t count) {
   const std::int64_t bad = simd::find_not_finite(data, count, tensor.dtype);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,6 +10,7 @@
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
 #include "models/model.h"
+#include "perfmodels/timeline.h"
 
 namespace sluice {
 
@@ -29,6 +31,9 @@ VectorLayout vector_layout(const ModelConfig& config);
 /// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
 
+/// StarPU's memory node behind each tier, by Tier.
+using TierNodes = std::array<unsigned, 4>;
+
 /// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read
 /// where the checkpoint lies.
 class LoadedModel {
@@ -39,6 +44,13 @@ class LoadedModel {
   /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name
   /// and place.
   LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {});
+
+  /// Weights of `weight_bits` an element that no kernel will look into, for simulation: each on its
+  /// tier's node. Of a tensor whose parts live on several tiers (query, key, value), the part in
+  /// HBM takes its room there, and the rest is what moves, from the slowest of its tiers. Throws
+  /// Error when a node is too small.
+  LoadedModel(const ModelConfig& config, DType dtype, double weight_bits, const MemoryPlan& memory,
+              const TierNodes& nodes);
 
   const ModelConfig& config() const { return config_; }
   const DecoderShape& shape() const { return shape_; }
@@ -61,6 +73,7 @@ class LoadedModel {
   Buffer& keep(std::size_t size_bytes);
   DataHandle register_table(TensorId id, DType* dtype);
   DataHandle register_floats(const std::vector<float>& values);
+  struct Imagined;
   void load_vectors(std::int64_t layer, DataHandle* handle);
 
   ModelConfig config_;
@@ -69,7 +82,8 @@ class LoadedModel {
   VectorLayout vectors_;
   std::uint64_t weight_bytes_ = 0;
   std::deque<Buffer> buffers_;
-  std::vector<TensorView> tables_;  ///< keep tensors that are made in memory alive
+  std::vector<DataHandle> resident_parts_;  ///< of tensors that are imagined and not whole
+  std::vector<TensorView> tables_;          ///< keep tensors that are made in memory alive
   std::vector<LayerWeights> layers_;
 };
 

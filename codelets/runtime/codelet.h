@@ -126,6 +126,7 @@ class Codelet {
     task->cl_arg = copy;
     task->cl_arg_size = sizeof(Args);
     task->cl_arg_free = 1;
+    task->callback_func = task_observer();
     const int status = starpu_task_submit(task);
     if (status != 0) {
       task->destroy = 0;
@@ -149,6 +150,12 @@ class Codelet {
         starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
         starpu.cpu_funcs[0] = cpu;
         starpu.where = cpu != nullptr ? STARPU_CPU : 0;
+#ifdef STARPU_SIMGRID
+        // No kernel runs in a simulation: every device has one.
+        starpu.cuda_funcs[0] = cpu;
+        starpu.cuda_flags[0] = STARPU_CUDA_ASYNC;
+        starpu.where |= STARPU_CUDA;
+#endif
         model = task_model(starpu.name);
         starpu.model = &model;
       }

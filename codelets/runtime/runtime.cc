@@ -171,7 +171,9 @@ std::string Runtime::version() const {
 }
 
 std::string Runtime::flavour() const {
-#ifdef STARPU_USE_CUDA
+#if defined(STARPU_SIMGRID)
+  return "simgrid";
+#elif defined(STARPU_USE_CUDA)
   return "native + CUDA";
 #else
   return "native";
@@ -182,6 +184,16 @@ DataHandle DataHandle::of_memory(const void* data, std::size_t size_bytes) {
   DataHandle handle;
   starpu_vector_data_register(&handle.handle_, STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(data),
                               1, size_bytes);  // one element: StarPU counts elements in 32 bits
+  return handle;
+}
+
+DataHandle DataHandle::imagined(std::size_t size_bytes, unsigned node) {
+  static char dummy[4096];
+  auto address = reinterpret_cast<uintptr_t>(dummy);
+  if (node != STARPU_MAIN_RAM) address = starpu_malloc_on_node(node, size_bytes);
+  if (address == 0) throw Error("memory node {} has no room for {} bytes", node, size_bytes);
+  DataHandle handle;
+  starpu_vector_data_register(&handle.handle_, static_cast<int>(node), address, 1, size_bytes);
   return handle;
 }
 

@@ -20,6 +20,10 @@ namespace sluice {
 /// Throws Error when a StarPU call failed. `what` says what was tried.
 void check_starpu(int status, const char* what);
 
+/// Seconds since StarPU's own beginning of time, by the clock that tasks run by: in a simulation,
+/// the simulated machine's.
+inline double run_clock_s() { return starpu_timing_now() * 1e-6; }
+
 /// What a CPU kernel computes with: its domain's threads and scratch memory.
 struct CpuContext {
   ThreadPool& pool;
@@ -101,6 +105,10 @@ class DataHandle {
   static DataHandle of_memory(const void* data, std::size_t size_bytes);
   /// `size_bytes` that StarPU allocates where the first writer runs.
   static DataHandle temporary(std::size_t size_bytes);
+  /// `size_bytes` that live on a memory node and that no kernel ever looks into: for simulation.
+  /// Where the node's memory is limited, they count until the end. Throws Error when they do not
+  /// fit.
+  static DataHandle imagined(std::size_t size_bytes, unsigned node = STARPU_MAIN_RAM);
 
   starpu_data_handle_t get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }

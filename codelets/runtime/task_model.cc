@@ -8,12 +8,11 @@ namespace sluice {
 namespace {
 
 std::atomic<const CostModel*> costs_in_use{nullptr};
+std::atomic<TaskTime> time_in_use{TaskTime::kernel};
+std::atomic<TaskObserver> observer_in_use{nullptr};
 
-/// Null for what is none of ours.
-const TaskTag* tag_of(const starpu_task* task) {
-  if (task->cl_arg == nullptr || task->cl_arg_size < sizeof(TaskTag)) return nullptr;
-  const auto* tag = static_cast<const TaskTag*>(task->cl_arg);
-  return tag->magic == TaskTag::expected_magic ? tag : nullptr;
+int num_sublayers_of(const TaskTag& tag) {
+  return 1 + static_cast<int>(tag.last_sublayer) - static_cast<int>(tag.sublayer);
 }
 
 double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation*/) {
@@ -23,7 +22,10 @@ double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation
   const Device device = starpu_worker_get_type(static_cast<int>(worker)) == STARPU_CUDA_WORKER
                             ? Device::gpu
                             : Device::cpu;
-  return 1e6 * task_seconds(*costs, *tag, device);
+  double seconds = task_seconds(*costs, *tag, device);
+  if (time_in_use.load(std::memory_order_relaxed) == TaskTime::with_overhead)
+    seconds += num_sublayers_of(*tag) * costs->task_overhead_s(device);
+  return 1e6 * seconds;
 }
 
 std::uint32_t footprint(starpu_task* task) {
@@ -33,11 +35,25 @@ std::uint32_t footprint(starpu_task* task) {
 
 }  // namespace
 
-CostsInUse::CostsInUse(const CostModel& costs) {
+CostsInUse::CostsInUse(const CostModel& costs, TaskTime time) {
+  time_in_use.store(time, std::memory_order_relaxed);
   costs_in_use.store(&costs, std::memory_order_release);
 }
 
 CostsInUse::~CostsInUse() { costs_in_use.store(nullptr, std::memory_order_release); }
+
+void set_task_observer(TaskObserver observer) {
+  observer_in_use.store(observer, std::memory_order_release);
+}
+
+TaskObserver task_observer() { return observer_in_use.load(std::memory_order_acquire); }
+
+const TaskTag* tag_of(const starpu_task* task) {
+  if (task->cl == nullptr || task->cl_arg == nullptr || task->cl_arg_size < sizeof(TaskTag))
+    return nullptr;
+  const auto* tag = static_cast<const TaskTag*>(task->cl_arg);
+  return tag->magic == TaskTag::expected_magic ? tag : nullptr;
+}
 
 starpu_perfmodel task_model(const char* symbol) {
   starpu_perfmodel model{};

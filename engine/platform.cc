@@ -1,0 +1,126 @@
+#include "engine/platform.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+/// The memories that a simulation has, in the order of StarPU's raw node numbers: its kinds one
+/// after the other, main memory first.
+struct Memory {
+  Tier tier;
+  const char* host;
+};
+
+std::vector<Memory> memories(const CostModel& costs) {
+  std::vector<Memory> all = {{Tier::ddr, "RAM"}};
+  if (costs.has(Device::gpu)) all.push_back({Tier::hbm, "CUDA0"});
+  return all;
+}
+
+struct LinkRate {
+  double bytes_per_s = 0;
+  double latency_s = 0;
+};
+
+LinkRate rate_of(const CostModel& costs, Tier from, Tier to) {
+  double largest = 0;
+  for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
+    const double elements = weight_elements(costs.model(), static_cast<WeightKind>(kind));
+    largest = std::max(largest, costs.model().weight_bytes(elements));
+  }
+  const double latency_s = costs.transfer_s(from, to, 1);
+  return {largest / (costs.transfer_s(from, to, largest) - latency_s), latency_s};
+}
+
+/// A matrix of StarPU's bus files, from row to column.
+template <typename Figure>
+std::string matrix(const CostModel& costs, const Figure& figure) {
+  std::string text = "# from the row's memory to the column's\n";
+  const std::vector<Memory> all = memories(costs);
+  for (const Memory& from : all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const double value =
+          from.tier == all[i].tier ? 0 : figure(rate_of(costs, from.tier, all[i].tier));
+      text += fmt::format("{}{:.6f}", i == 0 ? "" : "\t", value);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string platform_xml(const CostModel& costs) {
+  std::string hosts;
+  std::string links;
+  std::string routes;
+  const std::vector<Memory> all = memories(costs);
+  for (const Memory& from : all) {
+    if (from.tier == Tier::hbm) {
+      hosts += fmt::format(
+          "  <host id=\"{}\" speed=\"1Gf\">\n   <prop id=\"memsize\" value=\"{}\"/>\n"
+          "   <prop id=\"memcpy_peer\" value=\"1\"/>\n  </host>\n",
+          from.host, costs.capacity_bytes(Tier::hbm));
+    } else {
+      hosts += fmt::format("  <host id=\"{}\" speed=\"1Gf\"/>\n", from.host);
+    }
+    for (const Memory& to : all) {
+      if (to.tier == from.tier) continue;
+      const LinkRate rate = rate_of(costs, from.tier, to.tier);
+      const std::string id = fmt::format("{}-{}", from.host, to.host);
+      links += fmt::format("  <link id=\"{}\" bandwidth=\"{:.3f}Bps\" latency=\"{:.9f}s\"/>\n", id,
+                           rate.bytes_per_s, rate.latency_s);
+      routes += fmt::format(
+          "  <route src=\"{}\" dst=\"{}\" symmetrical=\"NO\"><link_ctn id=\"{}\"/></route>\n",
+          from.host, to.host, id);
+    }
+  }
+  return fmt::format(
+      "<?xml version='1.0'?>\n"
+      "<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
+      "<platform version=\"4.1\">\n"
+      " <config id=\"General\">\n"
+      "  <prop id=\"network/TCP-gamma\" value=\"-1\"/>\n"
+      "  <prop id=\"network/latency-factor\" value=\"1\"/>\n"
+      "  <prop id=\"network/bandwidth-factor\" value=\"1\"/>\n"
+      "  <prop id=\"network/weight-S\" value=\"0.0\"/>\n"
+      "  <prop id=\"network/crosstraffic\" value=\"0\"/>\n"
+      " </config>\n"
+      " <zone id=\"machine\" routing=\"Full\">\n"
+      "  <host id=\"MAIN\" speed=\"1Gf\"/>\n"
+      "  <host id=\"CPU0\" speed=\"1Gf\"/>\n"
+      "{}{}{} </zone>\n</platform>\n",
+      hosts, links, routes);
+}
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw Error("cannot write {}", path.string());
+}
+
+}  // namespace
+
+void write_platform(const CostModel& costs, const std::string& folder) {
+  const std::filesystem::path bus = std::filesystem::path(folder) / "bus";
+  std::error_code error;
+  std::filesystem::create_directories(bus, error);
+  if (error) throw Error("cannot make {}: {}", bus.string(), error.message());
+  const std::filesystem::path base = bus / platform_host;
+  write(base.string() + ".platform.v4.xml", platform_xml(costs));
+  write(base.string() + ".config", "# what StarPU knows the folder by\n");
+  // StarPU counts MB (10^6) per second and microseconds.
+  write(base.string() + ".bandwidth",
+        matrix(costs, [](const LinkRate& rate) { return rate.bytes_per_s * 1e-6; }));
+  write(base.string() + ".latency",
+        matrix(costs, [](const LinkRate& rate) { return rate.latency_s * 1e6; }));
+}
+
+}  // namespace sluice

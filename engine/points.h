@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/command_line.h"
+#include "perfmodels/footprint.h"
+
+namespace sluice {
+
+/// What `plan` and `simulate` are asked for: every combination is a point.
+struct PointLists {
+  std::vector<std::string> models;
+  std::vector<std::string> machines;
+  std::vector<std::string> policies;  ///< names or files, or any_policy
+  std::map<std::string, std::string> policy_options;
+  std::vector<std::int64_t> batches;
+  std::vector<std::int64_t> input_tokens;
+  std::int64_t output_tokens = 1;
+  double weight_bits = 16;
+
+  std::size_t size() const {
+    return models.size() * machines.size() * policies.size() * batches.size() * input_tokens.size();
+  }
+  /// By input length, then batch.
+  std::vector<Workload> workloads() const;
+};
+
+/// Stands for the fastest of all policies that come with Sluice.
+inline constexpr const char* any_policy = "auto";
+
+/// --model, --machine, --policy, --policy-option, --batch, --input-tokens, --output-tokens and
+/// --weight-bits.
+void declare_points(CommandLine& line);
+/// What they say. Throws UsageError.
+PointLists read_points(const CommandLine& line);
+
+}  // namespace sluice

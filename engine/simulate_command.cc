@@ -1,0 +1,351 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/cpu.h"
+#include "engine/child_process.h"
+#include "engine/command_line.h"
+#include "engine/compute_options.h"
+#include "engine/interrupt.h"
+#include "engine/machine_costs.h"
+#include "engine/output_options.h"
+#include "engine/plan_report.h"
+#include "engine/platform.h"
+#include "engine/points.h"
+#include "engine/policy_choice.h"
+#include "engine/progress.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// A folder of our own, gone when done.
+class PrivateFolder {
+ public:
+  PrivateFolder() {
+    std::string name = (fs::temp_directory_path() / "sluice-simulate-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr)
+      throw Error("cannot make a folder like {}; set TMPDIR to one that can be written", name);
+    path_ = name;
+  }
+  ~PrivateFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  fs::path path(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+/// The second program, which is linked to StarPU's simulator.
+fs::path simulator_program() {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
+  fs::path program = self.parent_path() / "sluice-simulate";
+  if (failed || !fs::exists(program, failed)) {
+    throw Error(
+        "there is no simulator beside {}; build with StarPU's SimGrid flavour (./run.sh simulate "
+        "does, docs/simulate.md says how)",
+        self.string());
+  }
+  return program;
+}
+
+/// The policy as the simulator finds it: names are the same; of a file it takes the sibling that is
+/// built for it.
+std::string simulated_policy(const std::string& name_or_file) {
+  const std::string native = ".so";
+  const std::string simgrid = ".simgrid.so";
+  if (!name_or_file.ends_with(native) || name_or_file.ends_with(simgrid)) return name_or_file;
+  const std::string sibling = name_or_file.substr(0, name_or_file.size() - native.size()) + simgrid;
+  std::error_code ignored;
+  if (!fs::exists(sibling, ignored)) {
+    throw Error(
+        "--policy {}: {} is not beside it; sluice_add_policy() builds both where the "
+        "simulator's StarPU is",
+        name_or_file, sibling);
+  }
+  return fs::absolute(sibling).string();
+}
+
+/// One point.
+struct Job {
+  std::string model;
+  std::string machine;
+  std::string policy;
+  Workload workload;
+  std::string platform;  ///< folder
+  Json result;
+  std::string problem;  ///< instead of a result
+};
+
+class Simulations {
+ public:
+  explicit Simulations(const PointLists& lists) : lists_(lists), program_(simulator_program()) {
+    if (lists.policies.front() == any_policy && !lists.policy_options.empty())
+      throw UsageError("--policy-option needs --policy");
+    for (const std::string& model : lists.models) {
+      for (const std::string& machine : lists.machines) add(model, machine);
+    }
+  }
+
+  /// All of them, as many at once as there are cores.
+  std::vector<Job>& run() {
+    ProgressBar bar("simulating");
+    std::atomic<std::size_t> next{0};
+    std::size_t num_done = 0;
+    std::mutex mutex;
+    const auto work = [&] {
+      for (std::size_t i = next++; i < jobs_.size(); i = next++) {
+        if (interrupt_flag()) return;
+        run(jobs_[i]);
+        const std::lock_guard lock(mutex);
+        bar.update(static_cast<double>(++num_done), static_cast<double>(jobs_.size()));
+      }
+    };
+    const std::size_t num_threads = std::min<std::size_t>(
+        jobs_.size(), static_cast<std::size_t>(default_num_threads(read_cpu_topology())));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
+    work();
+    for (std::thread& thread : threads) thread.join();
+    if (interrupt_flag()) throw Interrupted();
+    return jobs_;
+  }
+
+ private:
+  void add(const std::string& model, const std::string& machine) {
+    ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype(machine));
+    if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
+    const MachineCosts costs = simulated_costs(machine, dimensions, model);
+    const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
+    write_platform(*costs.model, platform);
+    for (const Workload& workload : lists_.workloads()) {
+      for (const std::string& policy : policies(*costs.model, workload))
+        jobs_.push_back({model, machine, policy, workload, platform, {}, ""});
+    }
+  }
+
+  static DType default_dtype(const std::string& machine) {
+    return machine == this_machine ? default_host_use().dtype : DType::bf16;
+  }
+
+  std::vector<std::string> policies(const CostModel& costs, const Workload& workload) {
+    std::vector<std::string> names;
+    names.reserve(lists_.policies.size());
+    for (const std::string& policy : lists_.policies)
+      names.push_back(policy == any_policy ? fastest_policy(costs, workload)
+                                           : simulated_policy(policy));
+    return names;
+  }
+
+  std::string fastest_policy(const CostModel& costs, const Workload& workload) {
+    if (known_.empty()) known_ = load_known_policies();
+    if (known_.empty())
+      throw Error("no policy was found beside the program; give one with --policy FILE");
+    std::vector<Candidate> candidates;
+    candidates.reserve(known_.size());
+    for (const auto& policy : known_) candidates.push_back(plan_with(*policy, costs, workload));
+    const Candidate& chosen = fastest(candidates);
+    if (lists_.size() == 1) fmt::print(stderr, "sluice: {}\n", explain_choice(candidates, chosen));
+    return chosen.policy->name();
+  }
+
+  void run(Job& job) const {
+    std::vector<std::string> arguments = {"--log=root.thresh:error",  // SimGrid's own option
+                                          "--model",
+                                          job.model,
+                                          "--machine",
+                                          job.machine,
+                                          "--policy",
+                                          job.policy,
+                                          "--batch",
+                                          fmt::format("{}", job.workload.batch),
+                                          "--input-tokens",
+                                          fmt::format("{}", job.workload.input_tokens),
+                                          "--output-tokens",
+                                          fmt::format("{}", job.workload.output_tokens),
+                                          "--weight-bits",
+                                          fmt::format("{}", lists_.weight_bits)};
+    for (const auto& [key, value] : lists_.policy_options) {
+      arguments.emplace_back("--policy-option");
+      arguments.push_back(fmt::format("{}={}", key, value));
+    }
+    // The machine's description is the only source of times: nothing that StarPU adds by itself.
+    const ChildResult child = run_child(program_, arguments,
+                                        {{"STARPU_HOSTNAME", platform_host},
+                                         {"STARPU_PERF_MODEL_DIR", job.platform},
+                                         {"STARPU_HOME", job.platform},
+                                         {"STARPU_SILENT", "1"},
+                                         {"STARPU_SIMGRID_CUDA_MALLOC_COST", "0"},
+                                         {"STARPU_SIMGRID_CUDA_QUEUE_COST", "0"},
+                                         {"STARPU_SIMGRID_TASK_SUBMIT_COST", "0"},
+                                         {"STARPU_SIMGRID_TASK_PUSH_COST", "0"},
+                                         {"STARPU_SIMGRID_FETCHING_INPUT_COST", "0"}});
+    job.result = child.exit_code == 0 ? Json::parse(child.out, nullptr, false) : Json();
+    if (job.result.is_object()) return;
+    job.problem = child.err.empty()
+                      ? fmt::format("the simulator ended with code {}", child.exit_code)
+                      : child.err.substr(0, child.err.find('\n'));
+  }
+
+  const PointLists& lists_;
+  std::string program_;
+  PrivateFolder folder_;
+  int num_platforms_ = 0;
+  std::vector<std::unique_ptr<LoadedPolicy>> known_;
+  std::vector<Job> jobs_;
+};
+
+std::string percent(const Json& share) {
+  return fmt::format("{:.0f} %", 100 * share.get<double>());
+}
+
+std::string bytes_text(const Json& bytes) {
+  return format_bytes(static_cast<std::uint64_t>(bytes.get<double>()));
+}
+
+/// One point at length.
+std::string describe(const Json& result) {
+  std::string text = fmt::format(
+      "{} on {} with {}: batch {}, {} tokens in, {} out; simulated\n\n",
+      result["model"].get<std::string>(), result["machine"].get<std::string>(),
+      result["policy"].get<std::string>(), result["batch"].get<std::int64_t>(),
+      result["input_tokens"].get<std::int64_t>(), result["output_tokens"].get<std::int64_t>());
+  for (const char* phase : {"prefill", "decode"}) {
+    const Json& its = result[phase];
+    text += fmt::format("{:8}{} x {}, placement {}\n", phase, its["iterations"].get<double>(),
+                        seconds_text(its["iteration_s"].get<double>()),
+                        its["placement"].get<std::string>());
+  }
+  text += fmt::format("\ntime to first token {}, per token {}, {} tokens/s, latency {}\n",
+                      seconds_text(result["ttft_s"].get<double>()),
+                      seconds_text(result["tpot_s"].get<double>()),
+                      rate_text(result["tokens_per_s"].get<double>()),
+                      seconds_text(result["latency_s"].get<double>()));
+  text += fmt::format("plan's lower bound {} ({}), {} of it reached; plan's estimate {}\n",
+                      seconds_text(result["lower_bound_s"].get<double>()),
+                      result["binding_resource"].get<std::string>(),
+                      percent(result["lower_bound_share"]),
+                      seconds_text(result["plan_latency_s"].get<double>()));
+  TableRows rows = {{"part", "busy", "moved"}};
+  for (const auto& [part, share] : result["busy_share"].items()) {
+    const Json& moved = result["bytes_moved"];
+    rows.push_back({part, percent(share), moved.contains(part) ? bytes_text(moved[part]) : ""});
+  }
+  text += "\n" + format_table(rows);
+  text += fmt::format("\nthe link to the GPU works {} beside computation\n",
+                      seconds_text(result["overlap_s"].get<double>()));
+  std::vector<std::string> peaks;
+  for (const auto& [tier, bytes] : result["bytes"].items()) {
+    if (bytes.get<double>() > 0) peaks.push_back(fmt::format("{} {}", tier, bytes_text(bytes)));
+  }
+  text += fmt::format("most memory at a time: {}\n", fmt::join(peaks, ", "));
+  return text + fmt::format("{} tasks, {} of the simulated machine's time in {} of this one's\n",
+                            result["tasks"].get<std::int64_t>(),
+                            seconds_text(result["simulated_s"].get<double>()),
+                            seconds_text(result["wall_s"].get<double>()));
+}
+
+TableRows rows_of(const std::vector<Job>& jobs) {
+  TableRows rows = {{"batch", "input", "output", "model", "machine", "policy", "TTFT", "per token",
+                     "tokens/s", "latency", "of the bound", "note"}};
+  for (const Job& job : jobs) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row = {fmt::format("{}", job.workload.batch),
+           fmt::format("{}", job.workload.input_tokens),
+           fmt::format("{}", job.workload.output_tokens),
+           job.model,
+           job.machine,
+           job.policy};
+    if (!job.problem.empty()) {
+      row.insert(row.end(), {"-", "-", "-", "-", "-", job.problem});
+      continue;
+    }
+    row.insert(row.end(), {seconds_text(job.result["ttft_s"].get<double>()),
+                           seconds_text(job.result["tpot_s"].get<double>()),
+                           rate_text(job.result["tokens_per_s"].get<double>()),
+                           seconds_text(job.result["latency_s"].get<double>()),
+                           percent(job.result["lower_bound_share"]), ""});
+  }
+  return rows;
+}
+
+/// What is asked for and what came of it, in the keys of the JSON.
+Json json_of(const Job& job) {
+  if (job.problem.empty()) return job.result;
+  return {{"model", job.model},
+          {"machine", job.machine},
+          {"policy", job.policy},
+          {"batch", job.workload.batch},
+          {"input_tokens", job.workload.input_tokens},
+          {"output_tokens", job.workload.output_tokens},
+          {"problem", job.problem}};
+}
+
+/// The numbers of one line of CSV.
+Json flat_json_of(const Job& job) {
+  const Json full = json_of(job);
+  Json flat;
+  for (const char* key : {"model", "machine", "policy", "batch", "input_tokens", "output_tokens",
+                          "ttft_s", "tpot_s", "latency_s", "tokens_per_s", "lower_bound_s",
+                          "lower_bound_share", "plan_latency_s", "overlap_s", "tasks", "wall_s"})
+    flat[key] = full.contains(key) ? full[key] : Json();
+  for (const char* part : {"cpu", "gpu", "link to gpu", "link to cpu"}) {
+    std::string name = part;
+    std::replace(name.begin(), name.end(), ' ', '_');
+    flat[name + "_busy_share"] = full.contains("busy_share") ? full["busy_share"][part] : Json();
+  }
+  flat["problem"] = job.problem;
+  return flat;
+}
+
+std::string format_jobs(OutputFormat format, const std::vector<Job>& jobs) {
+  if (format == OutputFormat::table) return format_table(rows_of(jobs));
+  if (format == OutputFormat::markdown) return format_markdown(rows_of(jobs));
+  Json objects = Json::array();
+  for (const Job& job : jobs)
+    objects.push_back(format == OutputFormat::json ? json_of(job) : flat_json_of(job));
+  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
+}
+
+}  // namespace
+
+int run_simulate(const CommandLine::Arguments& arguments) {
+  CommandLine line(
+      "sluice simulate --model SHAPE --machine PROFILE [options]",
+      "Runs the engine's task graphs, policies and schedulers on a simulated machine, with times "
+      "from the cost model. No kernel runs, no weight is needed.");
+  declare_points(line);
+  declare_format(line);
+  if (!line.parse(arguments)) return 0;
+  const PointLists lists = read_points(line);
+  const OutputFormat format = read_format(line);
+  Simulations simulations(lists);
+  const std::vector<Job>& jobs = simulations.run();
+  if (jobs.size() == 1 && !jobs.front().problem.empty())
+    throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);
+  if (jobs.size() == 1 && format == OutputFormat::table) {
+    std::cout << describe(jobs.front().result);
+  } else {
+    std::cout << format_jobs(format, jobs);
+  }
+  const bool any =
+      std::any_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.problem.empty(); });
+  return any ? 0 : 1;
+}
+
+}  // namespace sluice

@@ -1,0 +1,286 @@
+#include "engine/simulation.h"
+
+#include <starpu.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <vector>
+
+#include "codelets/runtime/runtime.h"
+#include "codelets/runtime/task_model.h"
+#include "engine/generator.h"
+#include "graphs/decoder_graph.h"
+
+namespace sluice {
+namespace {
+
+constexpr unsigned no_node = STARPU_MAXNODES;
+
+double seconds_of(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Watches the tasks as they end. StarPU's callbacks know no object, hence the one in use.
+class Watcher {
+ public:
+  explicit Watcher(unsigned gpu_node) : gpu_node_(gpu_node) {
+    in_use = this;
+    set_task_observer([](void*) { in_use->ended(*starpu_task_get_current()); });
+  }
+  ~Watcher() {
+    set_task_observer(nullptr);
+    in_use = nullptr;
+  }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  std::int64_t num_tasks() const { return num_tasks_; }
+  double busy_s(Phase phase, Device device) const {
+    return busy_s_.at(static_cast<std::size_t>(phase)).at(static_cast<std::size_t>(device));
+  }
+  std::uint64_t peak_bytes(Device device) const {
+    return peak_bytes_.at(static_cast<std::size_t>(device));
+  }
+  /// For which some device computed.
+  double computing_s() const { return computing_s_; }
+
+ private:
+  static inline Watcher* in_use = nullptr;
+
+  void ended(const starpu_task& task) {
+    const TaskTag* tag = tag_of(&task);
+    if (tag == nullptr) return;
+    ++num_tasks_;
+    const starpu_profiling_task_info* info = task.profiling_info;
+    const bool on_gpu = starpu_worker_get_type(info->workerid) == STARPU_CUDA_WORKER;
+    const double start_s = seconds_of(info->start_time);
+    const double end_s = seconds_of(info->end_time);
+    busy_s_.at(static_cast<std::size_t>(tag->phase)).at(on_gpu ? 0 : 1) += end_s - start_s;
+    // Tasks end in order, and few run at once: what is before `covered_s_` has been counted.
+    computing_s_ += std::max(0.0, end_s - std::max(start_s, covered_s_));
+    covered_s_ = std::max(covered_s_, end_s);
+    note_peak(Device::cpu, STARPU_MAIN_RAM);
+    if (gpu_node_ != no_node) note_peak(Device::gpu, gpu_node_);
+  }
+  void note_peak(Device device, unsigned node) {
+    std::uint64_t& peak = peak_bytes_.at(static_cast<std::size_t>(device));
+    peak = std::max<std::uint64_t>(peak, starpu_memory_get_used(node));
+  }
+
+  unsigned gpu_node_;
+  std::int64_t num_tasks_ = 0;
+  std::array<std::array<double, 2>, 2> busy_s_{};
+  std::array<std::uint64_t, 2> peak_bytes_{};
+  double covered_s_ = 0;
+  double computing_s_ = 0;
+};
+
+/// What StarPU allocates in main memory: address space that nothing is behind. Results that are
+/// read are zeros.
+int reserve_memory(unsigned /*node*/, void** address, std::size_t size_bytes, int /*flags*/) {
+  *address =
+      mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return *address == MAP_FAILED ? -ENOMEM : 0;
+}
+int release_memory(unsigned /*node*/, void* address, std::size_t size_bytes, int /*flags*/) {
+  return munmap(address, size_bytes);
+}
+
+/// StarPU on the simulated machine.
+class SimulatedMachine {
+ public:
+  SimulatedMachine(const CostModel& costs, starpu_sched_policy* scheduler) {
+    // All of the memory that the profile says may be used, in MB of 2^20 bytes.
+    const std::uint64_t hbm_mb = costs.capacity_bytes(Tier::hbm) >> 20;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's actors exist
+    setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_mb).c_str(), 1);
+    starpu_malloc_set_hooks(reserve_memory, release_memory);
+    starpu_conf conf;
+    check_starpu(starpu_conf_init(&conf), "reading its settings");
+    conf.ncpus = 1;
+    conf.ncuda = costs.has(Device::gpu) ? 1 : 0;
+    conf.nopencl = 0;
+    conf.sched_policy = scheduler;
+    conf.catch_signals = 0;
+    check_starpu(starpu_init(&conf), "starting on the simulated machine");
+    starpu_profiling_status_set(STARPU_PROFILING_ENABLE);
+    int worker = -1;
+    if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) == 1)
+      gpu_node_ = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+  }
+  ~SimulatedMachine() {
+    starpu_task_wait_for_all();
+    starpu_shutdown();
+  }
+  SimulatedMachine(const SimulatedMachine&) = delete;
+  SimulatedMachine& operator=(const SimulatedMachine&) = delete;
+
+  unsigned gpu_node() const { return gpu_node_; }
+  TierNodes tier_nodes() const {
+    return {gpu_node_, STARPU_MAIN_RAM, STARPU_MAIN_RAM, STARPU_MAIN_RAM};
+  }
+
+ private:
+  unsigned gpu_node_ = no_node;
+};
+
+/// What a direction of the link has moved since it was last asked.
+struct Moved {
+  double bytes = 0;
+  double seconds = 0;
+};
+Moved moved(const CostModel& costs, unsigned from, unsigned to, Tier from_tier, Tier to_tier) {
+  starpu_profiling_bus_info info{};
+  starpu_bus_get_profiling_info(starpu_bus_get_id(static_cast<int>(from), static_cast<int>(to)),
+                                &info);
+  const auto bytes = static_cast<double>(info.transferred_bytes);
+  const double latency_s = costs.transfer_s(from_tier, to_tier, 1);
+  // One after the other, at the link's rate.
+  const double per_byte_s = costs.transfer_s(from_tier, to_tier, 1e9) - latency_s;
+  return {bytes, bytes * 1e-9 * per_byte_s + info.transfer_count * latency_s};
+}
+
+class Simulator {
+ public:
+  explicit Simulator(const SimulationSetup& setup) : setup_(setup) {}
+
+  Simulation run() {
+    const auto start = std::chrono::steady_clock::now();
+    result_.plan = make_plan(setup_.policy.policy(), setup_.costs, setup_.workload);
+    if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
+    check_possible();
+    setup_.policy.set_staging_bytes(
+        static_cast<std::uint64_t>(result_.plan.footprint.staging[Tier::hbm]));
+    const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
+    const CostsInUse costs(setup_.costs, TaskTime::with_overhead);
+    Watcher watcher(machine.gpu_node());
+    generate(machine);
+    starpu_task_wait_for_all();
+    finish(machine, watcher);
+    result_.wall_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return result_;
+  }
+
+ private:
+  void check_possible() const {
+    const MemoryPlan& memory = result_.plan.memory;
+    for (const LayerHomes& homes : memory.layers) {
+      for (const Tier tier : homes.weights) check_tier(tier);
+      check_tier(homes.kv);
+    }
+    check_tier(memory.embedding);
+    check_tier(memory.lm_head);
+    if (memory.hbm_requests > 0 && memory.hbm_requests < setup_.workload.batch) {
+      throw Error(
+          "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds are not "
+          "simulated yet",
+          setup_.policy.name(), memory.hbm_requests, setup_.workload.batch);
+    }
+  }
+  void check_tier(Tier tier) const {
+    if (tier == Tier::cxl || tier == Tier::disk) {
+      throw Error("policy {} uses the tier {}, which is not simulated yet; sluice plan knows it",
+                  setup_.policy.name(), to_string(tier));
+    }
+  }
+
+  void generate(const SimulatedMachine& machine) {
+    const Workload& workload = setup_.workload;
+    PolicyRun policy(setup_.policy.policy(), setup_.costs, workload);
+    const MemoryPlan& memory = policy.memory();
+    LoadedModel model(setup_.config, DType::bf16, setup_.costs.model().weight_bits, memory,
+                      machine.tier_nodes());
+    std::vector<unsigned> nodes;
+    nodes.reserve(memory.layers.size());
+    for (const LayerHomes& homes : memory.layers) {
+      const Tier tier = memory.hbm_requests > 0 ? Tier::hbm : homes.kv;
+      nodes.push_back(machine.tier_nodes().at(static_cast<std::size_t>(tier)));
+    }
+    const std::int64_t pages = KvCache::pages_for(workload.total_tokens()) * workload.batch;
+    KvCache kv(model.shape(), nodes, pages);
+    Generator generator(model, kv, nullptr,
+                        {.max_batch = workload.batch,
+                         .attention = AttentionForm::fused,
+                         .fusion = Fusion::stages,
+                         .eos_token_ids = {},
+                         .prefill_chunk_tokens = workload.input_tokens,
+                         .policy = &policy});
+    std::int64_t num_taken = 0;
+    const auto next = [&]() -> std::optional<Request> {
+      if (num_taken == workload.batch) return std::nullopt;
+      Request request;
+      request.index = num_taken++;
+      request.prompt_tokens.assign(static_cast<std::size_t>(workload.input_tokens), 0);
+      request.max_new_tokens = workload.output_tokens;
+      request.ignore_eos = true;
+      return request;
+    };
+    GenerationEvents events;
+    std::int64_t num_started = 0;
+    events.on_token = [&](const Request&, std::int64_t index) {
+      if (index == 0 && ++num_started == workload.batch) end_prefill(machine);
+    };
+    double tpot_sum_s = 0;
+    events.on_finished = [&](const Completion& done) {
+      tpot_sum_s += done.time_per_output_token_s;
+    };
+    start_s_ = run_clock_s();
+    const std::atomic<bool> never{false};
+    const GenerationStats stats = generator.run(next, events, never);
+    result_.decode.seconds = run_clock_s() - start_s_ - result_.prefill.seconds;
+    result_.decode.iterations = std::max<std::int64_t>(0, workload.output_tokens - 1);
+    result_.prefill.iterations = stats.iterations - result_.decode.iterations;
+    result_.tpot_s = tpot_sum_s / static_cast<double>(workload.batch);
+    add_links(machine, result_.decode);
+  }
+
+  void end_prefill(const SimulatedMachine& machine) {
+    result_.prefill.seconds = run_clock_s() - start_s_;
+    add_links(machine, result_.prefill);
+  }
+
+  void add_links(const SimulatedMachine& machine, SimulatedPhase& phase) {
+    if (machine.gpu_node() == no_node) return;
+    const Moved to_gpu =
+        moved(setup_.costs, STARPU_MAIN_RAM, machine.gpu_node(), Tier::ddr, Tier::hbm);
+    const Moved to_cpu =
+        moved(setup_.costs, machine.gpu_node(), STARPU_MAIN_RAM, Tier::hbm, Tier::ddr);
+    result_.to_gpu_bytes += to_gpu.bytes;
+    result_.to_cpu_bytes += to_cpu.bytes;
+    phase.busy.to_gpu_s += to_gpu.seconds;
+    phase.busy.to_cpu_s += to_cpu.seconds;
+  }
+
+  void finish(const SimulatedMachine& machine, const Watcher& watcher) {
+    result_.num_tasks = watcher.num_tasks();
+    for (const Phase phase : {Phase::prefill, Phase::decode}) {
+      BusyTimes& busy = (phase == Phase::prefill ? result_.prefill : result_.decode).busy;
+      busy.cpu_s = watcher.busy_s(phase, Device::cpu);
+      busy.gpu_s = watcher.busy_s(phase, Device::gpu);
+    }
+    const double idle_s = result_.latency_s() - watcher.computing_s();
+    result_.overlap_s = std::max(0.0, result_.busy().to_gpu_s - std::max(0.0, idle_s));
+    result_.peak_bytes[Tier::ddr] = static_cast<double>(watcher.peak_bytes(Device::cpu));
+    if (machine.gpu_node() != no_node)
+      result_.peak_bytes[Tier::hbm] = static_cast<double>(watcher.peak_bytes(Device::gpu));
+  }
+
+  const SimulationSetup& setup_;
+  Simulation result_;
+  double start_s_ = 0;
+};
+
+}  // namespace
+
+BusyTimes Simulation::busy() const {
+  BusyTimes sum = prefill.busy;
+  sum += decode.busy;
+  return sum;
+}
+
+Simulation simulate(const SimulationSetup& setup) { return Simulator(setup).run(); }
+
+}  // namespace sluice

@@ -1,0 +1,90 @@
+// A model's handles without its weights: what a simulation moves.
+#include <algorithm>
+#include <initializer_list>
+
+#include "graphs/loaded_model.h"
+
+namespace sluice {
+
+struct LoadedModel::Imagined {
+  struct Part {
+    Tier tier;
+    std::int64_t elements;
+  };
+
+  LoadedModel& model;
+  double weight_bits;
+  const TierNodes& nodes;
+
+  unsigned node(Tier tier) const { return nodes.at(static_cast<std::size_t>(tier)); }
+
+  DataHandle bytes(std::size_t size_bytes, Tier tier) {
+    model.weight_bytes_ += size_bytes;
+    return DataHandle::imagined(size_bytes, node(tier));
+  }
+
+  std::size_t weight_bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(static_cast<double>(elements) * weight_bits / 8);
+  }
+
+  /// One tensor of several parts.
+  DataHandle weight(std::initializer_list<Part> parts) {
+    std::int64_t resident = 0;
+    std::int64_t streamed = 0;
+    Tier slowest = Tier::hbm;
+    for (const Part& part : parts) {
+      (part.tier == Tier::hbm ? resident : streamed) += part.elements;
+      slowest = std::max(slowest, part.tier);
+    }
+    if (streamed == 0) return bytes(weight_bytes(resident), Tier::hbm);
+    if (resident > 0) model.resident_parts_.push_back(bytes(weight_bytes(resident), Tier::hbm));
+    return bytes(weight_bytes(streamed), slowest);
+  }
+};
+
+LoadedModel::LoadedModel(const ModelConfig& config, DType dtype, double weight_bits,
+                         const MemoryPlan& memory, const TierNodes& nodes)
+    : config_(config), shape_(decoder_shape(config, dtype)), vectors_(vector_layout(config)) {
+  Imagined imagined{*this, weight_bits, nodes};
+  const auto table_bytes = [&](std::int64_t rows, std::int64_t columns) {
+    return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
+  };
+  token_table = imagined.bytes(table_bytes(config.vocab_size, config.embed_size), memory.embedding);
+  if (config.position == PositionKind::learned) {
+    positions = imagined.bytes(
+        table_bytes(config.max_positions + config.position_offset, config.hidden_size),
+        memory.embedding);
+  }
+  if (shape_.rope)
+    frequencies = imagined.bytes(static_cast<std::size_t>(config.head_dim / 2) * sizeof(float),
+                                 memory.embedding);
+  if (config.has_projections()) {
+    const std::size_t projection = table_bytes(config.embed_size, config.hidden_size);
+    project_in = imagined.bytes(projection, memory.embedding);
+    project_out = imagined.bytes(projection, memory.lm_head);
+  }
+  // As in reality, the head is a packed copy of its own.
+  head = imagined.bytes(table_bytes(config.vocab_size, config.embed_size), memory.lm_head);
+  if (config.final_norm && config.norm_affine)
+    final_norm = imagined.bytes(static_cast<std::size_t>(2 * config.hidden_size) * sizeof(float),
+                                memory.lm_head);
+
+  layers_.reserve(memory.layers.size());
+  for (const LayerHomes& homes : memory.layers) {
+    LayerWeights& weights = layers_.emplace_back();
+    const std::int64_t hidden = config.hidden_size;
+    const std::int64_t num_floats = std::max<std::int64_t>(1, vectors_.num_elements);
+    weights.vectors = imagined.bytes(static_cast<std::size_t>(num_floats) * sizeof(float),
+                                     homes[WeightKind::vectors]);
+    weights.qkv = imagined.weight({{homes[WeightKind::query], hidden * config.q_size()},
+                                   {homes[WeightKind::key], hidden * config.kv_size()},
+                                   {homes[WeightKind::value], hidden * config.kv_size()}});
+    weights.out = imagined.weight({{homes[WeightKind::out_proj], config.q_size() * hidden}});
+    const std::int64_t ffn = hidden * config.ffn_size;
+    weights.fc1 = imagined.weight({{homes[WeightKind::fc1], ffn}});
+    if (config.gated_ffn) weights.gate = imagined.weight({{homes[WeightKind::fc1], ffn}});
+    weights.fc2 = imagined.weight({{homes[WeightKind::fc2], ffn}});
+  }
+}
+
+}  // namespace sluice
