@@ -112,10 +112,12 @@ def as_text(value, form):
 def print_rows(rows, ours, more=None):
     """`ours`, and `more` under its name: ratios by row."""
     columns = [ours] + ([more[1]] if more else [])
-    print(f"| section | what | paper | ours |{f' {more[0]} |' if more else ''}\n|---|---|" + "---:|" * (1 + len(columns)))
+    print("| section | what | paper | ours |" + (f" {more[0]} |" if more else ""))
+    print("|---|---|" + "---:|" * (1 + len(columns)))
     for i, (section, what, paper, form, _) in enumerate(rows):
+        unit = "" if form == "x" else " %"
         cells = "".join(f" {as_text(column[i], form)} |" for column in columns)
-        print(f"| {section} | {what} | {paper}{'' if form == 'x' else ' %'} |{cells}")
+        print(f"| {section} | {what} | {paper}{unit} |{cells}")
 
 
 class Fit:
