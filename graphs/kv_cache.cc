@@ -1,9 +1,15 @@
 #include "graphs/kv_cache.h"
 
+#include <utility>
+
 namespace sluice {
 
-KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages)
-    : num_pages_(num_pages) {
+KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
+                 std::vector<Tier> homes)
+    : num_pages_(num_pages), homes_(std::move(homes)) {
+  if (homes_.empty()) homes_.assign(static_cast<std::size_t>(num_layers), Tier::ddr);
+  if (homes_.size() != static_cast<std::size_t>(num_layers))
+    throw Error("homes for the KV of {} layers, the model has {}", homes_.size(), num_layers);
   for (std::int64_t page = num_pages; page-- > 0;)
     free_pages_.push_back(static_cast<std::int32_t>(page));
   const std::size_t bytes = shape.page_bytes() * static_cast<std::size_t>(num_pages);

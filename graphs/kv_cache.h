@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/placement.h"
 
 namespace sluice {
 
@@ -14,12 +15,16 @@ namespace sluice {
 /// pages. Which page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
-  /// Memory is committed when pages are first written. Throws Error when it cannot be reserved.
-  KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages);
+  /// Memory is committed when pages are first written. `homes`, each layer's tier, is all DDR when
+  /// empty. Throws Error when memory cannot be reserved or the homes are not one a layer.
+  KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
+          std::vector<Tier> homes = {});
 
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
   }
+  /// The tier that a layer's slab lives on, by the memory plan; its memory is the host's.
+  Tier home(std::int64_t layer) const { return homes_[static_cast<std::size_t>(layer)]; }
   /// The memory of a layer's slab, for who writes KV without a model. No task that uses the slab
   /// may run meanwhile.
   const Buffer& memory(std::int64_t layer) const {
@@ -43,6 +48,7 @@ class KvCache {
  private:
   std::int64_t num_pages_;
   std::vector<std::int32_t> free_pages_;
+  std::vector<Tier> homes_;
   std::vector<Buffer> buffers_;
   std::vector<DataHandle> slabs_;
 };

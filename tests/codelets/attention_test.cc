@@ -139,9 +139,9 @@ TEST_P(AttentionTest, GivesTheSameBitsAsStarPuTasks) {
     const DataHandle fused_out = DataHandle::of_memory(fused_task.data(), fused_task.size());
     const DataHandle split_out = DataHandle::of_memory(split_task.data(), split_task.size());
     const DataHandle stored = DataHandle::of_memory(scores_task.data(), 4 * scores_task.size());
-    submit_attention(args(), {batch, q, slab, fused_out});
-    submit_qk(args(), {batch, q, slab, stored});
-    submit_sv(args(), {batch, stored, slab, split_out});
+    submit_attention(args(), {batch, q, slab, DataHandle(), fused_out});
+    submit_qk(args(), {batch, q, slab, DataHandle(), stored});
+    submit_sv(args(), {batch, stored, slab, DataHandle(), split_out});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(fused_task, fused);

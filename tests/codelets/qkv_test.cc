@@ -137,7 +137,7 @@ TEST_P(QkvTest, GivesTheSameBitsAsAStarPuTask) {
     const DataHandle weight = DataHandle::of_memory(weight_.packed.data(), weight_.packed.size());
     const DataHandle to_q = DataHandle::of_memory(q.data(), q.size());
     const DataHandle to_slab = DataHandle::of_memory(slab.data(), slab.size());
-    submit_qkv(args_, {batch, x, rope, vectors, weight, to_q, to_slab});
+    submit_qkv(args_, {batch, x, rope, vectors, weight, to_q, to_slab, DataHandle()});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(q, q_);
