@@ -274,7 +274,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       });
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
-  KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests));
+  KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
   BenchRunner runner(loaded, kv, runtime,
                      {.num_slots = max_batch(settings.tests), .fusion = settings.fusion},
                      &policy_run);

@@ -468,7 +468,7 @@ class GenerateRun {
         });
     loading.clear();
     report_.load_s = seconds_since(load_start);
-    KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages);
+    KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages, policy_run.kv_homes());
     options.policy = &policy_run;
     Generator generator(loaded, kv, tokenizer_, options);
     const bool explain = line_.get<bool>("explain");

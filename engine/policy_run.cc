@@ -66,6 +66,13 @@ DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) co
   return options;
 }
 
+std::vector<Tier> PolicyRun::kv_homes() const {
+  std::vector<Tier> homes;
+  homes.reserve(memory_.layers.size());
+  for (const LayerHomes& layer : memory_.layers) homes.push_back(layer.kv);
+  return homes;
+}
+
 void PolicyRun::place(SubBatch& sub_batch) {
   const BatchShape shape = shape_of(sub_batch);
   const std::size_t num_layers = memory_.layers.size();

@@ -28,6 +28,9 @@ class PolicyRun {
   /// `options` with the devices that its memory plan implies.
   DecoderGraph::Options graph_options(DecoderGraph::Options options) const;
 
+  /// Each layer's home of KV, for KvCache.
+  std::vector<Tier> kv_homes() const;
+
   /// Which requests run next, and together.
   IterationPlan plan_iteration(const std::vector<RequestView>& requests) {
     return policy_.plan_iteration(requests);

@@ -193,14 +193,10 @@ class Simulator {
     const MemoryPlan& memory = policy.memory();
     LoadedModel model(setup_.config, DType::bf16, setup_.costs.model().weight_bits, memory,
                       machine.tier_nodes());
-    std::vector<unsigned> nodes;
-    nodes.reserve(memory.layers.size());
-    for (const LayerHomes& homes : memory.layers) {
-      const Tier tier = memory.hbm_requests > 0 ? Tier::hbm : homes.kv;
-      nodes.push_back(machine.tier_nodes().at(static_cast<std::size_t>(tier)));
-    }
-    const std::int64_t pages = KvCache::pages_for(workload.total_tokens()) * workload.batch;
-    KvCache kv(model.shape(), nodes, pages);
+    std::vector<Tier> kv_homes = policy.kv_homes();
+    if (memory.hbm_requests > 0) kv_homes.assign(kv_homes.size(), Tier::hbm);
+    KvCache kv(model.shape(), std::move(kv_homes), machine.tier_nodes(),
+               KvCache::pages_for(workload.total_tokens()) * workload.batch);
     Generator generator(model, kv, nullptr,
                         {.max_batch = workload.batch,
                          .attention = AttentionForm::fused,

@@ -3,9 +3,11 @@
 #include <deque>
 
 #include "codelets/embedding/embedding.h"
+#include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/stage/stage.h"
+#include "graphs/kv_plan.h"
 
 namespace sluice {
 
@@ -31,6 +33,7 @@ struct DecoderGraph::Chain {
   const DecoderShape& shape;
   const DataHandle& batch;
   std::int64_t score_columns;
+  CachedTokens cached;
   DataHandle x;     ///< [tokens, hidden_size] f32
   DataHandle rope;  ///< [tokens, head_dim] f32, rotary models only
   // What passes from one stage to another; empty where no stage ends there:
@@ -39,9 +42,13 @@ struct DecoderGraph::Chain {
   DataHandle context;  ///< attention's output [tokens, q_size]
   DataHandle h;        ///< [tokens, ffn_size]
 
-  Chain(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_batch,
-        std::int64_t the_score_columns)
-      : tag(the_tag), shape(the_shape), batch(the_batch), score_columns(the_score_columns) {
+  Chain(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_handle,
+        const BatchBuilder& the_batch)
+      : tag(the_tag),
+        shape(the_shape),
+        batch(the_handle),
+        score_columns(the_batch.num_score_columns()),
+        cached(the_batch.has_cached_tokens() ? CachedTokens::some : CachedTokens::none) {
     x = DataHandle::temporary(bytes(shape.hidden_size, sizeof(float)));
     if (shape.rope) rope = DataHandle::temporary(bytes(shape.head_dim, sizeof(float)));
   }
@@ -174,7 +181,7 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
   for (const SubBatch& sub_batch : sub_batches) {
     const PendingIteration& out = pending.emplace_back(begin(sub_batch));
     chains.emplace_back(tag_of(sub_batch, chains.size()), model_.shape(), out.batch_,
-                        sub_batch.batch.num_score_columns());
+                        sub_batch.batch);
     submit_embedding_task(chains.back());
   }
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
@@ -225,10 +232,17 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
 void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer,
                                 const Placement& placement) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  const Device home = reader_of(kv_.home(layer)).value_or(Device::cpu);
+  const KvPlan kv(placement, home, chain.cached);
+  DataHandle new_kv;  // the layer's own: the next layer need not wait until it is stored
+  if (kv.passes_new_kv())
+    new_kv = DataHandle::temporary(new_kv_bytes(chain.shape, chain.tag.num_tokens));
   for (const SublayerRange& range : stages(placement)) {
-    submit_stage({.tag = chain.tagged(range, layer, placement[range.first]),
+    const Device device = placement[range.first];
+    submit_stage({.tag = chain.tagged(range, layer, device),
                   .shape = chain.shape,
-                  .vectors = model_.vectors()},
+                  .vectors = model_.vectors(),
+                  .kv = kv.path_on(device)},
                  {.batch = chain.batch,
                   .x = chain.x,
                   .rope = chain.rope,
@@ -239,11 +253,18 @@ void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer,
                   .fc1_weight = weights.fc1,
                   .fc2_weight = weights.fc2,
                   .slab = kv_.slab(layer),
+                  .new_kv = new_kv,
                   .q = chain.q,
                   .scores = chain.scores,
                   .context = chain.context,
                   .h = chain.h});
+    if (kv.store_after() && range.has(*kv.store_after())) {
+      const SublayerRange store{Sublayer::kv_store, Sublayer::kv_store};
+      submit_kv_store({.tag = chain.tagged(store, layer, home), .shape = chain.shape},
+                      {.batch = chain.batch, .new_kv = new_kv, .slab = kv_.slab(layer)});
+    }
   }
+  new_kv.release_after_use();
 }
 
 void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) {

@@ -68,7 +68,9 @@ class PendingIteration {
 /// submitted at once, its embedding waits for the tokens drawn by this one, its KV writes for this
 /// one's reads. Sub-batches of one iteration are ordered, too, by the slabs and drawn tokens that
 /// they share. A layer is cut where its placement changes the device, and each task's tag names the
-/// device; without a worker there, its scheduler takes another.
+/// device; without a worker there, its scheduler takes another. Where sublayers 1 to 3 do not all
+/// run beside a layer's slab, new KV passes apart from it, and a task of its own stores it
+/// (KvPlan).
 class DecoderGraph {
  public:
   struct Options {

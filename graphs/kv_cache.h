@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -7,21 +8,30 @@
 #include "base/memory.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/placement.h"
 
 namespace sluice {
+
+/// StarPU's memory node behind each tier, by Tier.
+using TierNodes = std::array<unsigned, 4>;
 
 /// The KV cache of one tier and one cohort: a slab a layer, each one StarPU handle of `num_pages`
 /// pages. Which page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
-  /// Memory is committed when pages are first written. Throws Error when it cannot be reserved.
-  KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages);
-  /// Slabs that no kernel will look into, for simulation: one on each of these memory nodes.
-  KvCache(const DecoderShape& shape, const std::vector<unsigned>& nodes, std::int64_t num_pages);
+  /// Memory is committed when pages are first written. `homes`, each layer's tier, is all DDR when
+  /// empty. Throws Error when memory cannot be reserved or the homes are not one a layer.
+  KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
+          std::vector<Tier> homes = {});
+  /// Slabs that no kernel will look into, for simulation, each on its home's memory node.
+  KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierNodes& nodes,
+          std::int64_t num_pages);
 
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
   }
+  /// The tier that a layer's slab lives on, by the memory plan; its memory is the host's.
+  Tier home(std::int64_t layer) const { return homes_[static_cast<std::size_t>(layer)]; }
   /// The memory of a layer's slab, for who writes KV without a model. No task that uses the slab
   /// may run meanwhile.
   const Buffer& memory(std::int64_t layer) const {
@@ -43,10 +53,11 @@ class KvCache {
   }
 
  private:
-  explicit KvCache(std::int64_t num_pages);
+  KvCache(std::int64_t num_pages, std::vector<Tier> homes);
 
   std::int64_t num_pages_;
   std::vector<std::int32_t> free_pages_;
+  std::vector<Tier> homes_;
   std::vector<Buffer> buffers_;
   std::vector<DataHandle> slabs_;
 };

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,6 +8,7 @@
 #include "base/memory.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
+#include "graphs/kv_cache.h"
 #include "models/model.h"
 #include "perfmodels/timeline.h"
 
@@ -30,9 +30,6 @@ DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
 VectorLayout vector_layout(const ModelConfig& config);
 /// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
-
-/// StarPU's memory node behind each tier, by Tier.
-using TierNodes = std::array<unsigned, 4>;
 
 /// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read
 /// where the checkpoint lies.

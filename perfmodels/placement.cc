@@ -64,6 +64,8 @@ std::string_view to_string(Sublayer sublayer) {
       return "lm_head";
     case Sublayer::sampling:
       return "sampling";
+    case Sublayer::kv_store:
+      return "kv_store";
   }
   return "?";
 }

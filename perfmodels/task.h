@@ -16,6 +16,7 @@ enum class Sublayer : std::uint8_t {
   attention = 7,  ///< qk and sv as one flash-style stage
   lm_head = 8,
   sampling = 9,
+  kv_store = 10,  ///< new tokens' KV into the slab, where sublayers 1 to 3 do not all run beside it
 };
 
 enum class Phase : std::uint8_t { prefill, decode };

@@ -10,8 +10,8 @@ namespace sluice {
 BatchShape batch_shape(const TaskTag& tag);
 
 /// Seconds inside of a task's kernel: the sum over its sublayers, the LM head's rows, or, for the
-/// embedding and for sampling, which no cost model knows, what a task costs the task system. Never
-/// 0, infinite or NaN; what a cost model cannot answer counts like that, too.
+/// embedding, for sampling and for storing KV, which no cost model knows, what a task costs the
+/// task system. Never 0, infinite or NaN; what a cost model cannot answer counts like that, too.
 double task_seconds(const CostModel& costs, const TaskTag& tag, Device device) noexcept;
 
 /// What tasks of one kind have in common, as a number: device, phase, sublayers, and powers of two

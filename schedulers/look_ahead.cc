@@ -30,6 +30,14 @@ std::optional<TaskTag> tag_of(const starpu_task* task) {
   return tag;
 }
 
+/// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts,
+/// storing KV comes behind sublayer 3.
+std::int64_t place_in_layer(Sublayer sublayer) {
+  if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
+  if (sublayer == Sublayer::kv_store) return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
+  return 2 * static_cast<std::int64_t>(sublayer);
+}
+
 /// What runs first; the lowest.
 struct Order {
   std::int64_t iteration = 0;
@@ -39,8 +47,7 @@ struct Order {
     std::int64_t layer = tag.layer;
     if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
       layer = std::numeric_limits<std::int32_t>::max();
-    return {tag.iteration,
-            (layer << 24) + (static_cast<std::int64_t>(tag.sublayer) << 16) + tag.sub_batch};
+    return {tag.iteration, (layer << 24) + (place_in_layer(tag.sublayer) << 16) + tag.sub_batch};
   }
   static Order of_priority(int priority) { return {-static_cast<std::int64_t>(priority), 0}; }
   bool operator<(const Order& other) const {

@@ -2,15 +2,22 @@
 
 #include <cmath>
 
+#include "codelets/kv_store/attention_kv.h"
+
 namespace sluice {
 namespace {
 
+constexpr SublayerRange both_sublayers{Sublayer::qk, Sublayer::sv};
+
 void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
   AttentionOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
+  const BatchView batch(buffers.take<void>());
   operands.q = buffers.take<std::byte>();
-  operands.slab = buffers.take<std::byte>();
+  const KvBuffers kv = KvAccess(args.kv, both_sublayers).take_from(buffers);
   operands.out = buffers.take<std::byte>();
+  const AttentionKv readable(cpu, args.shape, args.kv, batch, kv);
+  operands.batch = readable.batch();
+  operands.slab = readable.slab();
   attention_cpu(cpu, operands);
 }
 
@@ -18,9 +25,10 @@ void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
 
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles) {
   static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("attention");
-  codelet.submit(
-      args.shape.dtype, args,
-      {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.out)});
+  AccessList accesses{reads(handles.batch), reads(handles.q)};
+  KvAccess(args.kv, both_sublayers).add_to(accesses, handles.slab, handles.new_kv);
+  accesses.add(writes(handles.out));
+  codelet.submit(args.shape.dtype, args, accesses);
 }
 
 float attention_scale(const DecoderShape& shape) {

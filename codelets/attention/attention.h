@@ -3,6 +3,7 @@
 #include "codelets/kernels/attention_simd.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 
 namespace sluice {
@@ -11,6 +12,7 @@ namespace sluice {
 struct AttentionArgs {
   TaskTag tag;
   DecoderShape shape;
+  KvPath kv = KvPath::slab;
 };
 
 /// out = softmax(q K^T / sqrt(head_dim), causal, within the window) V for every row and head, one
@@ -31,6 +33,7 @@ struct AttentionHandles {
   const DataHandle& batch;
   const DataHandle& q;
   const DataHandle& slab;
+  const DataHandle& new_kv;
   const DataHandle& out;
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);

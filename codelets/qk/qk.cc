@@ -1,14 +1,21 @@
 #include "codelets/qk/qk.h"
 
+#include "codelets/kv_store/attention_kv.h"
+
 namespace sluice {
 namespace {
 
+constexpr SublayerRange qk_alone{Sublayer::qk, Sublayer::qk};
+
 void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
   QkOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
+  const BatchView batch(buffers.take<void>());
   operands.q = buffers.take<std::byte>();
-  operands.slab = buffers.take<std::byte>();
+  const KvBuffers kv = KvAccess(args.kv, qk_alone).take_from(buffers);
   operands.scores = buffers.take<float>();
+  const AttentionKv readable(cpu, args.shape, args.kv, batch, kv);
+  operands.batch = readable.batch();
+  operands.slab = readable.slab();
   qk_cpu(cpu, operands);
 }
 
@@ -29,9 +36,10 @@ std::int64_t ScoreLayout::columns(std::int64_t position) const {
 
 void submit_qk(const AttentionArgs& args, const QkHandles& handles) {
   static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("qk");
-  codelet.submit(
-      args.shape.dtype, args,
-      {reads(handles.batch), reads(handles.q), reads(handles.slab), writes(handles.scores)});
+  AccessList accesses{reads(handles.batch), reads(handles.q)};
+  KvAccess(args.kv, qk_alone).add_to(accesses, handles.slab, handles.new_kv);
+  accesses.add(writes(handles.scores));
+  codelet.submit(args.shape.dtype, args, accesses);
 }
 
 }  // namespace sluice

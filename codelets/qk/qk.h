@@ -35,6 +35,7 @@ struct QkHandles {
   const DataHandle& batch;
   const DataHandle& q;
   const DataHandle& slab;
+  const DataHandle& new_kv;
   const DataHandle& scores;
 };
 void submit_qk(const AttentionArgs& args, const QkHandles& handles);

@@ -3,6 +3,8 @@
 namespace sluice {
 namespace {
 
+constexpr SublayerRange qkv_alone{Sublayer::qkv, Sublayer::qkv};
+
 void run(const CpuContext& cpu, const QkvArgs& args, Buffers buffers) {
   QkvOperands operands{.args = &args};
   operands.batch = BatchView(buffers.take<void>());
@@ -11,7 +13,9 @@ void run(const CpuContext& cpu, const QkvArgs& args, Buffers buffers) {
   operands.vectors = buffers.take<float>();
   operands.weight = buffers.take<std::byte>();
   operands.q = buffers.take<std::byte>();
-  operands.slab = buffers.take<std::byte>();
+  const KvBuffers kv = KvAccess(args.kv, qkv_alone).take_from(buffers);
+  operands.slab = kv.slab;
+  operands.new_kv = kv.new_kv;
   qkv_cpu(cpu, operands);
 }
 
@@ -24,7 +28,7 @@ void submit_qkv(const QkvArgs& args, const QkvHandles& handles) {
   accesses.add(reads(handles.vectors));
   accesses.add(reads(handles.weight));
   accesses.add(writes(handles.q));
-  accesses.add(updates(handles.slab));
+  KvAccess(args.kv, qkv_alone).add_to(accesses, handles.slab, handles.new_kv);
   codelet.submit(args.shape.dtype, args, accesses);
 }
 

@@ -2,6 +2,7 @@
 
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 
 namespace sluice {
@@ -11,9 +12,11 @@ struct QkvArgs {
   TaskTag tag;
   DecoderShape shape;
   VectorLayout vectors;
+  KvPath kv = KvPath::slab;
 };
 
-/// [q k v] = norm(x) W_qkv^T + b; q and k rotated; k and v stored into the sequences' pages.
+/// [q k v] = norm(x) W_qkv^T + b; q and k rotated; k and v stored into the sequences' pages,
+/// or passed on as they are, or both.
 struct QkvOperands {
   const QkvArgs* args = nullptr;
   BatchView batch{nullptr};
@@ -22,7 +25,8 @@ struct QkvOperands {
   const float* vectors = nullptr;     ///< see VectorLayout
   const std::byte* weight = nullptr;  ///< packed [qkv_size, hidden_size]: q, k, v rows
   std::byte* q = nullptr;             ///< [rows, q_size], dtype
-  std::byte* slab = nullptr;          ///< pages, dtype; see DecoderShape::page_elements()
+  std::byte* slab = nullptr;          ///< pages, dtype; see DecoderShape::page_elements(); or null
+  std::byte* new_kv = nullptr;        ///< [rows, 2 * kv_size], dtype, see KvPath; or null
 };
 void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands);
 
@@ -38,6 +42,7 @@ struct QkvHandles {
   const DataHandle& weight;
   const DataHandle& q;
   const DataHandle& slab;
+  const DataHandle& new_kv;
 };
 void submit_qkv(const QkvArgs& args, const QkvHandles& handles);
 

@@ -1,54 +1,72 @@
+#include <algorithm>
+#include <cstring>
+
+#include "codelets/kernels/kv_page.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/norm.h"
 #include "codelets/kernels/simd.h"
+#include "codelets/kv_store/kv_store.h"
 #include "codelets/qkv/qkv.h"
 
 namespace sluice {
 namespace {
 
-float element_of(float value, const float* /*like*/) { return value; }
-BFloat16 element_of(float value, const BFloat16* /*like*/) { return to_bf16(value); }
-
-/// Puts one token's k and v, both in `kv`, into its page.
-template <typename Element>
-void store_kv(const DecoderShape& shape, std::int64_t token, const float* kv, Element* page) {
-  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
-    const float* k = kv + head * shape.head_dim;
-    const float* v = k + shape.kv_size();
-    for (std::int64_t i = 0; i < shape.head_dim; ++i) {
-      page[shape.k_index(head, token, i)] = element_of(k[i], page);
-      page[shape.v_index(head, token, i)] = element_of(v[i], page);
-    }
-  }
-}
-
-/// Rotates one row's q and k and puts q, k and v where they belong.
-void place_row(const QkvOperands& operands, std::int64_t r, float* qkv) {
+/// Rotates one row's q and k, and stores q.
+void finish_row(const QkvOperands& operands, std::int64_t r, float* qkv) {
   const DecoderShape& shape = operands.args->shape;
   const std::int64_t dim = shape.head_dim;
-  const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
   if (shape.rope) {
     const float* cos = operands.rope + r * dim;
     for (std::int64_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {
       simd::rope_head(qkv + head * dim, cos, cos + dim / 2, dim);
     }
   }
-  const std::size_t element = size_bytes(shape.dtype);
-  simd::store_row(qkv, shape.q_size(), shape.dtype,
-                  operands.q + static_cast<std::size_t>(r * shape.q_size()) * element);
+  simd::store_row(
+      qkv, shape.q_size(), shape.dtype,
+      operands.q + static_cast<std::size_t>(r * shape.q_size()) * size_bytes(shape.dtype));
+}
 
-  const auto& sequence = operands.batch.sequences()[static_cast<std::size_t>(row.sequence)];
-  const std::int64_t page =
-      operands.batch.pages(sequence)[static_cast<std::size_t>(row.position / page_tokens)];
-  std::byte* in_page =
-      operands.slab + static_cast<std::size_t>(page * shape.page_elements()) * element;
+/// Puts one row's k and v into its page.
+void place_kv(const QkvOperands& operands, std::int64_t r, const float* kv) {
+  const DecoderShape& shape = operands.args->shape;
+  const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
+  const std::int64_t token = row.position % page_tokens;
+  std::byte* page = page_of(shape, operands.batch, row, operands.slab);
   if (shape.dtype == DType::f32) {
-    store_kv(shape, row.position % page_tokens, qkv + shape.q_size(),
-             reinterpret_cast<float*>(in_page));
+    store_kv(shape, token, kv, reinterpret_cast<float*>(page));
   } else {
-    store_kv(shape, row.position % page_tokens, qkv + shape.q_size(),
-             reinterpret_cast<BFloat16*>(in_page));
+    store_kv(shape, token, kv, reinterpret_cast<BFloat16*>(page));
   }
+}
+
+/// Passes one row's k and v on, rounded as place_kv() would.
+void pass_kv(const QkvOperands& operands, std::int64_t r, const float* kv) {
+  const DecoderShape& shape = operands.args->shape;
+  const std::int64_t width = 2 * shape.kv_size();
+  std::byte* to = operands.new_kv + static_cast<std::size_t>(r * width) * size_bytes(shape.dtype);
+  if (shape.dtype == DType::f32) {
+    std::memcpy(to, kv, static_cast<std::size_t>(width) * sizeof(float));
+  } else {
+    std::transform(kv, kv + width, reinterpret_cast<BFloat16*>(to), to_bf16);
+  }
+}
+
+/// Puts q, k and v of all rows [rows, qkv_size] where they belong.
+void place_rows(const CpuContext& cpu, const QkvOperands& operands, float* qkv) {
+  const DecoderShape& shape = operands.args->shape;
+  const std::int64_t rows = operands.batch.num_rows();
+  const auto place = [&](auto&& put_kv) {
+    cpu.pool.run(rows, [&](std::int64_t r) {
+      float* row = qkv + r * shape.qkv_size();
+      finish_row(operands, r, row);
+      put_kv(operands, r, row + shape.q_size());
+    });
+  };
+  if (operands.new_kv == nullptr) return place(place_kv);
+  place(pass_kv);
+  if (operands.slab == nullptr) return;
+  const KvStoreArgs args{operands.args->tag, shape};
+  kv_store_cpu(cpu, {&args, operands.batch, operands.new_kv, operands.slab});
 }
 
 }  // namespace
@@ -77,7 +95,7 @@ void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands) {
                     .x_stride = stride,
                     .bias = VectorLayout::at(operands.vectors, at.qkv_bias),
                     .dst = qkv});
-  cpu.pool.run(rows, [&](std::int64_t r) { place_row(operands, r, qkv + r * shape.qkv_size()); });
+  place_rows(cpu, operands, qkv);
 }
 
 }  // namespace sluice

@@ -70,6 +70,10 @@ class BatchView {
   std::span<const std::int32_t> pages() const {
     return {logit_rows().data() + num_logit_rows(), static_cast<std::size_t>(num_pages())};
   }
+  /// The whole block.
+  std::span<const std::int32_t> words() const {
+    return {words_, static_cast<std::size_t>(pages().data() + num_pages() - words_)};
+  }
   /// The pages of one sequence, in order of position.
   std::span<const std::int32_t> pages(const BatchSequence& sequence) const {
     return pages().subspan(static_cast<std::size_t>(sequence.first_page),
@@ -105,6 +109,8 @@ class BatchBuilder {
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences_.size()); }
   /// KV tokens that attention reads: context + new tokens, summed.
   std::int64_t context_tokens() const;
+  /// Some sequence has tokens whose KV is already cached.
+  bool has_cached_tokens() const { return context_tokens() > num_rows(); }
   /// Some sequence has a repetition penalty.
   bool has_repetition_penalty() const;
   /// Scores of the split attention pair: sum of rows x (context + new tokens); times heads floats.

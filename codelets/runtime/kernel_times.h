@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-inline constexpr std::size_t num_sublayers = 10;  ///< values of Sublayer
+inline constexpr std::size_t num_sublayers = 11;  ///< values of Sublayer
 
 /// Time inside of kernels.
 struct KernelTotals {

@@ -4,6 +4,7 @@
 
 #include "codelets/fc1/fc1.h"
 #include "codelets/fc2/fc2.h"
+#include "codelets/kv_store/attention_kv.h"
 #include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
@@ -55,7 +56,7 @@ struct StageOperands {
   const std::byte* gate_weight = nullptr;
   const std::byte* fc1_weight = nullptr;
   const std::byte* fc2_weight = nullptr;
-  std::byte* slab = nullptr;
+  KvBuffers kv;
   std::byte* q = nullptr;
   float* scores = nullptr;
   std::byte* context = nullptr;
@@ -72,7 +73,7 @@ struct StageOperands {
     gate_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1) && args.shape.gated_ffn);
     fc1_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1));
     fc2_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc2));
-    slab = buffers.take_if<std::byte>(uses_batch(range));
+    kv = KvAccess(args.kv, range).take_from(buffers);
     q = buffers.take_if<std::byte>(q_of(range).crosses());
     scores = buffers.take_if<float>(scores_of(range).crosses());
     context = buffers.take_if<std::byte>(context_of(range).crosses());
@@ -104,15 +105,18 @@ struct StageOperands {
 
 void attend(const CpuContext& cpu, const StageArgs& args, const StageOperands& at,
             SublayerClock& clock) {
-  const AttentionArgs attention{args.tag, args.shape};
-  if (scores_of(args.range()).inside()) {
-    attention_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.context});
+  const SublayerRange range = args.range();
+  if (!range.has(Sublayer::qk) && !range.has(Sublayer::sv)) return;
+  const AttentionArgs attention{args.tag, args.shape, args.kv};
+  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, at.kv);
+  if (scores_of(range).inside()) {
+    attention_cpu(cpu, {&attention, kv.batch(), at.q, kv.slab(), at.context});
     clock.end_of(Sublayer::attention);
-  } else if (args.range().has(Sublayer::qk)) {
-    qk_cpu(cpu, {&attention, at.batch, at.q, at.slab, at.scores});
+  } else if (range.has(Sublayer::qk)) {
+    qk_cpu(cpu, {&attention, kv.batch(), at.q, kv.slab(), at.scores});
     clock.end_of(Sublayer::qk);
-  } else if (args.range().has(Sublayer::sv)) {
-    sv_cpu(cpu, {&attention, at.batch, at.scores, at.slab, at.context});
+  } else {
+    sv_cpu(cpu, {&attention, kv.batch(), at.scores, kv.slab(), at.context});
     clock.end_of(Sublayer::sv);
   }
 }
@@ -122,8 +126,11 @@ void run(const CpuContext& cpu, const StageArgs& args, Buffers buffers) {
   const StageOperands at(args, buffers);
   const SublayerRange range = args.range();
   if (range.has(Sublayer::qkv)) {
-    const QkvArgs qkv{args.tag, args.shape, args.vectors};
-    qkv_cpu(cpu, {&qkv, at.batch, at.x, at.rope, at.vectors, at.qkv_weight, at.q, at.slab});
+    const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv};
+    // Elsewhere only attention has the slab.
+    std::byte* slab = at_home(args.kv) ? at.kv.slab : nullptr;
+    qkv_cpu(cpu,
+            {&qkv, at.batch, at.x, at.rope, at.vectors, at.qkv_weight, at.q, slab, at.kv.new_kv});
     clock.end_of(Sublayer::qkv);
   }
   attend(cpu, args, at, clock);
@@ -162,16 +169,18 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
 }
 
 void submit_single(const StageArgs& args, const StageHandles& handles) {
-  const AttentionArgs attention{args.tag, args.shape};
+  const AttentionArgs attention{args.tag, args.shape, args.kv};
   switch (args.range().first) {
     case Sublayer::qkv:
-      return submit_qkv({args.tag, args.shape, args.vectors},
+      return submit_qkv({args.tag, args.shape, args.vectors, args.kv},
                         {handles.batch, handles.x, handles.rope, handles.vectors,
-                         handles.qkv_weight, handles.q, handles.slab});
+                         handles.qkv_weight, handles.q, handles.slab, handles.new_kv});
     case Sublayer::qk:
-      return submit_qk(attention, {handles.batch, handles.q, handles.slab, handles.scores});
+      return submit_qk(attention,
+                       {handles.batch, handles.q, handles.slab, handles.new_kv, handles.scores});
     case Sublayer::sv:
-      return submit_sv(attention, {handles.batch, handles.scores, handles.slab, handles.context});
+      return submit_sv(attention, {handles.batch, handles.scores, handles.slab, handles.new_kv,
+                                   handles.context});
     case Sublayer::out_proj:
       return submit_out_proj({args.tag, args.shape, args.vectors},
                              {handles.context, handles.vectors, handles.out_weight, handles.x});
@@ -195,8 +204,8 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
   if (range == SublayerRange{Sublayer::qk, Sublayer::sv}) {
     TaskTag tag = args.tag;
     tag.sublayer = tag.last_sublayer = Sublayer::attention;
-    return submit_attention({tag, args.shape},
-                            {handles.batch, handles.q, handles.slab, handles.context});
+    return submit_attention({tag, args.shape, args.kv}, {handles.batch, handles.q, handles.slab,
+                                                         handles.new_kv, handles.context});
   }
   AccessList accesses{};
   const auto passes = [&](const Passing& passing, const DataHandle& handle) {
@@ -212,8 +221,7 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
   accesses.add_if(range.has(Sublayer::fc1) && args.shape.gated_ffn, reads(handles.gate_weight));
   accesses.add_if(range.has(Sublayer::fc1), reads(handles.fc1_weight));
   accesses.add_if(range.has(Sublayer::fc2), reads(handles.fc2_weight));
-  accesses.add_if(uses_batch(range),
-                  range.has(Sublayer::qkv) ? updates(handles.slab) : reads(handles.slab));
+  KvAccess(args.kv, range).add_to(accesses, handles.slab, handles.new_kv);
   passes(q_of(range), handles.q);
   passes(scores_of(range), handles.scores);
   passes(context_of(range), handles.context);

@@ -1,23 +1,12 @@
 #pragma once
 
-#include <cstdint>
-
 #include "codelets/attention/attention.h"
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
+#include "codelets/runtime/sublayer_range.h"
 
 namespace sluice {
-
-/// Neighbouring sublayers of one layer, LIA's numbers: first <= last, both of 1..6. Where a range
-/// holds sublayers 2 and 3, they run as one flash-style attention.
-struct SublayerRange {
-  Sublayer first = Sublayer::qkv;
-  Sublayer last = Sublayer::fc2;
-
-  bool has(Sublayer sublayer) const { return first <= sublayer && sublayer <= last; }
-  bool is_single() const { return first == last; }
-  bool operator==(const SublayerRange&) const = default;
-};
 
 /// Argument of a stage: sublayers that run on one device, one after the other, as one task (LIA's
 /// placement puts neighbours on one device more often than not; the chain of small tasks would cost
@@ -26,12 +15,14 @@ struct StageArgs {
   TaskTag tag;  ///< its sublayer and last_sublayer name the range
   DecoderShape shape;
   VectorLayout vectors;
+  KvPath kv = KvPath::slab;  ///< of a range that holds some of sublayers 1 to 3
 
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
 };
 
 /// What the range's sublayers read and write; see each codelet. Values that only sublayers of the
-/// range share (q, scores, context, h) stay in scratch memory, and are empty here.
+/// range share (q, scores, context, h) stay in scratch memory, and are empty here; so are slab and
+/// new_kv where StageArgs::kv has no use for them.
 struct StageHandles {
   const DataHandle& batch;
   const DataHandle& x;
@@ -43,6 +34,7 @@ struct StageHandles {
   const DataHandle& fc1_weight;
   const DataHandle& fc2_weight;
   const DataHandle& slab;
+  const DataHandle& new_kv;
   const DataHandle& q;
   const DataHandle& scores;
   const DataHandle& context;

@@ -1,14 +1,21 @@
 #include "codelets/sv/sv.h"
 
+#include "codelets/kv_store/attention_kv.h"
+
 namespace sluice {
 namespace {
 
+constexpr SublayerRange sv_alone{Sublayer::sv, Sublayer::sv};
+
 void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
   SvOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
+  const BatchView batch(buffers.take<void>());
   operands.scores = buffers.take<float>();
-  operands.slab = buffers.take<std::byte>();
+  const KvBuffers kv = KvAccess(args.kv, sv_alone).take_from(buffers);
   operands.out = buffers.take<std::byte>();
+  const AttentionKv readable(cpu, args.shape, args.kv, batch, kv);
+  operands.batch = readable.batch();
+  operands.slab = readable.slab();
   sv_cpu(cpu, operands);
 }
 
@@ -16,9 +23,10 @@ void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
 
 void submit_sv(const AttentionArgs& args, const SvHandles& handles) {
   static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("sv");
-  codelet.submit(
-      args.shape.dtype, args,
-      {reads(handles.batch), reads(handles.scores), reads(handles.slab), writes(handles.out)});
+  AccessList accesses{reads(handles.batch), reads(handles.scores)};
+  KvAccess(args.kv, sv_alone).add_to(accesses, handles.slab, handles.new_kv);
+  accesses.add(writes(handles.out));
+  codelet.submit(args.shape.dtype, args, accesses);
 }
 
 }  // namespace sluice

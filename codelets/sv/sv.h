@@ -20,6 +20,7 @@ struct SvHandles {
   const DataHandle& batch;
   const DataHandle& scores;
   const DataHandle& slab;
+  const DataHandle& new_kv;
   const DataHandle& out;
 };
 void submit_sv(const AttentionArgs& args, const SvHandles& handles);

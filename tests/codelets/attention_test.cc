@@ -139,14 +139,77 @@ TEST_P(AttentionTest, GivesTheSameBitsAsStarPuTasks) {
     const DataHandle fused_out = DataHandle::of_memory(fused_task.data(), fused_task.size());
     const DataHandle split_out = DataHandle::of_memory(split_task.data(), split_task.size());
     const DataHandle stored = DataHandle::of_memory(scores_task.data(), 4 * scores_task.size());
-    submit_attention(args(), {batch, q, slab, fused_out});
-    submit_qk(args(), {batch, q, slab, stored});
-    submit_sv(args(), {batch, stored, slab, split_out});
+    submit_attention(args(), {batch, q, slab, DataHandle(), fused_out});
+    submit_qk(args(), {batch, q, slab, DataHandle(), stored});
+    submit_sv(args(), {batch, stored, slab, DataHandle(), split_out});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(fused_task, fused);
   EXPECT_EQ(scores_task, scores);
   EXPECT_EQ(split_task, split);
+}
+
+/// Takes the keys and values of the new tokens out of the slab, as sublayer 1 passes them on; what
+/// stays there in their place is NaN.
+std::vector<std::byte> take_new_kv(const DecoderShape& shape, const BatchView& batch,
+                                   std::vector<std::byte>& slab) {
+  const std::size_t element = size_bytes(shape.dtype);
+  std::vector<std::byte> new_kv;
+  for (const BatchRow& row : batch.rows()) {
+    const auto pages = batch.pages(batch.sequences()[static_cast<std::size_t>(row.sequence)]);
+    const std::int64_t page = pages[static_cast<std::size_t>(row.position / page_tokens)];
+    const std::int64_t token = row.position % page_tokens;
+    for (std::int64_t i = 0; i < 2 * shape.kv_size(); ++i) {
+      const std::int64_t head = i % shape.kv_size() / shape.head_dim;
+      const std::int64_t dim = i % shape.head_dim;
+      const std::int64_t at =
+          page * shape.page_elements() +
+          (i < shape.kv_size() ? shape.k_index(head, token, dim) : shape.v_index(head, token, dim));
+      const auto first = slab.begin() + at * static_cast<std::int64_t>(element);
+      new_kv.insert(new_kv.end(), first, first + static_cast<std::int64_t>(element));
+      std::fill_n(first, element, std::byte{0xff});
+    }
+  }
+  return new_kv;
+}
+
+TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
+  attention_cpu(test::cpu(), data_.operands());
+  const std::vector<std::byte> fused = data_.out;
+  std::vector<float> scores(data_.num_scores());
+  qk_cpu(test::cpu(),
+         {&args(), data_.batch.view(), data_.q.data(), data_.slab.data(), scores.data()});
+  sv_cpu(test::cpu(),
+         {&args(), data_.batch.view(), scores.data(), data_.slab.data(), data_.out.data()});
+  const std::vector<std::byte> split = data_.out;
+
+  test::runtime();
+  std::vector<std::byte> cached = data_.slab.memory;
+  const std::vector<std::byte> given = take_new_kv(args().shape, data_.batch.view(), cached);
+  const std::vector<std::byte> cached_before = cached;
+  AttentionArgs away = args();
+  away.kv = KvPath::cached_and_new_kv;
+  std::vector<std::byte> fused_task(fused.size());
+  std::vector<std::byte> split_task(split.size());
+  std::vector<float> scores_task(scores.size());
+  {
+    const auto& words = data_.batch.words;
+    const DataHandle batch = DataHandle::of_memory(words.data(), 4 * words.size());
+    const DataHandle q = DataHandle::of_memory(data_.q.data(), data_.q.memory.size());
+    const DataHandle slab = DataHandle::of_memory(cached.data(), cached.size());
+    const DataHandle new_kv = DataHandle::of_memory(given.data(), given.size());
+    const DataHandle fused_out = DataHandle::of_memory(fused_task.data(), fused_task.size());
+    const DataHandle split_out = DataHandle::of_memory(split_task.data(), split_task.size());
+    const DataHandle stored = DataHandle::of_memory(scores_task.data(), 4 * scores_task.size());
+    submit_attention(away, {batch, q, slab, new_kv, fused_out});
+    submit_qk(away, {batch, q, slab, new_kv, stored});
+    submit_sv(away, {batch, stored, slab, new_kv, split_out});
+  }
+  EXPECT_FALSE(run_failure().happened());
+  EXPECT_EQ(fused_task, fused);
+  EXPECT_EQ(scores_task, scores);
+  EXPECT_EQ(split_task, split);
+  EXPECT_EQ(cached, cached_before);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "codelets/kv_store/kv_store.h"
 #include "tests/codelets/codelet_data.h"
 #include "tests/support/engine.h"
 
@@ -137,11 +138,42 @@ TEST_P(QkvTest, GivesTheSameBitsAsAStarPuTask) {
     const DataHandle weight = DataHandle::of_memory(weight_.packed.data(), weight_.packed.size());
     const DataHandle to_q = DataHandle::of_memory(q.data(), q.size());
     const DataHandle to_slab = DataHandle::of_memory(slab.data(), slab.size());
-    submit_qkv(args_, {batch, x, rope, vectors, weight, to_q, to_slab});
+    submit_qkv(args_, {batch, x, rope, vectors, weight, to_q, to_slab, DataHandle()});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(q, q_);
   EXPECT_EQ(slab, slab_);
+}
+
+TEST_P(QkvTest, PassesOnWhatTheSlabWouldHold) {
+  const DecoderShape& shape = args_.shape;
+  const std::vector<std::byte> before = slab_;
+  qkv_cpu(test::cpu(), operands());
+  const std::vector<std::byte> expected_q = q_;
+  const std::vector<std::byte> expected_slab = slab_;
+
+  // Into new_kv alone; storing that is what is left to do.
+  std::vector<std::byte> new_kv(new_kv_bytes(shape, batch_.num_rows()));
+  q_.assign(q_.size(), std::byte{0});
+  slab_ = before;
+  QkvOperands passing = operands();
+  passing.new_kv = new_kv.data();
+  passing.slab = nullptr;
+  qkv_cpu(test::cpu(), passing);
+  EXPECT_EQ(q_, expected_q);
+  EXPECT_EQ(slab_, before);
+  const KvStoreArgs store{{}, shape};
+  kv_store_cpu(test::cpu(), {&store, batch_.view(), new_kv.data(), slab_.data()});
+  EXPECT_EQ(slab_, expected_slab);
+
+  // Into both.
+  std::vector<std::byte> again(new_kv.size());
+  slab_ = before;
+  passing = operands();
+  passing.new_kv = again.data();
+  qkv_cpu(test::cpu(), passing);
+  EXPECT_EQ(again, new_kv);
+  EXPECT_EQ(slab_, expected_slab);
 }
 
 constexpr auto layer_norm = NormKind::layer_norm;

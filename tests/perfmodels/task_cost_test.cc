@@ -51,7 +51,7 @@ TEST(TaskCostTest, AStageIsTheSumOfItsSublayers) {
 
 TEST(TaskCostTest, WhatNoModelKnowsCostsATask) {
   const MeasuredModel costs = costs_of_tests();
-  for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling})
+  for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling, Sublayer::kv_store})
     EXPECT_DOUBLE_EQ(task_seconds(costs, decode_tag(sublayer, sublayer), Device::cpu), 2.5e-6);
 }
 

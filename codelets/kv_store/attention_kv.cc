@@ -1,0 +1,80 @@
+#include "codelets/kv_store/attention_kv.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "codelets/kernels/attention_simd.h"
+#include "codelets/kv_store/kv_store.h"
+
+namespace sluice {
+namespace {
+
+std::int64_t pages_of(std::int64_t num_tokens) {
+  return (num_tokens + page_tokens - 1) / page_tokens;
+}
+
+std::int64_t pages_in_use(const BatchSequence& sequence) {
+  return pages_of(std::int64_t{sequence.context} + sequence.num_rows);
+}
+
+/// One sequence's pages.
+struct Pages {
+  std::byte* slab;
+  std::span<const std::int32_t> indices;
+
+  std::byte* at(std::int64_t page, std::size_t page_bytes) const {
+    return slab + static_cast<std::size_t>(indices[static_cast<std::size_t>(page)]) * page_bytes;
+  }
+};
+
+/// Copies the pages that hold cached tokens of which some row sees any.
+void copy_cached(const DecoderShape& shape, const BatchSequence& sequence, const Pages& from,
+                 const Pages& to) {
+  const std::int64_t first =
+      simd::first_visible_token(sequence.context, shape.sliding_window_tokens) / page_tokens;
+  for (std::int64_t page = first; page < pages_of(sequence.context); ++page) {
+    std::memcpy(to.at(page, shape.page_bytes()), from.at(page, shape.page_bytes()),
+                shape.page_bytes());
+  }
+}
+
+}  // namespace
+
+AttentionKv::AttentionKv(const CpuContext& cpu, const DecoderShape& shape, KvPath path,
+                         const BatchView& batch, const KvBuffers& buffers)
+    : batch_(batch), slab_(buffers.slab) {
+  if (!at_home(path)) gather(cpu, shape, batch, buffers);
+}
+
+void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const BatchView& given,
+                         const KvBuffers& buffers) {
+  words_.assign(given.words().begin(), given.words().end());
+  batch_ = BatchView(words_.data());
+  memory_ = Buffer(static_cast<std::size_t>(number_pages()) * shape.page_bytes());
+  slab_ = memory_.data();
+  if (buffers.slab != nullptr) {
+    cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
+      const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];
+      copy_cached(shape, sequence, {buffers.slab, given.pages(sequence)},
+                  {memory_.data(), batch_.pages(sequence)});
+    });
+  }
+  const KvStoreArgs args{.tag = {}, .shape = shape};
+  kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, memory_.data()});
+}
+
+/// In the order in which the batch names them; their number. Pages that hold no token yet become
+/// page 0, which nobody reads through them.
+std::int64_t AttentionKv::number_pages() {
+  std::int32_t* pages = words_.data() + (batch_.pages().data() - words_.data());
+  std::fill(pages, pages + batch_.num_pages(), 0);
+  std::int32_t next = 0;
+  for (const BatchSequence& sequence : batch_.sequences()) {
+    for (std::int64_t i = 0; i < pages_in_use(sequence); ++i)
+      pages[sequence.first_page + i] = next++;
+  }
+  return next;
+}
+
+}  // namespace sluice

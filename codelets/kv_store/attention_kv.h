@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/memory.h"
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/kv_path.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// KV as attention's CPU kernels read it. At home that is the slab. Away from it, the pages that
+/// the batch reads are put together in memory of its own, cached tokens from the slab and new ones
+/// from new_kv, and numbered anew: the same kernels run on the same bits, at the price of a copy.
+class AttentionKv {
+ public:
+  /// `batch` and `buffers` outlive it; without cached tokens, `buffers` need have no slab.
+  AttentionKv(const CpuContext& cpu, const DecoderShape& shape, KvPath path, const BatchView& batch,
+              const KvBuffers& buffers);
+  ~AttentionKv() = default;
+  AttentionKv(const AttentionKv&) = delete;
+  AttentionKv& operator=(const AttentionKv&) = delete;
+
+  /// The batch with the pages that slab() has.
+  const BatchView& batch() const { return batch_; }
+  const std::byte* slab() const { return slab_; }
+
+ private:
+  void gather(const CpuContext& cpu, const DecoderShape& shape, const BatchView& given,
+              const KvBuffers& buffers);
+  std::int64_t number_pages();
+
+  BatchView batch_;
+  const std::byte* slab_;
+  std::vector<std::int32_t> words_;
+  Buffer memory_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#include "codelets/kv_store/kv_store.h"
+
+namespace sluice {
+namespace {
+
+void run(const CpuContext& cpu, const KvStoreArgs& args, Buffers buffers) {
+  KvStoreOperands operands{.args = &args};
+  operands.batch = BatchView(buffers.take<void>());
+  operands.new_kv = buffers.take<std::byte>();
+  operands.slab = buffers.take<std::byte>();
+  kv_store_cpu(cpu, operands);
+}
+
+}  // namespace
+
+std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows) {
+  return static_cast<std::size_t>(rows * 2 * shape.kv_size()) * size_bytes(shape.dtype);
+}
+
+void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
+  static const auto codelet = Codelet<KvStoreArgs>::with_cpu<run>("kv_store");
+  const std::size_t found_bytes = starpu_data_get_size(handles.new_kv.get());
+  const std::size_t expected_bytes = new_kv_bytes(args.shape, args.tag.num_tokens);
+  if (found_bytes != expected_bytes) {
+    throw Error("new KV of {} tokens takes {} bytes, not {}", args.tag.num_tokens, expected_bytes,
+                found_bytes);
+  }
+  codelet.submit(args.shape.dtype, args,
+                 {reads(handles.batch), reads(handles.new_kv), updates(handles.slab)});
+}
+
+}  // namespace sluice

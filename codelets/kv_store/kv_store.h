@@ -1,0 +1,38 @@
+#pragma once
+
+#include "codelets/runtime/batch.h"
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/shape.h"
+
+namespace sluice {
+
+/// Argument of the codelet that stores KV (LIA's equation 9).
+struct KvStoreArgs {
+  TaskTag tag;
+  DecoderShape shape;
+};
+
+/// Puts the keys and values of a batch's new tokens into the sequences' pages. Runs where the slab
+/// is at home, when sublayer 1 ran elsewhere or attention does.
+struct KvStoreOperands {
+  const KvStoreArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const std::byte* new_kv = nullptr;  ///< [rows, 2 * kv_size], dtype: k of all heads, then v
+  std::byte* slab = nullptr;          ///< pages, dtype; see DecoderShape::page_elements()
+};
+void kv_store_cpu(const CpuContext& cpu, const KvStoreOperands& operands);
+/// The same element by element, straight from the pages' layout.
+void kv_store_reference(const KvStoreOperands& operands);
+
+struct KvStoreHandles {
+  const DataHandle& batch;
+  const DataHandle& new_kv;
+  const DataHandle& slab;
+};
+/// Throws Error when new_kv does not have the tag's number of rows.
+void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles);
+
+/// Bytes of `rows` rows of new_kv.
+std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows);
+
+}  // namespace sluice

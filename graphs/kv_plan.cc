@@ -1,0 +1,23 @@
+#include "graphs/kv_plan.h"
+
+namespace sluice {
+
+KvPlan::KvPlan(const Placement& placement, Device home, CachedTokens cached)
+    : home_(home),
+      elsewhere_(cached == CachedTokens::some ? KvPath::cached_and_new_kv : KvPath::new_kv) {
+  const bool makes_at_home = placement[Sublayer::qkv] == home;
+  const bool all_attend_at_home =
+      placement[Sublayer::qk] == home && placement[Sublayer::sv] == home;
+  const bool none_attend_at_home =
+      placement[Sublayer::qk] != home && placement[Sublayer::sv] != home;
+  passes_new_kv_ = !makes_at_home || !all_attend_at_home;
+  at_home_ = all_attend_at_home ? KvPath::slab : KvPath::slab_and_new_kv;
+  if (none_attend_at_home) {
+    at_home_ = elsewhere_;
+    store_after_ = Sublayer::sv;
+  } else if (!makes_at_home) {
+    store_after_ = Sublayer::qkv;
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "codelets/runtime/kv_path.h"
+#include "perfmodels/placement.h"
+
+namespace sluice {
+
+/// Whether some sequence of a batch has tokens in the KV cache.
+enum class CachedTokens : std::uint8_t { none, some };
+
+/// How KV passes between the tasks of one layer, given its placement p and the device h that reads
+/// the slab's tier (LIA's equations 5, 7 and 9):
+/// - h runs sublayer 1 and one of 2 and 3 at least: sublayer 1 stores into the slab itself.
+/// - h runs 2 or 3, not 1: a task on h stores what sublayer 1 passes on, directly behind its stage.
+/// - h runs neither 2 nor 3: that task comes behind the last stage of attention, so that what is
+///   cached may come in early.
+/// Attention on h reads the slab. On the other device it reads the new tokens' KV as it is passed
+/// on, and of the slab what is cached, if anything.
+class KvPlan {
+ public:
+  KvPlan(const Placement& placement, Device home, CachedTokens cached);
+
+  /// Of the tasks of sublayers 1 to 3 that run on `device`.
+  KvPath path_on(Device device) const { return device == home_ ? at_home_ : elsewhere_; }
+  /// The new tokens' KV passes from task to task, in a handle of its own.
+  bool passes_new_kv() const { return passes_new_kv_; }
+  /// The sublayer whose stage the storing task follows; nothing without such a task.
+  std::optional<Sublayer> store_after() const { return store_after_; }
+
+ private:
+  Device home_;
+  KvPath at_home_;
+  KvPath elsewhere_;
+  bool passes_new_kv_;
+  std::optional<Sublayer> store_after_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,358 @@
+// Which way KV takes when sublayers 1 to 3 do not all run beside the slab: the tasks that there
+// are, what they access, and that the numbers are the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <ostream>
+#include <thread>
+
+#include "base/cpu.h"
+#include "graphs/decoder_graph.h"
+#include "models/model.h"
+#include "schedulers/look_ahead.h"
+#include "tests/support/golden.h"
+
+namespace sluice {
+namespace {
+
+/// A task as it was submitted.
+struct Submitted {
+  TaskTag tag;
+  std::vector<Access> accesses;
+
+  /// How it accesses `handle`; STARPU_NONE when it does not.
+  starpu_data_access_mode mode(const DataHandle& handle) const {
+    const auto found = std::find_if(accesses.begin(), accesses.end(), [&](const Access& access) {
+      return access.handle == handle.get();
+    });
+    return found == accesses.end() ? STARPU_NONE : found->mode;
+  }
+  bool holds(Sublayer sublayer) const {
+    if (tag.sublayer == Sublayer::attention)
+      return sublayer == Sublayer::qk || sublayer == Sublayer::sv;
+    return tag.sublayer <= sublayer && sublayer <= tag.last_sublayer;
+  }
+  bool attends() const { return holds(Sublayer::qk) || holds(Sublayer::sv); }
+};
+
+std::vector<Submitted>& submitted_tasks() {
+  static std::vector<Submitted> tasks;
+  return tasks;
+}
+std::vector<Sublayer>& executed_sublayers() {
+  static std::vector<Sublayer> sublayers;
+  return sublayers;
+}
+
+std::optional<TaskTag> tag_of(const starpu_task* task) {
+  if (task->cl == nullptr || task->cl_arg_size < sizeof(TaskTag)) return std::nullopt;
+  TaskTag tag;
+  std::memcpy(&tag, task->cl_arg, sizeof(tag));
+  return tag;
+}
+
+void on_submission(starpu_task* task) {
+  if (const std::optional<TaskTag> tag = tag_of(task)) {
+    Submitted& submitted = submitted_tasks().emplace_back(Submitted{*tag, {}});
+    for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i)
+      submitted.accesses.push_back(
+          {STARPU_TASK_GET_HANDLE(task, i), STARPU_TASK_GET_MODE(task, i)});
+  }
+  LookAhead::submitted(task);
+}
+
+void after_execution(starpu_task* task, unsigned context) {
+  if (const std::optional<TaskTag> tag = tag_of(task))
+    executed_sublayers().push_back(tag->sublayer);
+  LookAhead::executed(task, context);
+}
+
+/// StarPU with one worker, on the scheduler that policies share.
+Runtime& runtime() {
+  static starpu_sched_policy scheduler = [] {
+    starpu_sched_policy made = look_ahead_scheduler("recording", "writes down what it sees");
+    made.submit_hook = on_submission;
+    made.post_exec_hook = after_execution;
+    return made;
+  }();
+  static Runtime instance({.domains = {read_cpu_topology().cores}, .scheduler = &scheduler});
+  return instance;
+}
+
+/// Where a layer runs and how it is cut.
+struct Form {
+  Placement placement{Device::cpu};
+  Tier home = Tier::ddr;
+  AttentionForm attention = AttentionForm::fused;
+  Fusion fusion = Fusion::stages;
+
+  std::string to_string() const {
+    return fmt::format("{}, KV in {}, {}, {}", placement.to_string(), sluice::to_string(home),
+                       attention == AttentionForm::fused ? "fused" : "split",
+                       fusion == Fusion::stages ? "stages" : "no stages");
+  }
+};
+
+std::vector<Form> all_forms() {
+  std::vector<Form> forms;
+  for (unsigned bits = 0; bits < num_placements; ++bits) {
+    for (const Tier home : {Tier::ddr, Tier::hbm}) {
+      for (const AttentionForm attention : {AttentionForm::fused, AttentionForm::split}) {
+        for (const Fusion fusion : {Fusion::stages, Fusion::sublayers})
+          forms.push_back({Placement::from_bits(bits), home, attention, fusion});
+      }
+    }
+  }
+  return forms;
+}
+
+/// A prompt in two pieces, a second one beside the second piece, and two decode steps of both.
+class TwoSequences {
+ public:
+  TwoSequences(const LoadedModel& model, const std::vector<Placement>& placements,
+               const std::vector<Tier>& homes, AttentionForm attention, Fusion fusion)
+      : kv_(model.shape(), model.config().num_layers, 9, homes),
+        graph_(model, kv_, {.num_slots = 2, .attention = attention, .fusion = fusion}),
+        placements_(placements) {
+    kv_.take_pages(2);  // so that pages do not start at the slab's beginning
+    for (auto& pages : pages_) pages = kv_.take_pages(num_pages).value();
+  }
+  TwoSequences(const LoadedModel& model, const Form& form)
+      : TwoSequences(model, layers(model, form.placement), layers(model, form.home), form.attention,
+                     form.fusion) {}
+
+  /// One element for each layer.
+  template <typename T>
+  static std::vector<T> layers(const LoadedModel& model, const T& value) {
+    return std::vector<T>(static_cast<std::size_t>(model.config().num_layers), value);
+  }
+
+  static constexpr int num_iterations = 4;
+  /// The first has no cached tokens, all others have some.
+  PendingIteration submit(int iteration) {
+    SubBatch sub_batch;
+    sub_batch.placements = placements_;
+    sub_batch.phase = iteration < 2 ? Phase::prefill : Phase::decode;
+    if (iteration == 0) add(sub_batch, 0, 0, 21);
+    if (iteration == 1) {
+      add(sub_batch, 0, 21, 20);
+      add(sub_batch, 1, 0, 9);
+    }
+    if (iteration >= 2) {
+      add(sub_batch, 1, 9 + iteration - 2, 1);
+      add(sub_batch, 0, 41 + iteration - 2, 1);
+    }
+    return graph_.submit(sub_batch, DecoderGraph::Logits::keep);
+  }
+
+  std::vector<float> logits() {
+    std::vector<PendingIteration> pending;  // all submitted before any is waited for
+    pending.reserve(num_iterations);
+    for (int i = 0; i < num_iterations; ++i) pending.push_back(submit(i));
+    std::vector<float> all;
+    for (const PendingIteration& iteration : pending) {
+      const std::vector<float> part = iteration.logits();
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+
+  const DataHandle& slab(std::int64_t layer) const { return kv_.slab(layer); }
+
+ private:
+  static constexpr std::int64_t num_pages = 3;
+
+  void add(SubBatch& sub_batch, std::int32_t slot, int context, int count) {
+    std::vector<std::int32_t> tokens;
+    tokens.reserve(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i)
+      tokens.push_back(sub_batch.phase == Phase::decode ? -(slot + 1)
+                                                        : (37 * slot + 11 * (context + i)) % 97);
+    sub_batch.batch.add({.slot = slot,
+                         .context = context,
+                         .fresh = context == 0,
+                         .tokens = tokens,
+                         .pages = pages_.at(static_cast<std::size_t>(slot)),
+                         .sampling = {}},
+                        BatchBuilder::LogitRows::all);
+  }
+
+  KvCache kv_;
+  DecoderGraph graph_;
+  std::vector<Placement> placements_;
+  std::array<std::vector<std::int32_t>, 2> pages_;
+};
+
+LoadedModel load(const std::string& name, DType dtype) {
+  const Model model = open_model(test::golden_folder(name));
+  return {model, dtype, runtime().setup_pool()};
+}
+
+struct Case {
+  const char* model;
+  DType dtype;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& of) {
+  return out << of.model << " " << to_string(of.dtype);
+}
+
+class KvPathBitsTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
+  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+  const std::vector<float> fused = TwoSequences(model, Form{}).logits();
+  const std::vector<float> split =
+      TwoSequences(model, Form{.attention = AttentionForm::split}).logits();
+  for (const Form& form : all_forms()) {
+    // Where sublayers 2 and 3 part, the scores are stored, and summed in another order.
+    const bool parts = form.attention == AttentionForm::split ||
+                       form.placement[Sublayer::qk] != form.placement[Sublayer::sv];
+    ASSERT_EQ(TwoSequences(model, form).logits(), parts ? split : fused) << form.to_string();
+  }
+}
+
+TEST_P(KvPathBitsTest, LayersMayDifferInHomeAndPlacement) {
+  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+  std::vector<Placement> placements = TwoSequences::layers(model, *Placement::parse("011010"));
+  std::vector<Tier> homes = TwoSequences::layers(model, Tier::hbm);
+  placements.front() = *Placement::parse("000111");
+  homes.front() = Tier::ddr;
+  const std::vector<float> expected = TwoSequences(model, Form{}).logits();
+  EXPECT_EQ(TwoSequences(model, placements, homes, AttentionForm::fused, Fusion::stages).logits(),
+            expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, KvPathBitsTest,
+    ::testing::Values(Case{"llama-3-gqa", DType::f32}, Case{"llama-3-gqa", DType::bf16},
+                      Case{"mistral-window", DType::f32}, Case{"mistral-window", DType::bf16},
+                      Case{"llama-2-mha", DType::f32}, Case{"opt-pre", DType::f32}),
+    [](const auto& of) {
+      std::string name = of.param.model;
+      std::erase(name, '-');
+      return name + "_" + std::string(to_string(of.param.dtype));
+    });
+
+/// The tasks of one layer of one iteration, in order.
+std::vector<Submitted> tasks_of_layer(TwoSequences& run, int iteration, std::int64_t layer) {
+  submitted_tasks().clear();
+  run.submit(iteration).tokens();
+  std::vector<Submitted> tasks;
+  for (const Submitted& task : submitted_tasks()) {
+    if (task.tag.layer == layer) tasks.push_back(task);
+  }
+  return tasks;
+}
+
+TEST(KvPathTasksTest, OnlyTheHomeWritesTheSlabAndOthersReadWhatIsCached) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  for (const Form& form : all_forms()) {
+    const Device home = form.home == Tier::hbm ? Device::gpu : Device::cpu;
+    TwoSequences run(model, form);
+    for (int iteration = 0; iteration < TwoSequences::num_iterations; ++iteration) {
+      int writers = 0;
+      for (const Submitted& task : tasks_of_layer(run, iteration, 1)) {
+        const starpu_data_access_mode mode = task.mode(run.slab(1));
+        const std::string what =
+            fmt::format("{}, iteration {}, {} to {}", form.to_string(), iteration,
+                        to_string(task.tag.sublayer), to_string(task.tag.last_sublayer));
+        if (mode == STARPU_RW) ++writers;
+        if (task.tag.device == home) {
+          EXPECT_TRUE(!task.attends() || mode != STARPU_NONE) << what;
+        } else {
+          const bool reads = task.attends() && iteration > 0;
+          EXPECT_EQ(mode, reads ? STARPU_R : STARPU_NONE) << what;
+        }
+      }
+      EXPECT_EQ(writers, 1) << form.to_string() << ", iteration " << iteration;
+    }
+  }
+}
+
+/// The first sublayers of a layer's tasks, in order.
+std::vector<Sublayer> order_of(const LoadedModel& model, const char* placement, Tier home,
+                               Fusion fusion = Fusion::stages) {
+  TwoSequences run(model,
+                   {.placement = *Placement::parse(placement), .home = home, .fusion = fusion});
+  std::vector<Sublayer> order;
+  for (const Submitted& task : tasks_of_layer(run, 0, 0)) {
+    order.push_back(task.tag.sublayer);
+    if (task.tag.sublayer == Sublayer::kv_store) {
+      EXPECT_EQ(task.tag.device, home == Tier::hbm ? Device::gpu : Device::cpu) << placement;
+    }
+  }
+  return order;
+}
+
+TEST(KvPathTasksTest, StoresBehindTheLastAttentionThatIsAway) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  using Order = std::vector<Sublayer>;
+  const auto qkv = Sublayer::qkv;
+  const auto store = Sublayer::kv_store;
+  // All at home: no store.
+  EXPECT_EQ(order_of(model, "111111", Tier::ddr), Order({qkv}));
+  EXPECT_EQ(order_of(model, "000000", Tier::hbm), Order({qkv}));
+  EXPECT_EQ(order_of(model, "111000", Tier::ddr), Order({qkv, Sublayer::out_proj}));
+  // No attention at home.
+  EXPECT_EQ(order_of(model, "000000", Tier::ddr), Order({qkv, store}));
+  EXPECT_EQ(order_of(model, "111111", Tier::hbm), Order({qkv, store}));
+  EXPECT_EQ(order_of(model, "100111", Tier::ddr),
+            Order({qkv, Sublayer::attention, store, Sublayer::out_proj}));
+  // Sublayer 1 alone is away.
+  EXPECT_EQ(order_of(model, "011000", Tier::ddr),
+            Order({qkv, store, Sublayer::attention, Sublayer::out_proj}));
+  EXPECT_EQ(order_of(model, "001111", Tier::ddr), Order({qkv, store, Sublayer::sv}));
+  EXPECT_EQ(order_of(model, "010111", Tier::ddr, Fusion::sublayers),
+            Order({qkv, store, Sublayer::qk, Sublayer::sv, Sublayer::out_proj, Sublayer::fc1,
+                   Sublayer::fc2}));
+  // Sublayer 1 and some attention are at home: sublayer 1 stores.
+  EXPECT_EQ(order_of(model, "110111", Tier::ddr), Order({qkv, Sublayer::sv, Sublayer::out_proj}));
+}
+
+TEST(KvPathTasksTest, HomesAreOneALayer) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  EXPECT_THROW(KvCache(model.shape(), 2, 1, {Tier::ddr}), Error);
+}
+
+struct TagOnly {
+  TaskTag tag;
+};
+std::atomic<bool> worker_is_held{false};
+std::atomic<bool> worker_may_go{false};
+
+/// The embedding holds the only worker until it may go; what is submitted meanwhile queues up.
+void run_tag(const CpuContext& /*cpu*/, const TagOnly& args, Buffers /*buffers*/) {
+  if (args.tag.sublayer != Sublayer::embedding) return;
+  worker_is_held = true;
+  while (!worker_may_go) std::this_thread::yield();
+}
+
+TEST(LookAheadOrderTest, StoringKvComesBetweenSublayers3And4) {
+  runtime();
+  static const auto codelet = Codelet<TagOnly>::with_cpu<run_tag>("tag_only");
+  const std::vector<Sublayer> expected = {
+      Sublayer::embedding, Sublayer::qkv,      Sublayer::attention,
+      Sublayer::sv,        Sublayer::kv_store, Sublayer::out_proj,
+      Sublayer::fc2,       Sublayer::lm_head,  Sublayer::sampling};
+  starpu_task_wait_for_all();
+  executed_sublayers().clear();
+  const auto submit = [&](Sublayer sublayer) {
+    TagOnly args;
+    args.tag.layer = 5;
+    args.tag.sublayer = args.tag.last_sublayer = sublayer;
+    codelet.submit(DType::f32, args, {});
+  };
+  submit(Sublayer::embedding);
+  while (!worker_is_held) std::this_thread::yield();
+  std::for_each(expected.rbegin(), expected.rend() - 1, submit);
+  worker_may_go = true;
+  starpu_task_wait_for_all();
+  EXPECT_EQ(executed_sublayers(), expected);
+}
+
+}  // namespace
+}  // namespace sluice
