@@ -8,6 +8,7 @@
 #include <limits>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "perfmodels/task.h"
@@ -147,6 +148,12 @@ class Window {
     return true;
   }
 
+  /// It is not read-only after all.
+  void forget(Streamed& data, unsigned node) {
+    std::erase(waiting_, &data);
+    if (std::exchange(data.admitted.at(node), 0) > 0) used_bytes_ -= data.bytes;
+  }
+
  private:
   std::uint64_t budget_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
@@ -195,7 +202,7 @@ class Scheduler {
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
-          starpu_data_set_sched_data(handle, &left_alone_);
+          leave_alone(handle);
         } else if (Streamed* data = on_gpu ? streamed(handle, node) : nullptr; data != nullptr) {
           windows_.at(node).add(*data);
         }
@@ -309,6 +316,17 @@ class Scheduler {
       starpu_data_set_sched_data(handle, known);
     }
     return known == &left_alone_ ? nullptr : static_cast<Streamed*>(known);
+  }
+
+  /// Some task writes it: a slab may have been read by attention first, before its new KV is
+  /// stored.
+  void leave_alone(starpu_data_handle_t handle) {
+    void* known = starpu_data_get_sched_data(handle);
+    if (known == &left_alone_) return;
+    starpu_data_set_sched_data(handle, &left_alone_);
+    if (known == nullptr) return;
+    for (unsigned node = 0; node < windows_.size(); ++node)
+      windows_[node].forget(*static_cast<Streamed*>(known), node);
   }
 
   starpu_pthread_mutex_t mutex_{};

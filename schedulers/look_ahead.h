@@ -17,7 +17,8 @@ void set_staging_bytes(std::uint64_t bytes);
 /// where none of them can run it, to whatever worker can. Tasks without a tag, as plain StarPU
 /// programs have, go to the next free worker that can run them, by StarPU's priority.
 ///
-/// Order on a worker: earlier iteration, earlier layer, earlier sublayer, lower sub-batch.
+/// Order on a worker: earlier iteration, earlier layer, earlier sublayer (storing KV comes behind
+/// sublayer 3), lower sub-batch.
 ///
 /// Look-ahead: sees the GPU's tasks as they are submitted, in order, and brings the read-only data
 /// of those to come into its memory, as much at once as set_staging_bytes() allows; after its last

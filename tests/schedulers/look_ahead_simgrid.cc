@@ -106,6 +106,15 @@ double run(const std::vector<starpu_data_handle_t>& weights, starpu_data_handle_
   return starpu_timing_now() - start;
 }
 
+/// Slabs that a GPU task reads before a CPU task writes them: the look-ahead takes them for
+/// read-only at first, and must not let them fill its window for ever.
+void read_then_write(const std::vector<starpu_data_handle_t>& slabs, starpu_data_handle_t x) {
+  for (starpu_data_handle_t slab : slabs) submit(x, slab, 0, 0, sluice::Device::gpu);
+  for (starpu_data_handle_t slab : slabs) submit(slab, x, 0, 1, sluice::Device::cpu);
+  starpu_task_wait_for_all();
+  num_on_cpu = 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -132,6 +141,11 @@ int main(int argc, char** argv) {
   static char dummy[4096];
   starpu_data_handle_t x = nullptr;
   starpu_vector_data_register(&x, STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(dummy), 1, 4096);
+
+  std::vector<starpu_data_handle_t> slabs(5);  // one more than the window holds
+  for (starpu_data_handle_t& slab : slabs) slab = weight_handle();
+  read_then_write(slabs, x);
+  for (starpu_data_handle_t slab : slabs) starpu_data_unregister(slab);
 
   constexpr int num_tasks = num_weights * num_passes;
   const double transfers_us = num_tasks * transfer_us();
