@@ -295,7 +295,8 @@ double decoder_s(const std::string& profile, Tier host, double ffn_share, double
 }
 
 TEST(HelmFigure11Test, PlacementByComputeTimeShortensTheTimeBetweenTokens) {
-  // NVDRAM's figure is what the profiles' dequantisation rate is derived from; the others follow.
+  // The profiles' dequantisation rate is fitted to these and 24 other figures at once: no single
+  // one moves it by more than 2 % (scripts/papers/helm_tables.py --fit).
   const struct {
     const char* profile;
     double shorter;  // the paper's
