@@ -198,6 +198,18 @@ class Planner {
   std::vector<std::unique_ptr<LoadedPolicy>> all_;       ///< else
 };
 
+/// A line on stderr for each point without a plan; says how many there are.
+std::size_t report_failures(const std::vector<PlanPoint>& points) {
+  std::size_t failures = 0;
+  for (const PlanPoint& point : points) {
+    if (point.plan) continue;
+    ++failures;
+    fmt::print(stderr, "sluice: {} on {}, batch {}, {} tokens in: {}\n", point.model, point.machine,
+               point.workload.batch, point.workload.input_tokens, point.problem);
+  }
+  return failures;
+}
+
 int run_map(const Settings& settings, Planner& planner) {
   check_writable(*settings.map);
   std::vector<PolicyMap> maps;
@@ -226,10 +238,10 @@ int run_plan(const CommandLine::Arguments& arguments) {
                 points.front().problem);
   if (points.size() == 1 && settings.format == OutputFormat::table) {
     std::cout << describe_plan(points.front()) << planner.explain(points.front());
-  } else {
-    std::cout << format_plans(settings.format, points);
+    return 0;
   }
-  return 0;
+  std::cout << format_plans(settings.format, points);
+  return report_failures(points) < points.size() ? 0 : 1;
 }
 
 }  // namespace sluice

@@ -197,6 +197,30 @@ TEST(PlanCliTest, InAListItIsAProblemOfThatPoint) {
   expect_contains(all[1]["problem"], {"of hbm"});
 }
 
+TEST(PlanCliTest, AListInWhichSomePointsFailSaysWhichAndSucceeds) {
+  const CliResult result =
+      plan({"--policy", "lia,gpu-only", "--batch", "1,64", "--input-tokens", "256", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  const std::vector<std::string> lines = lines_of(result.err);
+  ASSERT_EQ(lines.size(), 2U) << result.err;
+  expect_contains(lines[0], {"sluice: opt-30b on spr-a100, batch 1, 256 tokens in: policy gpu-only",
+                             "its weights alone are too many"});
+  expect_contains(lines[1], {"sluice: opt-30b on spr-a100, batch 64, 256 tokens in: policy gpu"});
+}
+
+TEST(PlanCliTest, AListInWhichEveryPointFailsFails) {
+  for (const char* format : {"--json", "--csv", "--markdown"}) {
+    const CliResult result =
+        plan({"--model", "opt-175b", "--policy", "gpu-only", "--batch", "1,8", format});
+    EXPECT_EQ(result.exit_code, 1) << format;
+    const std::vector<std::string> lines = lines_of(result.err);
+    ASSERT_EQ(lines.size(), 2U) << result.err;
+    expect_contains(lines[0], {"opt-175b on spr-a100, batch 1, 512 tokens in", "of hbm"});
+    expect_contains(lines[1], {"opt-175b on spr-a100, batch 8, 512 tokens in", "of hbm"});
+    expect_contains(result.out, {"its weights alone are too many"});
+  }
+}
+
 TEST(PlanCliTest, DdrThatIsTooSmallIsSaid) {
   // KV of 900 sequences of 288 tokens of OPT-175B: 1.2 TB, in 512 GiB.
   const json point = plan_json({"--model", "opt-175b", "--policy", "lia", "--batch", "900",
