@@ -113,11 +113,12 @@ class PhasePlanner {
     PhasePlan result;
     result.pipeline = policy_.pipeline(phase);
     result.num_sub_batches = composition.size();
-    std::vector<Chain> chains;
     for (std::size_t i = 0; i < composition.size(); ++i) {
-      for (Chain& chain : chains_of(composition[i], i, result)) chains.push_back(std::move(chain));
+      for (Chain& chain : chains_of(composition[i], i, result))
+        result.chains.push_back(std::move(chain));
     }
-    result.iteration = estimate_iteration(costs_, memory_, chains, result.pipeline.prefetch, start);
+    result.iteration =
+        estimate_iteration(costs_, memory_, result.chains, result.pipeline.prefetch, start);
     std::stable_sort(
         result.groups.begin(), result.groups.end(),
         [](const LayerGroup& a, const LayerGroup& b) { return a.num_layers > b.num_layers; });
@@ -198,13 +199,17 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& wo
   plan.workload = workload;
   policy.start(costs, workload);
   plan.memory = policy.plan_memory(CapacityCheck::hbm_only);
-  plan.footprint =
-      footprint(costs, plan.memory,
-                {policy.pipeline(Phase::prefill), policy.pipeline(Phase::decode)}, workload);
-  plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
   PhasePlanner planner(policy, costs, plan);
   plan.prefill = planner.prefill();
   plan.decode = planner.decode();
+  plan.footprint =
+      footprint(costs, plan.memory, {plan.prefill.pipeline, plan.decode.pipeline}, workload,
+                workload.output_tokens > 1 ? std::span<const Chain>(plan.decode.chains)
+                                           : std::span<const Chain>());
+  // plan_memory() was checked before it was known where attention runs.
+  const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
+  if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
+  plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
   return plan;
 }
 

@@ -27,6 +27,7 @@ struct PhasePlan {
   Pipeline pipeline;
   std::size_t num_sub_batches = 1;
   std::vector<LayerGroup> groups;  ///< most layers first
+  std::vector<Chain> chains;       ///< of one iteration
   double iterations = 1;           ///< so many like this one
   IterationEstimate iteration;
 
@@ -62,8 +63,8 @@ struct Plan {
 /// Asks `policy` and estimates. All requests come at once and are as long as the workload says.
 /// First their prompts are computed, in as many iterations as the policy takes for them; then they
 /// decode, each iteration taken to last as long as one in the middle. Throws Error when the plan
-/// does not fit HBM, with the numbers, or uses what the machine does not have, or leaves requests
-/// waiting for ever.
+/// does not fit HBM, KV that passes through it included, with the numbers, or uses what the machine
+/// does not have, or leaves requests waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
 }  // namespace sluice

@@ -20,6 +20,17 @@ double streamed_bytes(const ModelDimensions& model, const LayerHomes& homes, std
   return bytes;
 }
 
+/// Of a layer's K and V, those that the GPU reads though they live elsewhere: 0, half or all.
+double passing_share(const ChainPart& part, const Placement& placement, Tier kv_home) {
+  if (part.shape.phase == Phase::prefill || reader_of(part.kv.value_or(kv_home)) == Device::gpu)
+    return 0;
+  double share = 0;
+  for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
+    if (part.attention.value_or(placement[sublayer]) == Device::gpu) share += 0.5;
+  }
+  return share;
+}
+
 /// Rows that one chain of a phase computes.
 double rows_at_once(const Pipeline& pipeline, const Workload& workload, Phase phase) {
   const auto parts = static_cast<double>(std::max<std::int64_t>(pipeline.mini_batches, 1));
@@ -47,8 +58,28 @@ double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Pre
   return largest;
 }
 
+double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                        std::span<const Chain> decode, Prefetch prefetch,
+                        const Workload& workload) {
+  const double request_bytes =
+      static_cast<double>(workload.total_tokens()) * kv_bytes_per_token(model);
+  double largest = 0;
+  for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
+    double bytes = 0;
+    for (const Chain& chain : decode) {
+      for (const ChainPart& part : chain.parts) {
+        bytes += passing_share(part, chain.placements[layer], memory.layers[layer].kv) *
+                 static_cast<double>(part.shape.batch) * request_bytes;
+      }
+    }
+    largest = std::max(largest, bytes);
+  }
+  return prefetch == Prefetch::layer ? 2 * largest : largest;
+}
+
 Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
-                    const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
+                    const std::array<Pipeline, 2>& pipelines, const Workload& workload,
+                    std::span<const Chain> decode) {
   const ModelDimensions& model = costs.model();
   Footprint result;
   const double request_kv_bytes =
@@ -73,9 +104,11 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     const Pipeline& pipeline = pipelines[static_cast<std::size_t>(phase)];
     rows = std::max(rows, rows_at_once(pipeline, workload, phase));
-    if (uses_gpu)
-      result.staging[Tier::hbm] =
-          std::max(result.staging[Tier::hbm], staging_bytes(model, memory, pipeline.prefetch));
+    if (!uses_gpu) continue;
+    double passing = staging_bytes(model, memory, pipeline.prefetch);
+    if (phase == Phase::decode)
+      passing += passing_kv_bytes(model, memory, decode, pipeline.prefetch, workload);
+    result.staging[Tier::hbm] = std::max(result.staging[Tier::hbm], passing);
   }
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
     result.staging[Tier::hbm] += table;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "perfmodels/timeline.h"
 
@@ -30,7 +31,7 @@ class TierBytes {
 struct Footprint {
   TierBytes weights;
   TierBytes kv;
-  TierBytes staging;  ///< weights that pass through
+  TierBytes staging;  ///< weights and KV that pass through
   TierBytes activations;
 
   double total(Tier tier) const {
@@ -46,9 +47,18 @@ double activation_bytes(const ModelDimensions& model, double rows);
 /// they stream through it.
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch);
 
-/// What a run under a plan takes of each tier. `pipelines` by phase.
+/// Bytes of KV that live elsewhere and are in HBM at a time while the GPU attends with them, at the
+/// sequences' full length: what an iteration of the chains `decode` brings for one layer, the
+/// largest; twice that where the next layer's comes meanwhile. Half layers take turns: while the
+/// FFN computes, the next attention's KV takes the place of the last one's.
+double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                        std::span<const Chain> decode, Prefetch prefetch, const Workload& workload);
+
+/// What a run under a plan takes of each tier. `pipelines` by phase; `decode`: the chains of one of
+/// its iterations, empty when attention runs where KV lives.
 Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
-                    const std::array<Pipeline, 2>& pipelines, const Workload& workload);
+                    const std::array<Pipeline, 2>& pipelines, const Workload& workload,
+                    std::span<const Chain> decode = {});
 
 /// Whether that stays within HBM's capacity.
 bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,

@@ -2,6 +2,7 @@
 // layers in HBM as fit (Optimization-1), transfers beside computation (Optimization-2), parameters
 // in CXL memory where that costs nothing (section 6).
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 
 #include "schedulers/plugin.h"
@@ -27,6 +28,9 @@ class Lia : public Policy {
     MemoryPlan plan = streamed_plan();
     if (!costs().has(Device::gpu)) return plan;
     plan.lm_head = Tier::hbm;
+    const Placement decode = place(0, decode_shape(), plan.layers.front());
+    decode_ = {.parts = {{.shape = decode_shape()}},
+               .placements = std::vector<Placement>(plan.layers.size(), decode)};
     for (pipelines_ = first_pipelines(); !fits(plan); ++pipelines_[0].mini_batches) {
       if (pipelines_[0].mini_batches >= workload().batch) return plan;  // the check will tell
     }
@@ -87,7 +91,7 @@ class Lia : public Policy {
   }
   BatchShape decode_shape() const {
     return BatchShape::decode(workload().batch,
-                              workload().input_tokens + workload().output_tokens / 2);
+                              workload().input_tokens + (workload().output_tokens + 1) / 2);
   }
 
   /// Optimization-2: everything that moves does so beside computation. LIA cuts a prefill into
@@ -111,7 +115,8 @@ class Lia : public Policy {
   }
 
   bool fits(const MemoryPlan& plan) const {
-    double bytes = footprint(costs(), plan, pipelines_, workload()).total(Tier::hbm);
+    const std::span<const Chain> decode(&decode_, workload().output_tokens > 1 ? 1 : 0);
+    double bytes = footprint(costs(), plan, pipelines_, workload(), decode).total(Tier::hbm);
     if (paper_reserve_) bytes += paper_reserve_bytes(plan);
     return bytes <= static_cast<double>(costs().capacity_bytes(Tier::hbm));
   }
@@ -131,6 +136,7 @@ class Lia : public Policy {
   std::string cxl_ = "auto";
   std::array<std::optional<Placement>, 2> forced_;
   std::array<Pipeline, 2> pipelines_{};
+  Chain decode_;  ///< layers that are not resident
 };
 
 }  // namespace

@@ -83,6 +83,73 @@ TEST(FootprintTest, StagingHoldsTwoUnits) {
                    2 * 2400);
 }
 
+// ---- KV on its way to the GPU
+
+/// Decode of all three sequences, four layers alike.
+Chain decode_chain(const char* placement) {
+  return {.parts = {{.shape = BatchShape::decode(3, 7)}},
+          .placements = std::vector<Placement>(4, *Placement::parse(placement))};
+}
+
+double passing(const MemoryPlan& memory, const std::vector<Chain>& decode,
+               Prefetch prefetch = Prefetch::none) {
+  return passing_kv_bytes(ToyCosts().model(), memory, decode, prefetch, workload);
+}
+
+TEST(PassingKvTest, IsThatOfOneLayerOrOfTwo) {
+  const MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
+  // 3 sequences of 8 tokens, 40 bytes each and layer.
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::none), 960);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::half_layer), 960);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::layer), 2 * 960);
+}
+
+TEST(PassingKvTest, IsWhatTheGpuReads) {
+  const MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
+  EXPECT_EQ(passing(memory, {decode_chain("011000")}), 0);
+  EXPECT_EQ(passing(memory, {decode_chain("111111")}), 0);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("001000")}), 480);  // K alone
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("110111")}), 480);  // V alone
+}
+
+TEST(PassingKvTest, IsThatOfLayersWhoseKvLivesElsewhere) {
+  MemoryPlan memory = all_in(Tier::hbm, Tier::hbm);
+  EXPECT_EQ(passing(memory, {decode_chain("000000")}), 0);
+  memory.layers[3].kv = Tier::cxl;
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}), 960);
+  memory.layers[1].kv = Tier::ddr;
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::layer), 2 * 960);
+}
+
+TEST(PassingKvTest, SumsTheChainsAndTheirParts) {
+  const MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
+  Chain mixed = decode_chain("000000");
+  mixed.parts = {{.shape = BatchShape::prefill(1, 6)},
+                 {.shape = BatchShape::decode(1, 7)},
+                 {.shape = BatchShape::decode(2, 7), .attention = Device::cpu},
+                 {.shape = BatchShape::decode(2, 7), .kv = Tier::hbm}};
+  EXPECT_DOUBLE_EQ(passing(memory, {mixed}), 320);
+  EXPECT_DOUBLE_EQ(passing(memory, {mixed, decode_chain("000000")}), 320 + 960);
+}
+
+TEST(PassingKvTest, IsStagedBesideTheWeights) {
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  const std::vector<Chain> decode = {decode_chain("000000")};
+  const auto staging = [&](Prefetch prefill, Prefetch in_decode) {
+    return footprint(ToyCosts(4), memory,
+                     {Pipeline{.prefetch = prefill}, Pipeline{.prefetch = in_decode}}, workload,
+                     decode)
+        .staging[Tier::hbm];
+  };
+  EXPECT_DOUBLE_EQ(staging(Prefetch::layer, Prefetch::layer), 2 * 2400 + 2 * 960);
+  EXPECT_DOUBLE_EQ(staging(Prefetch::none, Prefetch::none), 2400 + 960);
+  // Prefill brings no KV, but more weights.
+  EXPECT_DOUBLE_EQ(staging(Prefetch::layer, Prefetch::none), 2 * 2400);
+  ToyCosts no_gpu(4);
+  no_gpu.has_gpu = false;
+  EXPECT_EQ(footprint(no_gpu, memory, {}, workload, decode).staging[Tier::hbm], 0);
+}
+
 TEST(FootprintTest, AHeadThatCrossesNeedsRoomAsWell) {
   MemoryPlan memory = all_in(Tier::hbm, Tier::hbm);
   memory.lm_head = Tier::ddr;

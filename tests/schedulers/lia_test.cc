@@ -144,6 +144,40 @@ TEST(LiaResidentTest, MoreSequencesLeaveRoomForFewerLayers) {
   }
 }
 
+/// Attention on the GPU with KV in DDR: that of two layers is in HBM at a time.
+TEST(LiaResidentTest, KvThatPassesLeavesRoomForFewerLayers) {
+  const Workload workload = {.batch = 256, .input_tokens = 256, .output_tokens = 32};
+  Planned gpu("lia", {{"decode", "000000"}}, "spr-a100", "opt-30b");
+  Planned cpu("lia", {{"decode", "011000"}}, "spr-a100", "opt-30b");
+  const Plan with = gpu.plan(workload);
+  const Plan without = cpu.plan(workload);
+  // 256 sequences of 288 tokens, 4 x 7168 bytes each and layer.
+  const double layer_kv_bytes = 2113929216;
+  EXPECT_DOUBLE_EQ(with.footprint.staging[Tier::hbm] - without.footprint.staging[Tier::hbm],
+                   2 * layer_kv_bytes);
+  EXPECT_LT(with.memory.resident_layers(), without.memory.resident_layers());
+  const auto capacity = static_cast<double>(gpu.costs.capacity_bytes(Tier::hbm));
+  const double layer_bytes = layer_weight_bytes(gpu.costs.model()) + layer_kv_bytes;
+  EXPECT_LE(with.footprint.total(Tier::hbm), capacity);
+  EXPECT_GT(with.footprint.total(Tier::hbm) + layer_bytes, capacity);
+}
+
+/// KV of one layer of OPT-175B, 900 sequences of 2048 tokens: 90.6 GB.
+TEST(LiaResidentTest, KvThatCannotPassIsRefused) {
+  const Workload workload = {.batch = 900, .input_tokens = 2016, .output_tokens = 32};
+  Planned gpu("lia", {{"decode", "000000"}}, "spr-a100", "opt-175b");
+  try {
+    gpu.plan(workload);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("policy lia: it needs "), std::string::npos) << message;
+    EXPECT_NE(message.find("GiB of hbm"), std::string::npos) << message;
+  }
+  Planned cpu("lia", {{"decode", "011000"}}, "spr-a100", "opt-175b");
+  EXPECT_GT(cpu.plan(workload).latency_s(), 0);
+}
+
 TEST(LiaOptionsTest, Opt1OffKeepsNothing) {
   Planned planned("lia", {{"opt1", "off"}}, "spr-a100", "opt-30b");
   EXPECT_EQ(planned.memory({}).resident_layers(), 0);
