@@ -57,11 +57,13 @@ double AnalyticModel::compute_s(Device device, Sublayer sublayer, const BatchSha
   switch (sublayer) {
     case Sublayer::qkv:
     case Sublayer::out_proj:
-      return linear_s(device, work.x_bytes, work.y_bytes, work.flops, rows, operand);
+      return linear_s(device, work.x_bytes, work.y_bytes, work.flops, rows, operand) +
+             widening_s(device, work.y_bytes);
     case Sublayer::fc1:
     case Sublayer::fc2:
       return linear_s(device, work.x_bytes, work.y_bytes, work.flops,
-                      rows_of_an_expert(model_, rows), operand);
+                      rows_of_an_expert(model_, rows), operand) +
+             widening_s(device, work.y_bytes);
     case Sublayer::qk:
     case Sublayer::sv:
       return attention_s(device, sublayer, shape, operand);
@@ -80,7 +82,7 @@ double AnalyticModel::linear_s(Device device, double x_bytes, double y_bytes, do
   const double reading_s = x_bytes / memory_bytes_per_s(device, own_tier(device)) +
                            y_bytes / memory_bytes_per_s(device, operand);
   const double rate = count(device) * tera * profile.gemm_tflop_per_s.value.at(rows);
-  return combined_s(profile.combine, reading_s, flops / rate) + widening_s(device, y_bytes);
+  return combined_s(profile.combine, reading_s, flops / rate);
 }
 
 double AnalyticModel::attention_s(Device device, Sublayer sublayer, const BatchShape& shape,
@@ -118,7 +120,7 @@ double AnalyticModel::lm_head_s(Device device, std::int64_t logit_rows) const {
   const auto embed = static_cast<double>(model_.embed_size);
   const double projection = model_.embed_size == model_.hidden_size ? 0 : hidden * embed;
   const double weights = embed * static_cast<double>(model_.vocab_size) + projection;
-  return linear_s(device, activation_bytes * rows * hidden, model_.weight_bytes(weights),
+  return linear_s(device, activation_bytes * rows * hidden, model_.table_bytes(weights),
                   2 * rows * weights, rows, own_tier(device));
 }
 

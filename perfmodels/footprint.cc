@@ -94,8 +94,7 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
     result.kv[homes.kv] += elsewhere * request_kv_bytes;
     result.kv[Tier::hbm] += in_hbm * request_kv_bytes;
   }
-  const double table =
-      2 * static_cast<double>(model.vocab_size) * static_cast<double>(model.embed_size);
+  const double table = model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
   result.weights[memory.lm_head] += table;
   if (!model.tied_embeddings) result.weights[memory.embedding] += table;
 

@@ -55,7 +55,7 @@ SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows)
   const auto embed = static_cast<double>(model.embed_size);
   const double projection = model.embed_size == model.hidden_size ? 0 : hidden * embed;
   const double weights = embed * static_cast<double>(model.vocab_size) + projection;
-  return {model.weight_bytes(weights), 2 * static_cast<double>(logit_rows) * weights, false};
+  return {model.table_bytes(weights), 2 * static_cast<double>(logit_rows) * weights, false};
 }
 
 double mean_visible_keys(double rows, double prior, std::int64_t window) {

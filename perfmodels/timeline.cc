@@ -481,7 +481,7 @@ class Simulation {
     if (reader_of(memory_.lm_head) != device) {
       const ModelDimensions& model = costs_.model();
       const double bytes =
-          2 * static_cast<double>(model.vocab_size) * static_cast<double>(model.embed_size);
+          model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
       cursor.ready =
           move(device, cursor.ready, costs_.transfer_s(memory_.lm_head, own_tier(device), bytes));
     }

@@ -91,6 +91,9 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
   const auto product = [&](std::string_view name, double weights, double count) {
     return StageWork{name, model.weight_bytes(weights), 2 * count * weights};
   };
+  const auto table = [&](std::string_view name, double weights, double count) {
+    return StageWork{name, model.table_bytes(weights), 2 * count * weights};
+  };
   const auto ffn_product = [&](std::string_view name, double weights) {
     const bool dense = model.num_experts == 0;
     return StageWork{
@@ -104,11 +107,11 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
       ffn_product("fc1", layers * hidden * ffn * (model.gated_ffn ? 2 : 1)),
       ffn_product("fc2", layers * ffn * hidden)};
   const bool projections = model.embed_size != model.hidden_size;
-  if (projections) stages.push_back(product("embedding", embed * hidden, rows));
+  if (projections) stages.push_back(table("embedding", embed * hidden, rows));
   if (logit_rows > 0) {
     const double project_out = projections ? hidden * embed : 0;
-    stages.push_back(product("lm_head", embed * static_cast<double>(model.vocab_size) + project_out,
-                             logit_rows));
+    stages.push_back(
+        table("lm_head", embed * static_cast<double>(model.vocab_size) + project_out, logit_rows));
   }
   return stages;
 }

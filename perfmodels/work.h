@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -24,14 +25,17 @@ struct ModelDimensions {
   bool tied_embeddings = false;            ///< the LM head is the token embedding
   std::int64_t num_experts = 0;            ///< 0: one FFN; else a mixture of experts
   std::int64_t experts_per_token = 0;      ///< that a token's row goes through
-  /// Of a weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's group-wise
-  /// quantisation, HeLM section IV-B), which are widened before they are used.
+  /// Of a layer's weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's
+  /// group-wise quantisation, HeLM section IV-B), which are widened before they are used.
   double weight_bits = 16;
   std::int64_t kv_element_bytes = 2;
 
   double q_size() const { return static_cast<double>(num_heads * head_dim); }
   double kv_size() const { return static_cast<double>(num_kv_heads * head_dim); }
   double weight_bytes(double elements) const { return elements * weight_bits / 8; }
+  /// Of the embedding, the LM head and the projections around the layers: never narrower than 16
+  /// bits.
+  double table_bytes(double elements) const { return elements * std::max(weight_bits, 16.0) / 8; }
   bool operator==(const ModelDimensions&) const = default;
 };
 

@@ -110,6 +110,9 @@ TEST(AnalyticModelTest, NarrowWeightsAreWidened) {
   EXPECT_NEAR(model.compute_s(Device::cpu, Sublayer::qkv, shape), (17.075 + 6 + 300) * us, 1e-12);
   EXPECT_EQ(model.compute_s(Device::gpu, Sublayer::qk, shape),
             round_model().compute_s(Device::gpu, Sublayer::qk, shape));
+  // The LM head has 16 bits.
+  for (const Device device : {Device::gpu, Device::cpu})
+    EXPECT_EQ(model.lm_head_s(device, 2), round_model().lm_head_s(device, 2));
   try {
     round_model(narrow, R"({"cpu": {"dequantize_gb_per_s": null}})");
     FAIL() << "no error";

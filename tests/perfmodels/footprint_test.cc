@@ -63,6 +63,19 @@ TEST(FootprintTest, NarrowWeightsTakeLess) {
   EXPECT_DOUBLE_EQ(found.weights[Tier::ddr], 4 * layer_bytes * 4.5 / 16 + 1000);
 }
 
+TEST(FootprintTest, TablesAreNotNarrowerThan16Bits) {
+  for (const auto& [bits, table_bytes] : {std::pair(4.5, 1000.0), {16.0, 1000.0}, {32.0, 2000.0}}) {
+    ToyCosts costs(4);
+    costs.model().weight_bits = bits;
+    MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+    memory.embedding = Tier::cxl;
+    memory.lm_head = Tier::disk;
+    const Footprint found = footprint_of(memory, {}, costs);
+    EXPECT_DOUBLE_EQ(found.weights[Tier::cxl], table_bytes) << bits;
+    EXPECT_DOUBLE_EQ(found.weights[Tier::disk], table_bytes) << bits;
+  }
+}
+
 TEST(FootprintTest, StagingHoldsTwoUnits) {
   const auto staging = [](const MemoryPlan& memory, Prefetch prefetch) {
     return footprint_of(memory, {Pipeline{.prefetch = prefetch}, Pipeline{.prefetch = prefetch}})

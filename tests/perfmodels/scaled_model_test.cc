@@ -35,6 +35,9 @@ TEST(RooflineTest, LoadsAreWeightsAndVisibleKeys) {
   EXPECT_DOUBLE_EQ(attention.bytes, 3 * 2 * 2 * 16 * 2);
   EXPECT_DOUBLE_EQ(attention.flops, 4.0 * 64 * (1 + 2 + 3));
   EXPECT_DOUBLE_EQ(lm_head_load(model, 2).bytes, 64 * 1000 * 2);
+  ModelDimensions narrow = model;
+  narrow.weight_bits = 4.5;  // a layer's, not the head's
+  EXPECT_DOUBLE_EQ(lm_head_load(narrow, 2).bytes, 64 * 1000 * 2);
 }
 
 constexpr MachineRates one_rates = {.read_bandwidth_bytes_per_s = 1, .gemm_flop_per_s = 1};

@@ -119,6 +119,18 @@ TEST(IterationWorkTest, ProjectionsCountWithTheirNeighbours) {
   EXPECT_EQ(work.at("lm_head"), std::pair(2.0 * (800 + 128), 2.0 * (800 + 128)));
 }
 
+TEST(IterationWorkTest, NarrowWeightsLeaveTheTablesAt16Bits) {
+  ModelDimensions narrow = opt;
+  narrow.embed_size = 8;
+  narrow.weight_bits = 4.5;
+  const Work work = work_of(narrow, {{.rows = 5}});
+  EXPECT_EQ(work.at("embedding").first, 2.0 * 8 * 16);
+  EXPECT_EQ(work.at("lm_head").first, 2.0 * (800 + 128));
+  ModelDimensions wide = narrow;
+  wide.weight_bits = 16;
+  EXPECT_DOUBLE_EQ(work.at("fc1").first, 4.5 / 16 * work_of(wide, {{.rows = 5}}).at("fc1").first);
+}
+
 TEST(TimeLimitTest, EachStageWaitsForWhatIsSlower) {
   const std::vector<StageWork> stages = {{"qkv", 100, 10}, {"fc1", 10, 400}};
   const TimeLimit limit =
