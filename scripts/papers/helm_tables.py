@@ -2,8 +2,9 @@
 """The figures for OPT-175B (128 tokens in, 21 out) in HeLM's text beside what `sluice plan` says.
 
   helm_tables.py [--sluice PROGRAM]          prints them
-  helm_tables.py --fit [--sluice PROGRAM]    fits the GPU's dequantize_gb_per_s to all figures of sections V-B to V-D
-                                             at once, and prints each beside what the others alone make of it
+  helm_tables.py --fit [--sluice PROGRAM]    fits the GPU's dequantize_gb_per_s to sections V-B to V-D's figures for
+                                             TTFT, TBT and throughput at once, and prints each beside what the others
+                                             alone make of it
 
 Section IV-B's are never fitted to. Needs Python 3 alone.
 """
@@ -86,14 +87,29 @@ ROWS = [
     ("V-B", "TBT, the same", 1.64, "above", ratio(TBT, (MEMORY_MODE, HELM, 1), (DRAM, HELM, 1))),
     ("V-C", "TBT, All-CPU above FlexGen, NVDRAM, B=1", 1, "above",
      ratio(TBT, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-C", "tokens/s, the same, B=8", 5, "above", ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
+    ("V-C", "TTFT, All-CPU on MemoryMode below NVDRAM, B=1", 5.83, "below",
+     ratio(TTFT, (MEMORY_MODE, ALL_CPU, 1), (NVDRAM, ALL_CPU, 1))),
+    ("V-C", "the same, B=8", 6.86, "below", ratio(TTFT, (MEMORY_MODE, ALL_CPU, 8), (NVDRAM, ALL_CPU, 8))),
+    ("V-C", "the same, B=44", 0.24, "below", ratio(TTFT, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
     ("V-C", "TBT, All-CPU on MemoryMode below NVDRAM, B=1", 5.77, "below",
      ratio(TBT, (MEMORY_MODE, ALL_CPU, 1), (NVDRAM, ALL_CPU, 1))),
     ("V-C", "the same, B=8", 9.46, "below", ratio(TBT, (MEMORY_MODE, ALL_CPU, 8), (NVDRAM, ALL_CPU, 8))),
     ("V-C", "the same, B=44", 8.39, "below", ratio(TBT, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
+    ("V-C", "tokens/s, All-CPU on MemoryMode above NVDRAM, B=44", 7.57, "above",
+     ratio(TOKENS_PER_S, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
+    ("V-C", "tokens/s, All-CPU on MemoryMode above DRAM, B=44", 1.15, "above",
+     ratio(TOKENS_PER_S, (MEMORY_MODE, ALL_CPU, 44), (DRAM, ALL_CPU, 44))),
+    ("V-C", "tokens/s, All-CPU on NVDRAM below DRAM, B=44", 6, "below",
+     ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 44), (DRAM, ALL_CPU, 44))),
     ("V-C", "tokens/s, All-CPU of B=44 over FlexGen of B=8, NVDRAM", 5, "x",
      ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 44), (NVDRAM, FLEXGEN, 8))),
-    ("V-D", "TBT, HeLM below FlexGen, `cxl-fpga`", 27, "below", ratio(TBT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
-    ("V-D", "TBT, HeLM below FlexGen, `cxl-asic`", 21, "below", ratio(TBT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
+    ("V-D", "TTFT, HeLM below FlexGen, `cxl-fpga`", 27, "below", ratio(TTFT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
+    ("V-D", "TBT, the same", 27, "below", ratio(TBT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
+    ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic`", 21, "below", ratio(TTFT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
+    ("V-D", "TBT, the same", 21, "below", ratio(TBT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
+    ("V-D", "tokens/s, All-CPU below FlexGen, B=8, `cxl-fpga`", 8.35, "below",
+     ratio(TOKENS_PER_S, (FPGA, ALL_CPU, 8), (FPGA, FLEXGEN, 8))),
     ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic`", 4.74, "x",
      ratio(TOKENS_PER_S, (ASIC, ALL_CPU, 44), (ASIC, FLEXGEN, 8))),
     ("V-D", "the same, `cxl-fpga`", 5.04, "x", ratio(TOKENS_PER_S, (FPGA, ALL_CPU, 44), (FPGA, FLEXGEN, 8))),

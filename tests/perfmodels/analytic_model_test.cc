@@ -298,7 +298,7 @@ double decoder_s(const std::string& profile, Tier host, double ffn_share, double
 }
 
 TEST(HelmFigure11Test, PlacementByComputeTimeShortensTheTimeBetweenTokens) {
-  // The profiles' dequantisation rate is fitted to these and 14 other figures at once: no single
+  // The profiles' dequantisation rate is fitted to these and 24 other figures at once: no single
   // one moves it by more than 2 % (scripts/papers/helm_tables.py --fit).
   const struct {
     const char* profile;
