@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <vector>
 
 #include "base/error.h"
@@ -21,6 +22,7 @@ struct Memory {
 
 std::vector<Memory> memories(const CostModel& costs) {
   std::vector<Memory> all = {{Tier::ddr, "RAM"}};
+  if (costs.capacity_bytes(Tier::cxl) > 0) all.push_back({Tier::cxl, "RAM1"});
   if (costs.has(Device::gpu)) all.push_back({Tier::hbm, "CUDA0"});
   return all;
 }
@@ -56,6 +58,34 @@ std::string matrix(const CostModel& costs, const Figure& figure) {
   return text;
 }
 
+/// What all memories of the host share on their way to the GPU and back: PCIe, at the rate of the
+/// fastest of them.
+std::map<std::string, LinkRate> shared_rates(const CostModel& costs) {
+  std::map<std::string, LinkRate> rates;
+  if (!costs.has(Device::gpu)) return rates;
+  for (const Memory& memory : memories(costs)) {
+    if (memory.tier == Tier::hbm) continue;
+    LinkRate& to_gpu = rates["to GPU"];
+    LinkRate& from_gpu = rates["from GPU"];
+    to_gpu.bytes_per_s =
+        std::max(to_gpu.bytes_per_s, rate_of(costs, memory.tier, Tier::hbm).bytes_per_s);
+    from_gpu.bytes_per_s =
+        std::max(from_gpu.bytes_per_s, rate_of(costs, Tier::hbm, memory.tier).bytes_per_s);
+  }
+  return rates;
+}
+
+std::string shared_link(Tier from, Tier to) {
+  if (to == Tier::hbm) return "<link_ctn id=\"to GPU\"/>";
+  if (from == Tier::hbm) return "<link_ctn id=\"from GPU\"/>";
+  return "";
+}
+
+std::string link_xml(const std::string& id, const LinkRate& rate) {
+  return fmt::format("  <link id=\"{}\" bandwidth=\"{:.3f}Bps\" latency=\"{:.9f}s\"/>\n", id,
+                     rate.bytes_per_s, rate.latency_s);
+}
+
 std::string platform_xml(const CostModel& costs) {
   std::string hosts;
   std::string links;
@@ -74,13 +104,13 @@ std::string platform_xml(const CostModel& costs) {
       if (to.tier == from.tier) continue;
       const LinkRate rate = rate_of(costs, from.tier, to.tier);
       const std::string id = fmt::format("{}-{}", from.host, to.host);
-      links += fmt::format("  <link id=\"{}\" bandwidth=\"{:.3f}Bps\" latency=\"{:.9f}s\"/>\n", id,
-                           rate.bytes_per_s, rate.latency_s);
+      links += link_xml(id, rate);
       routes += fmt::format(
-          "  <route src=\"{}\" dst=\"{}\" symmetrical=\"NO\"><link_ctn id=\"{}\"/></route>\n",
-          from.host, to.host, id);
+          "  <route src=\"{}\" dst=\"{}\" symmetrical=\"NO\"><link_ctn id=\"{}\"/>{}</route>\n",
+          from.host, to.host, id, shared_link(from.tier, to.tier));
     }
   }
+  for (const auto& [id, rate] : shared_rates(costs)) links += link_xml(id, rate);
   return fmt::format(
       "<?xml version='1.0'?>\n"
       "<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"

@@ -109,6 +109,7 @@ class SimulatedMachine {
     int worker = -1;
     if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) == 1)
       gpu_node_ = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+    if (starpu_memory_nodes_get_numa_count() > 1) cxl_node_ = 1;  // platform.h
   }
   ~SimulatedMachine() {
     starpu_task_wait_for_all();
@@ -118,12 +119,11 @@ class SimulatedMachine {
   SimulatedMachine& operator=(const SimulatedMachine&) = delete;
 
   unsigned gpu_node() const { return gpu_node_; }
-  TierNodes tier_nodes() const {
-    return {gpu_node_, STARPU_MAIN_RAM, STARPU_MAIN_RAM, STARPU_MAIN_RAM};
-  }
+  TierNodes tier_nodes() const { return {gpu_node_, STARPU_MAIN_RAM, cxl_node_, no_node}; }
 
  private:
   unsigned gpu_node_ = no_node;
+  unsigned cxl_node_ = no_node;
 };
 
 /// What a direction of the link has moved since it was last asked.
@@ -154,7 +154,7 @@ class Simulator {
     setup_.policy.set_staging_bytes(
         static_cast<std::uint64_t>(result_.plan.footprint.staging[Tier::hbm]));
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
-    const CostsInUse costs(setup_.costs, TaskTime::with_overhead);
+    const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &result_.plan.memory);
     Watcher watcher(machine.gpu_node());
     generate(machine);
     starpu_task_wait_for_all();
@@ -181,7 +181,7 @@ class Simulator {
     }
   }
   void check_tier(Tier tier) const {
-    if (tier == Tier::cxl || tier == Tier::disk) {
+    if (tier == Tier::disk) {
       throw Error("policy {} uses the tier {}, which is not simulated yet; sluice plan knows it",
                   setup_.policy.name(), to_string(tier));
     }
@@ -240,14 +240,17 @@ class Simulator {
 
   void add_links(const SimulatedMachine& machine, SimulatedPhase& phase) {
     if (machine.gpu_node() == no_node) return;
-    const Moved to_gpu =
-        moved(setup_.costs, STARPU_MAIN_RAM, machine.gpu_node(), Tier::ddr, Tier::hbm);
-    const Moved to_cpu =
-        moved(setup_.costs, machine.gpu_node(), STARPU_MAIN_RAM, Tier::hbm, Tier::ddr);
-    result_.to_gpu_bytes += to_gpu.bytes;
-    result_.to_cpu_bytes += to_cpu.bytes;
-    phase.busy.to_gpu_s += to_gpu.seconds;
-    phase.busy.to_cpu_s += to_cpu.seconds;
+    const TierNodes nodes = machine.tier_nodes();
+    for (const Tier tier : {Tier::ddr, Tier::cxl}) {
+      const unsigned node = nodes.at(static_cast<std::size_t>(tier));
+      if (node == no_node) continue;
+      const Moved to_gpu = moved(setup_.costs, node, machine.gpu_node(), tier, Tier::hbm);
+      const Moved to_cpu = moved(setup_.costs, machine.gpu_node(), node, Tier::hbm, tier);
+      result_.to_gpu_bytes += to_gpu.bytes;
+      result_.to_cpu_bytes += to_cpu.bytes;
+      phase.busy.to_gpu_s += to_gpu.seconds;
+      phase.busy.to_cpu_s += to_cpu.seconds;
+    }
   }
 
   void finish(const SimulatedMachine& machine, const Watcher& watcher) {

@@ -13,15 +13,29 @@ std::int64_t mean(std::int64_t sum, std::int64_t count) { return (sum + count - 
 /// Nothing that runs takes less.
 constexpr double shortest_s = 1e-6;
 
-double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device) {
+/// The memory that a device reads a sublayer's weight or KV from.
+Tier operand_tier(const TaskTag& tag, Sublayer sublayer, Device device, const MemoryPlan* memory) {
+  const auto layer = static_cast<std::size_t>(tag.layer);
+  if (memory == nullptr || tag.layer < 0 || layer >= memory->layers.size()) return own_tier(device);
+  const std::span<const WeightKind> weights =
+      sublayer == Sublayer::attention ? weights_of(Sublayer::qk) : weights_of(sublayer);
+  const LayerHomes& homes = memory->layers[layer];
+  const Tier home = weights.empty() ? homes.kv : homes[weights.front()];
+  return reader_of(home) == device ? home : own_tier(device);
+}
+
+double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
+                      const MemoryPlan* memory) {
   if (tag.sublayer == Sublayer::lm_head) return costs.lm_head_s(device, tag.num_logit_rows);
   const BatchShape shape = batch_shape(tag);
   if (tag.sublayer == Sublayer::attention)
-    return costs.compute_s(device, Sublayer::attention, shape);
+    return costs.compute_s(device, Sublayer::attention, shape,
+                           operand_tier(tag, Sublayer::attention, device, memory));
   double seconds = 0;
   for (const Sublayer sublayer : layer_sublayers) {
     if (tag.sublayer <= sublayer && sublayer <= tag.last_sublayer)
-      seconds += costs.compute_s(device, sublayer, shape);
+      seconds +=
+          costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
   }
   return seconds > 0 ? seconds : costs.task_overhead_s(device);
 }
@@ -36,9 +50,10 @@ BatchShape batch_shape(const TaskTag& tag) {
           .context = std::max<std::int64_t>(1, mean(tag.context_tokens, count))};
 }
 
-double task_seconds(const CostModel& costs, const TaskTag& tag, Device device) noexcept {
+double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
+                    const MemoryPlan* memory) noexcept {
   try {
-    const double seconds = kernel_seconds(costs, tag, device);
+    const double seconds = kernel_seconds(costs, tag, device, memory);
     return std::isfinite(seconds) ? std::max(seconds, shortest_s) : shortest_s;
   } catch (const std::exception&) {
     return shortest_s;

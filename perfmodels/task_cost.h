@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "perfmodels/cost_model.h"
+#include "perfmodels/timeline.h"
 
 namespace sluice {
 
@@ -11,8 +12,11 @@ BatchShape batch_shape(const TaskTag& tag);
 
 /// Seconds inside of a task's kernel: the sum over its sublayers, the LM head's rows, or, for the
 /// embedding, for sampling and for storing KV, which no cost model knows, what a task costs the
-/// task system. Never 0, infinite or NaN; what a cost model cannot answer counts like that, too.
-double task_seconds(const CostModel& costs, const TaskTag& tag, Device device) noexcept;
+/// task system. Operands that the device reads where they live (a CPU in CXL) are taken from there
+/// if `memory` is given, else from the device's own memory. Never 0, infinite or NaN; what a cost
+/// model cannot answer counts like that, too.
+double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
+                    const MemoryPlan* memory = nullptr) noexcept;
 
 /// What tasks of one kind have in common, as a number: device, phase, sublayers, and powers of two
 /// of rows, sequences and context. Never exact lengths: almost every task would be its own kind.

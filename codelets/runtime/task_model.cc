@@ -9,6 +9,7 @@ namespace {
 
 std::atomic<const CostModel*> costs_in_use{nullptr};
 std::atomic<TaskTime> time_in_use{TaskTime::kernel};
+std::atomic<const MemoryPlan*> memory_in_use{nullptr};
 std::atomic<TaskObserver> observer_in_use{nullptr};
 
 int num_sublayers_of(const TaskTag& tag) {
@@ -22,7 +23,8 @@ double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation
   const Device device = starpu_worker_get_type(static_cast<int>(worker)) == STARPU_CUDA_WORKER
                             ? Device::gpu
                             : Device::cpu;
-  double seconds = task_seconds(*costs, *tag, device);
+  double seconds =
+      task_seconds(*costs, *tag, device, memory_in_use.load(std::memory_order_relaxed));
   if (time_in_use.load(std::memory_order_relaxed) == TaskTime::with_overhead)
     seconds += num_sublayers_of(*tag) * costs->task_overhead_s(device);
   return 1e6 * seconds;
@@ -35,7 +37,8 @@ std::uint32_t footprint(starpu_task* task) {
 
 }  // namespace
 
-CostsInUse::CostsInUse(const CostModel& costs, TaskTime time) {
+CostsInUse::CostsInUse(const CostModel& costs, TaskTime time, const MemoryPlan* memory) {
+  memory_in_use.store(memory, std::memory_order_relaxed);
   time_in_use.store(time, std::memory_order_relaxed);
   costs_in_use.store(&costs, std::memory_order_release);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "perfmodels/cost_model.h"
+#include "perfmodels/timeline.h"
 
 namespace sluice {
 
@@ -17,8 +18,10 @@ enum class TaskTime : std::uint8_t { kernel, with_overhead };
 /// without one, every task counts as a microsecond.
 class CostsInUse {
  public:
-  /// `costs` outlives it.
-  explicit CostsInUse(const CostModel& costs, TaskTime time = TaskTime::kernel);
+  /// `costs` and `memory` outlive it. `memory` says where operands are read; null: in each device's
+  /// own memory.
+  explicit CostsInUse(const CostModel& costs, TaskTime time = TaskTime::kernel,
+                      const MemoryPlan* memory = nullptr);
   ~CostsInUse();
   CostsInUse(const CostsInUse&) = delete;
   CostsInUse& operator=(const CostsInUse&) = delete;
