@@ -3,6 +3,7 @@
 #
 #   ./run.sh                              generates text with the tiny model that is built in
 #   ./run.sh generate --prompt "..."      any arguments go to sluice
+#   ./run.sh simulate --machine spr-h100  the same; the simulator is built first
 set -euo pipefail
 
 readonly default_arguments=(generate --model tiny
@@ -14,7 +15,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
 
 set_up_packages
 set_up_starpu
-build release sluice
+targets=(sluice)
+if [[ ${1:-} == simulate ]]; then
+  set_up_simgrid
+  targets+=(sluice-simulate)
+fi
+build release "${targets[@]}"
 
 cd "$started_in" # paths among the arguments are the caller's
 if (($# == 0)); then set -- "${default_arguments[@]}"; fi

@@ -48,6 +48,9 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
     : policy_(policy), costs_(costs) {
   policy_.start(costs, workload);
   memory_ = policy_.plan_memory();
+  if (memory_.hbm_requests >= workload.batch) {
+    for (LayerHomes& homes : memory_.layers) homes.kv = Tier::hbm;
+  }
   for (const Phase phase : {Phase::prefill, Phase::decode})
     pipelines_[static_cast<std::size_t>(phase)] = policy_.pipeline(phase);
 }

@@ -193,9 +193,7 @@ class Simulator {
     const MemoryPlan& memory = policy.memory();
     LoadedModel model(setup_.config, DType::bf16, setup_.costs.model().weight_bits, memory,
                       machine.tier_nodes());
-    std::vector<Tier> kv_homes = policy.kv_homes();
-    if (memory.hbm_requests > 0) kv_homes.assign(kv_homes.size(), Tier::hbm);
-    KvCache kv(model.shape(), std::move(kv_homes), machine.tier_nodes(),
+    KvCache kv(model.shape(), policy.kv_homes(), machine.tier_nodes(),
                KvCache::pages_for(workload.total_tokens()) * workload.batch);
     Generator generator(model, kv, nullptr,
                         {.max_batch = workload.batch,
@@ -262,7 +260,11 @@ class Simulator {
     }
     const double idle_s = result_.latency_s() - watcher.computing_s();
     result_.overlap_s = std::max(0.0, result_.busy().to_gpu_s - std::max(0.0, idle_s));
-    result_.peak_bytes[Tier::ddr] = static_cast<double>(watcher.peak_bytes(Device::cpu));
+    // StarPU counts what it allocates; what lives in host memory all the time is ours.
+    const Footprint& planned = result_.plan.footprint;
+    for (const Tier tier : {Tier::ddr, Tier::cxl})
+      result_.peak_bytes[tier] = planned.weights[tier] + planned.kv[tier];
+    result_.peak_bytes[Tier::ddr] += static_cast<double>(watcher.peak_bytes(Device::cpu));
     if (machine.gpu_node() != no_node)
       result_.peak_bytes[Tier::hbm] = static_cast<double>(watcher.peak_bytes(Device::gpu));
   }

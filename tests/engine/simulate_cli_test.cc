@@ -1,0 +1,206 @@
+// `sluice simulate` from outside: what a simulation must come to can be worked out by hand where
+// one part of the machine is slow and all others are fast.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "tests/engine/cli_process.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::CliResult;
+using testing::expect_failure;
+using testing::run_cli;
+using testing::TemporaryFolder;
+using Arguments = std::vector<std::string>;
+
+constexpr double giga = 1e9;
+
+/// A machine of round figures.
+struct RoundMachine {
+  double cpu_gb_per_s = 100;
+  double link_gb_per_s = 10;
+  double cxl_link_gb_per_s = 0;  ///< 0: no CXL
+  double hbm_gib = 6;
+  double ddr_gib = 512;
+
+  std::string write(const TemporaryFolder& folder) const {
+    const auto number = [](double value) { return json{{"value", value}, {"source", "a test"}}; };
+    const auto device = [&](const char* name, double gb_per_s) {
+      return json{{"name", name},
+                  {"memory_bandwidth_gb_per_s", number(gb_per_s)},
+                  {"gemm_tflop_per_s", number(1000)},
+                  {"attention_bandwidth_gb_per_s", number(gb_per_s)},
+                  {"attention_tflop_per_s", number(1000)},
+                  {"combine", "max"},
+                  {"task_overhead_us", number(0)}};
+    };
+    const auto link = [&](const char* from, const char* to, double gb_per_s) {
+      return json{{"from", from},
+                  {"to", to},
+                  {"pinned", true},
+                  {"bandwidth_gb_per_s", number(gb_per_s)},
+                  {"latency_us", number(0)}};
+    };
+    json machine = {{"name", "round"},
+                    {"description", "round figures"},
+                    {"causal_attention", number(0)},
+                    {"cpu", device("cpu", cpu_gb_per_s)},
+                    {"gpu", device("gpu", 1000)},
+                    {"system", json::object()}};
+    machine["cpu"]["cores"] = number(4);
+    machine["gpu"]["count"] = number(1);
+    machine["tiers"]["hbm"]["capacity_gib"] = number(hbm_gib);
+    machine["tiers"]["ddr"]["capacity_gib"] = number(ddr_gib);
+    machine["links"] = {link("ddr", "hbm", link_gb_per_s), link("hbm", "ddr", link_gb_per_s)};
+    if (cxl_link_gb_per_s > 0) {
+      machine["tiers"]["cxl"] = {{"capacity_gib", number(512)},
+                                 {"cpu_bandwidth_gb_per_s", number(cxl_link_gb_per_s)}};
+      for (const char* other : {"hbm", "ddr"}) {
+        machine["links"].push_back(link("cxl", other, cxl_link_gb_per_s));
+        machine["links"].push_back(link(other, "cxl", cxl_link_gb_per_s));
+      }
+    }
+    const std::string path = (folder.path() / "round.json").string();
+    std::ofstream(path) << machine;
+    return path;
+  }
+};
+
+CliResult simulate(Arguments more) {
+  more.insert(more.begin(), "simulate");
+  return run_cli(more);
+}
+
+/// The objects of a run that succeeds.
+json simulate_json(Arguments more) {
+  more.emplace_back("--json");
+  const CliResult result = simulate(std::move(more));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out);
+}
+
+// OPT-30B (Table 1 of LIA): 48 layers of 12 h^2 weights, h = 7168, 2 bytes each.
+constexpr double layer_bytes = 2.0 * 12 * 7168 * 7168;
+constexpr double head_bytes = 2.0 * 50272 * 7168;
+
+TEST(SimulateCliTest, TheCpuAloneReadsEveryWeightOnceAnIteration) {
+  const TemporaryFolder folder;
+  const json result =
+      simulate_json({"--machine", RoundMachine{}.write(folder), "--model", "opt-30b", "--policy",
+                     "cpu-only", "--input-tokens", "16", "--output-tokens", "4"})[0];
+  const double iteration_s = (48 * layer_bytes + head_bytes) / (100 * giga);
+  EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.005 * iteration_s);
+  EXPECT_NEAR(result["busy_share"]["cpu"].get<double>(), 1, 0.01);
+  EXPECT_EQ(result["bytes_moved"]["link to gpu"], 0);
+}
+
+TEST(SimulateCliTest, StreamedWeightsTakeTheLinksTime) {
+  const TemporaryFolder folder;
+  const json result = simulate_json(
+      {"--machine", RoundMachine{}.write(folder), "--model", "opt-30b", "--policy", "lia",
+       "--policy-option", "prefill=000000", "--policy-option", "decode=000000", "--policy-option",
+       "opt1=off", "--input-tokens", "16", "--output-tokens", "4"})[0];
+  const double iteration_s = 48 * layer_bytes / (10 * giga);
+  // Weights that the last iteration has left in HBM need not come again: at most all of it.
+  const double kept_s = 6.0 * (1 << 30) / (10 * giga);
+  EXPECT_LT(result["tpot_s"].get<double>(), 1.005 * iteration_s);
+  EXPECT_GT(result["tpot_s"].get<double>(), iteration_s - kept_s);
+  EXPECT_GT(result["bytes_moved"]["link to gpu"].get<double>(),
+            4 * 48 * layer_bytes - 3 * 6.0 * (1 << 30));
+  EXPECT_LT(result["bytes_moved"]["link to gpu"].get<double>(), 1.005 * 4 * 48 * layer_bytes);
+  EXPECT_NEAR(result["busy_share"]["link to gpu"].get<double>(), 1, 0.01);
+  EXPECT_LE(result["bytes"]["hbm"].get<double>(), 6.0 * (1 << 30));
+}
+
+TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
+  const TemporaryFolder folder;
+  RoundMachine machine;
+  machine.cxl_link_gb_per_s = 5;
+  machine.ddr_gib = 16;  // too little for the weights
+  const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-30b",
+                                     "--policy", "all-cpu", "--policy-option", "host=cxl",
+                                     "--input-tokens", "16", "--output-tokens", "3"})[0];
+  const double iteration_s = 48 * layer_bytes / (5 * giga);
+  EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.1 * iteration_s);
+  EXPECT_GT(result["bytes"]["cxl"].get<double>(), 47 * layer_bytes);
+}
+
+TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
+  const Arguments point = {"--model",        "opt-30b", "--machine",       "spr-a100",
+                           "--policy",       "flexgen", "--batch",         "64",
+                           "--input-tokens", "64",      "--output-tokens", "4"};
+  json first = simulate_json(point)[0];
+  json second = simulate_json(point)[0];
+  EXPECT_GT(first["tasks"], 100);
+  first.erase("wall_s");
+  second.erase("wall_s");
+  EXPECT_EQ(first, second);
+}
+
+TEST(SimulateCliTest, JsonHasThePlansFieldsAndItsOwn) {
+  const Arguments point = {"--model", "opt-30b",        "--machine", "spr-a100",        "--policy",
+                           "lia",     "--input-tokens", "64",        "--output-tokens", "4"};
+  Arguments plan = point;
+  plan.insert(plan.begin(), "plan");
+  plan.emplace_back("--json");
+  const json planned = json::parse(run_cli(plan).out)[0];
+  const json simulated = simulate_json(point)[0];
+  for (const auto& [key, value] : planned.items()) EXPECT_TRUE(simulated.contains(key)) << key;
+  for (const char* key : {"simulated_s", "wall_s", "tasks", "busy_share", "bytes_moved"})
+    EXPECT_TRUE(simulated.contains(key)) << key;
+  // LIA's counting.
+  EXPECT_DOUBLE_EQ(simulated["tokens_per_s"].get<double>(),
+                   4 / simulated["latency_s"].get<double>());
+  EXPECT_DOUBLE_EQ(simulated["simulated_s"].get<double>(), simulated["latency_s"].get<double>());
+}
+
+TEST(SimulateCliTest, ListsKeepGoingPastAPointThatCannotBe) {
+  const CliResult result = simulate({"--model", "opt-30b", "--machine", "spr-a100", "--policy",
+                                     "cpu-only,gpu-only", "--output-tokens", "2", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json points = json::parse(result.out);
+  ASSERT_EQ(points.size(), 2U);
+  EXPECT_GT(points[0]["latency_s"], 0);
+  EXPECT_NE(points[1]["problem"].get<std::string>().find("hbm"), std::string::npos);
+}
+
+TEST(SimulateCliTest, APolicysFileFindsItsSibling) {
+  const std::filesystem::path folder = SLUICE_SHIPPED_DIR;
+  const Arguments point = {"--model", "opt-1.3b", "--output-tokens", "2", "--policy"};
+  Arguments by_file = point;
+  by_file.push_back((folder / "cpu-only.so").string());
+  Arguments by_name = point;
+  by_name.emplace_back("cpu-only");
+  EXPECT_EQ(simulate_json(by_file)[0]["latency_s"], simulate_json(by_name)[0]["latency_s"]);
+
+  const TemporaryFolder alone;
+  std::filesystem::copy(folder / "cpu-only.so", alone.path() / "mine.so");
+  Arguments without = point;
+  without.push_back((alone.path() / "mine.so").string());
+  expect_failure(simulate(without), 1, {"mine.simgrid.so", "sluice_add_policy"});
+}
+
+TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
+  const TemporaryFolder folder;
+  const auto on = [&](const RoundMachine& machine, const char* policy) {
+    return simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy", policy});
+  };
+  RoundMachine machine;
+  machine.link_gb_per_s = 0;
+  expect_failure(on(machine, "lia"), 1, {"links.0.bandwidth_gb_per_s.value is 0"});
+  machine = {.hbm_gib = 0.5};
+  expect_failure(on(machine, "lia"), 1, {"hbm", "which holds 512.0 MiB"});
+  machine = {.ddr_gib = 32};
+  expect_failure(on(machine, "cpu-only"), 1, {"ddr", "which holds 32.00 GiB"});
+  expect_failure(on({}, "nope"), 1, {"no such policy"});
+  expect_failure(simulate({"--machine", "spr-a101"}), 1, {"spr-a101", "spr-a100"});
+  expect_failure(simulate({"--batch", "0"}), 2, {"--batch"});
+  expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
+}
+
+}  // namespace
+}  // namespace sluice
