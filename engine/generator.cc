@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "codelets/runtime/trace_recorder.h"
 #include "engine/text_output.h"
 
 namespace sluice {
@@ -163,6 +164,7 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
       sequence->text = std::make_unique<TextOutput>(*tokenizer_, sequence->request.stop);
     }
     stats_.prompt_tokens += static_cast<std::int64_t>(sequence->request.prompt_tokens.size());
+    mark_request("admitted", sequence->request.index, sequence->request.id);
     running_.push_back(std::move(sequence));
   }
 }
@@ -247,7 +249,10 @@ void Generator::take_token(Sequence& sequence, std::int32_t token, const Generat
   ++sequence.num_received;
   const auto& eos = options_.eos_token_ids;
   const bool is_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
-  if (sequence.num_received == 1) sequence.first_token = sequence.last_token;
+  if (sequence.num_received == 1) {
+    sequence.first_token = sequence.last_token;
+    mark_request("first-token", sequence.request.index, sequence.request.id);
+  }
   if (is_eos && !sequence.request.ignore_eos) {
     finish(sequence, FinishReason::stop, events);
     return;
@@ -268,6 +273,7 @@ void Generator::take_token(Sequence& sequence, std::int32_t token, const Generat
 
 void Generator::finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events) {
   sequence.finished = true;
+  mark_request("finished", sequence.request.index, sequence.request.id);
   kv_.give_back(sequence.pages);
   free_slots_.push_back(sequence.slot);
   Completion completion;

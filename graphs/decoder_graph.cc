@@ -2,6 +2,7 @@
 
 #include "codelets/embedding/embedding.h"
 #include "codelets/lm_head/lm_head.h"
+#include "codelets/runtime/trace_recorder.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/stage/stage.h"
 
@@ -151,6 +152,7 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
   tag.num_logit_rows = batch.num_logit_rows();
   Chain chain(tag, model_.shape(), out.batch_, batch.num_score_columns());
 
+  if (sub_batch.index == 0) mark_iteration(iteration_);
   submit_embedding_task(chain);
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
     const Placement placement = sub_batch.placements.empty()
