@@ -114,7 +114,8 @@ class Builder {
     bool ready = false;
     bool started = false;
     bool ended = false;
-    bool expanding = false;
+    bool expanded = false;
+    std::set<std::int64_t> stands_for;  ///< see collect(), once `expanded`
     bool complete() const { return started && ended; }
   };
 
@@ -326,18 +327,20 @@ class Builder {
     }
   }
 
-  /// The tasks that `id` is or, where it is one of StarPU's own that run nowhere, stands for.
+  /// Adds the tasks that `id` is or, where it is one of StarPU's own that run nowhere, stands for.
   void collect(std::int64_t id, std::set<std::int64_t>& tasks) {
     const auto found = jobs_.find(id);
-    if (found == jobs_.end() || found->second.expanding) return;
+    if (found == jobs_.end()) return;
     Job& job = found->second;
     if (job.complete()) {
       tasks.insert(id);
       return;
     }
-    job.expanding = true;
-    for (const std::int64_t before : job.before) collect(before, tasks);
-    job.expanding = false;
+    if (!job.expanded) {
+      job.expanded = true;
+      for (const std::int64_t before : job.before) collect(before, job.stands_for);
+    }
+    tasks.insert(job.stands_for.begin(), job.stands_for.end());
   }
 
   struct Copy {

@@ -17,7 +17,7 @@ namespace {
 // In points.
 constexpr double picture_width = 1400;
 constexpr double left_margin = 96;
-constexpr double right_margin = 16;
+constexpr double right_margin = 32;
 constexpr double time_width = picture_width - left_margin - right_margin;
 constexpr double legend_height = 56;
 constexpr double title_height = 34;

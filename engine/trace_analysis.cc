@@ -67,13 +67,13 @@ std::unordered_map<std::int64_t, Intervals> transfers_by_task(const Trace& trace
   return result;
 }
 
-/// How long a task that could run waited for its data.
-std::int64_t data_wait_ns(const TraceTask& task,
-                          const std::unordered_map<std::int64_t, Intervals>& transfers,
-                          std::int64_t from_ns) {
+/// When a task that could run waited for its data, from a moment on.
+Intervals data_waits(const TraceTask& task,
+                     const std::unordered_map<std::int64_t, Intervals>& transfers,
+                     std::int64_t from_ns) {
   const auto found = transfers.find(task.id);
-  if (found == transfers.end()) return 0;
-  return length(clipped(found->second, std::max(from_ns, task.ready_ns), task.start_ns));
+  if (found == transfers.end()) return {};
+  return clipped(found->second, std::max(from_ns, task.ready_ns), task.start_ns);
 }
 
 /// Explains gaps.
@@ -104,7 +104,7 @@ class GapFinder {
         .worker = next.worker, .start_ns = start, .end_ns = next.start_ns, .next = next.id};
     const std::int64_t submitted = std::max(start, next.submit_ns);
     const std::int64_t ready = std::max(submitted, next.ready_ns);
-    const std::int64_t data = data_wait_ns(next, transfers_, ready);
+    const std::int64_t data = length(data_waits(next, transfers_, ready));
     const std::array<std::pair<std::int64_t, GapCause>, 4> parts = {
         {{submitted - start, GapCause::nothing_submitted},
          {ready - submitted, GapCause::dependency},
@@ -235,11 +235,13 @@ IterationPath critical_path(const Trace& trace, std::int64_t iteration) {
   path.iteration = iteration;
   for (const TraceTask& task : trace.tasks) {  // those that a task depended on began before it
     if (!task.tagged || task.tag.iteration != iteration) continue;
-    if (path.num_tasks++ == 0) path.start_ns = task.start_ns;
+    const Intervals waits = data_waits(task, transfers, task.ready_ns);
+    const std::int64_t start = waits.empty() ? task.start_ns : waits.front().start;
+    path.start_ns = path.num_tasks++ == 0 ? start : std::min(path.start_ns, start);
     path.end_ns = std::max(path.end_ns, task.end_ns);
     Step& step = steps[task.id];
     step.task = &task;
-    step.transfer_ns = data_wait_ns(task, transfers, task.ready_ns);
+    step.transfer_ns = length(waits);
     for (const std::int64_t id : task.after) {
       const auto before = steps.find(id);
       if (before == steps.end() || before->second.task == &task) continue;

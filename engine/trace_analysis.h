@@ -53,7 +53,8 @@ struct TraceGap {
   std::int64_t duration_ns() const { return end_ns - start_ns; }
 };
 
-/// One iteration: from the first task's start to the last one's end, and the longest chain of tasks
+/// One iteration: from the first task's start, or that of the transfer that it waited for, to the
+/// last one's end, and the longest chain of tasks
 /// each of which depended on the one before. Its length is what the iteration would have taken with
 /// workers in plenty and nothing between tasks but the transfers that they waited for.
 struct IterationPath {
