@@ -281,6 +281,13 @@ const TraceTask* TaskIndex::find(std::int64_t id) const {
   return found != by_id_.end() && (*found)->id == id ? *found : nullptr;
 }
 
+std::string node_label(const Trace& trace, int id) {
+  for (const TraceNode& node : trace.nodes) {
+    if (node.id == id) return fmt::format("{} ({})", to_string(node.tier), node.name);
+  }
+  return "?";
+}
+
 std::string task_label(const TraceTask& task) {
   if (!task.tagged) return task.name;
   const TaskTag& tag = task.tag;

@@ -108,6 +108,8 @@ class TaskIndex {
   std::vector<const TraceTask*> by_id_;  ///< sorted
 };
 
+/// "hbm (CUDA 0)"; "?" for a node that the trace does not have.
+std::string node_label(const Trace& trace, int id);
 /// "stage 1-6", "lm_head": what a task does.
 std::string task_label(const TraceTask& task);
 /// "layer 3, iteration 5.0": where it belongs; the number behind the point is the sub-batch.

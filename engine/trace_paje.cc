@@ -156,7 +156,8 @@ class Lines {
 std::string containers(const Trace& trace) {
   std::string text = "6 0.000000 machine Machine 0 \"machine\"\n";
   for (const TraceNode& node : trace.nodes)
-    text += fmt::format("6 0.000000 n{} Node machine {}\n", node.id, quoted(node.name));
+    text += fmt::format("6 0.000000 n{} Node machine {}\n", node.id,
+                        quoted(node_label(trace, node.id)));
   for (const TraceWorker& worker : trace.workers) {
     text += fmt::format("6 0.000000 w{} Worker machine {}\n", worker.id, quoted(worker.name));
     text +=

@@ -67,19 +67,12 @@ void add_names(const Trace& trace, Writer& writer) {
     writer.add(name_of("thread_name", workers_process, worker.id, worker.name));
 }
 
-std::string node_name(const Trace& trace, int id) {
-  for (const TraceNode& node : trace.nodes) {
-    if (node.id == id) return node.name;
-  }
-  return std::to_string(id);
-}
-
 /// Transfers of one link may overlap, which spans of one row may not: they are asynchronous events.
 void add_transfer(const Trace& trace, std::size_t index, Writer& writer) {
   const TraceTransfer& transfer = trace.transfers[index];
   Json json = {{"ph", "b"},
-               {"name", fmt::format("{} to {}", node_name(trace, transfer.from),
-                                    node_name(trace, transfer.to))},
+               {"name", fmt::format("{} to {}", node_label(trace, transfer.from),
+                                    node_label(trace, transfer.to))},
                {"cat", transfer.prefetch ? "prefetch" : "fetch"},
                {"id", index},
                {"pid", links_process},
@@ -108,7 +101,7 @@ std::string trace_as_perfetto(const Trace& trace) {
   for (std::size_t i = 0; i < trace.transfers.size(); ++i) add_transfer(trace, i, writer);
   for (const TraceMemory& memory : trace.memory) {
     writer.add({{"ph", "C"},
-                {"name", "memory: " + node_name(trace, memory.node)},
+                {"name", "memory: " + node_label(trace, memory.node)},
                 {"pid", machine_process},
                 {"ts", us(memory.at_ns)},
                 {"args", {{"bytes", memory.bytes}}}});

@@ -25,13 +25,6 @@ std::string share(std::int64_t part, std::int64_t whole) {
   return fmt::format("{:.1f} %", 100 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string node_name(const Trace& trace, int id) {
-  for (const TraceNode& node : trace.nodes) {
-    if (node.id == id) return fmt::format("{} ({})", to_string(node.tier), node.name);
-  }
-  return "?";
-}
-
 std::string worker_name(const Trace& trace, int id) {
   for (const TraceWorker& worker : trace.workers) {
     if (worker.id == id) return worker.name;
@@ -76,7 +69,7 @@ std::string links_table(const Trace& trace) {
   for (const LinkUse& use : uses) {
     const double rate =
         use.busy_ns > 0 ? static_cast<double>(use.bytes) / static_cast<double>(use.busy_ns) : 0;
-    rows.push_back({node_name(trace, use.from) + " to " + node_name(trace, use.to),
+    rows.push_back({node_label(trace, use.from) + " to " + node_label(trace, use.to),
                     std::to_string(use.num_transfers),
                     format_bytes(static_cast<std::uint64_t>(use.bytes)), ms(use.busy_ns),
                     fmt::format("{:.2f} GB/s", rate), share(use.overlap_ns, use.busy_ns)});
@@ -178,7 +171,7 @@ std::string trace_as_text(const Trace& trace, const std::vector<std::int64_t>& i
       fmt::format("{} traced: {} tasks, {} iterations, {} transfers\n", ms(trace.duration_ns),
                   trace.tasks.size(), iterations_of(trace).size(), trace.transfers.size());
   for (const auto& [node, bytes] : peak_memory(trace)) {
-    text += fmt::format("most memory in use on {}: {}\n", node_name(trace, node),
+    text += fmt::format("most memory in use on {}: {}\n", node_label(trace, node),
                         format_bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, bytes))));
   }
   text += "\n" + workers_table(trace) + "\n" + links_table(trace) + "\n";

@@ -82,7 +82,7 @@ TEST_F(PajeTest, IterationsRequestsAndMemoryAreThere) {
   ASSERT_FALSE(memory.empty());
   bool found = false;
   for (const auto& line : memory)
-    found |= line.at(1) == "CUDA 0" && std::stod(line.back()) == 16000;
+    found |= line.at(1) == "hbm (CUDA 0)" && std::stod(line.back()) == 16000;
   EXPECT_TRUE(found);
 }
 
