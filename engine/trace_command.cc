@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 
 #include "engine/command_line.h"
 #include "engine/gantt.h"
@@ -46,7 +47,7 @@ std::vector<std::int64_t> choose_iterations(const CommandLine& line, const Trace
     if (all.empty()) return {};
     return {all[all.size() / 2]};
   }
-  const std::vector<std::int64_t> chosen =
+  std::vector<std::int64_t> chosen =
       read_list(line, "iterations", 0, std::numeric_limits<std::int64_t>::max());
   for (const std::int64_t iteration : chosen) {
     if (std::find(all.begin(), all.end(), iteration) != all.end()) continue;

@@ -86,8 +86,8 @@ std::map<int, std::int64_t> peak_memory(const Trace& trace) {
 
 std::string gap_cause(const TraceGap& gap, const TaskIndex& index) {
   if (gap.cause != GapCause::dependency) return std::string(to_string(gap.cause));
-  return "dependency on " +
-         (gap.waited_for < 0 ? "the program" : describe(index.find(gap.waited_for)));
+  return "dependency on " + (gap.waited_for < 0 ? "data that the program holds"
+                                                : describe(index.find(gap.waited_for)));
 }
 
 std::string gaps_table(const Trace& trace) {

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<const char*, 5> file_names = {"fxt.raw", "trace.jsonl", "paje.trace",
-                                                   "dag.dot", "perfetto.json"};
+constexpr std::array<const char*, 4> file_names = {"trace.jsonl", "paje.trace", "dag.dot",
+                                                   "perfetto.json"};
 
 void check_holds_no_trace(const fs::path& folder) {
   for (const char* name : file_names) {
@@ -80,8 +80,8 @@ void TraceSession::write_files(bool quiet) {
   write_file((folder / "paje.trace").string(), trace_as_paje(trace));
   write_file((folder / "dag.dot").string(), trace_as_dot(trace));
   write_file((folder / "perfetto.json").string(), trace_as_perfetto(trace));
-  fs::rename(recorder_->file(), folder / "fxt.raw");
   write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
+  fs::remove(recorder_->file());  // it names every process of the machine
   if (trace.num_lost > 0) {
     fmt::print(stderr,
                "sluice: the trace lacks {} of {} tasks; set STARPU_TRACE_BUFFER_SIZE (MiB)\n",

@@ -20,19 +20,19 @@ class PajeTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!testing::has_pj_dump()) GTEST_SKIP() << "pajeng is not installed";
-    folder.write("paje.trace", trace_as_paje(two_sub_batches()));
-    lines = testing::pj_dump(folder.file("paje.trace"));
+    folder_.write("paje.trace", trace_as_paje(two_sub_batches()));
+    lines_ = testing::pj_dump(folder_.file("paje.trace"));
   }
 
-  testing::TemporaryFolder folder;
-  Lines lines;
+  testing::TemporaryFolder folder_;
+  Lines lines_;
 };
 
 TEST_F(PajeTest, StatesSumToTheBusyTimes) {
   std::map<std::string, double> busy_ms;
-  for (const auto& line : of_type(lines, "State", "Sublayer"))
+  for (const auto& line : of_type(lines_, "State", "Sublayer"))
     busy_ms[line.at(1)] += std::stod(line.at(5));
-  for (const auto& line : of_type(lines, "State", "Task"))
+  for (const auto& line : of_type(lines_, "State", "Task"))
     busy_ms[line.at(1)] += std::stod(line.at(5));
   EXPECT_DOUBLE_EQ(busy_ms["CPU 0"], 0.040);
   EXPECT_DOUBLE_EQ(busy_ms["CPU 0 tasks"], 0.040);
@@ -41,7 +41,7 @@ TEST_F(PajeTest, StatesSumToTheBusyTimes) {
 }
 
 TEST_F(PajeTest, StatesAreNamedBySublayerWithLayerAndSubBatchAsValues) {
-  const Lines states = of_type(lines, "State", "Sublayer");
+  const Lines states = of_type(lines_, "State", "Sublayer");
   ASSERT_EQ(states.size(), 9U);
   for (const auto& state : states) {
     if (state.at(1) != "CUDA 0.0" || std::stod(state.at(3)) != 0.024) continue;
@@ -56,7 +56,7 @@ TEST_F(PajeTest, StatesAreNamedBySublayerWithLayerAndSubBatchAsValues) {
 TEST_F(PajeTest, LinksCarryBytes) {
   const Lines links = [&] {
     Lines found;
-    for (const auto& line : lines) {
+    for (const auto& line : lines_) {
       if (line.at(0) == "Link") found.push_back(line);
     }
     return found;
@@ -74,11 +74,11 @@ TEST_F(PajeTest, LinksCarryBytes) {
 }
 
 TEST_F(PajeTest, IterationsRequestsAndMemoryAreThere) {
-  EXPECT_EQ(of_type(lines, "Event", "Iteration").size(), 2U);
-  const Lines requests = of_type(lines, "Event", "Request");
+  EXPECT_EQ(of_type(lines_, "Event", "Iteration").size(), 2U);
+  const Lines requests = of_type(lines_, "Event", "Request");
   ASSERT_EQ(requests.size(), 1U);
   EXPECT_EQ(requests[0].at(4), "finished 0 ('a' story)");
-  const Lines memory = of_type(lines, "Variable", "Memory in use");
+  const Lines memory = of_type(lines_, "Variable", "Memory in use");
   ASSERT_FALSE(memory.empty());
   bool found = false;
   for (const auto& line : memory)
