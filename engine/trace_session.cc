@@ -29,6 +29,21 @@ void check_holds_no_trace(const fs::path& folder) {
   }
 }
 
+/// A file that goes when it has been read, or cannot be: FxT's names every process of the machine.
+class RemovedAtEnd {
+ public:
+  explicit RemovedAtEnd(fs::path path) : path_(std::move(path)) {}
+  ~RemovedAtEnd() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  RemovedAtEnd(const RemovedAtEnd&) = delete;
+  RemovedAtEnd& operator=(const RemovedAtEnd&) = delete;
+
+ private:
+  fs::path path_;
+};
+
 }  // namespace
 
 void declare_trace_option(CommandLine& line) {
@@ -76,12 +91,14 @@ int TraceSession::around(const std::function<int()>& run, bool quiet) {
 void TraceSession::write_files(bool quiet) {
   if (recorder_ == nullptr || !started_) return;
   const fs::path folder = folder_;
-  const Trace trace = read_fxt(recorder_->file().string());
+  const Trace trace = [&] {
+    const RemovedAtEnd record(recorder_->file());
+    return read_fxt(recorder_->file().string());
+  }();
+  write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
   write_file((folder / "paje.trace").string(), trace_as_paje(trace));
   write_file((folder / "dag.dot").string(), trace_as_dot(trace));
   write_file((folder / "perfetto.json").string(), trace_as_perfetto(trace));
-  write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
-  fs::remove(recorder_->file());  // it names every process of the machine
   if (trace.num_lost > 0) {
     fmt::print(stderr,
                "sluice: the trace lacks {} of {} tasks; set STARPU_TRACE_BUFFER_SIZE (MiB)\n",

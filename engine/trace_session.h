@@ -15,7 +15,7 @@ void declare_trace_option(CommandLine& line);
 
 /// What --trace DIR asks for; without it, nothing happens. The folder is made, if needed, and must
 /// hold no trace. What it holds at the end: trace.jsonl (which `sluice trace` reads), paje.trace,
-/// dag.dot, perfetto.json; FxT's own file only when it cannot be read.
+/// dag.dot, perfetto.json.
 class TraceSession {
  public:
   /// Throws Error when the folder cannot be written or holds a trace.
