@@ -19,6 +19,7 @@
 #include "engine/policy_run.h"
 #include "engine/progress.h"
 #include "engine/sweep.h"
+#include "engine/trace_session.h"
 #include "models/model.h"
 
 namespace sluice {
@@ -49,6 +50,7 @@ void declare_options(CommandLine& line) {
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains");
   declare_policy_options(line);
+  declare_trace_option(line);
   line.options().add_options()  //
       ("sweep", po::bool_switch(),
        "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
@@ -102,8 +104,8 @@ void read_sweep(const CommandLine& line, Settings& settings) {
   }
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
-  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth"}) {
-    if (line.given(name)) throw UsageError("--sweep has sizes of its own; leave out --{}", name);
+  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "trace"}) {
+    if (line.given(name)) throw UsageError("--sweep measures on its own; leave out --{}", name);
   }
 }
 
@@ -206,7 +208,7 @@ std::string describe(const BenchTest& test) {
 
 /// Every test once, then every test again: a machine that drifts does so for all of them.
 std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions& dimensions,
-                                 BenchRunner& runner, MachineProbes& probes) {
+                                 BenchRunner& runner, MachineProbes& probes, TraceSession& trace) {
   std::vector<BenchResult> results;
   for (const BenchTest& test : settings.tests) {
     results.push_back({.test = test, .work = bench_work(test, dimensions), .samples = {}});
@@ -225,6 +227,7 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
     }
   }
   MachineRates before = probes.measure();
+  const TraceSession::Recording recording = trace.record();
   for (int repetition = 0; repetition < settings.repeat; ++repetition) {
     for (BenchResult& result : results) {
       progress(result.test);
@@ -253,7 +256,8 @@ Workload workload_of(const std::vector<BenchTest>& tests) {
 }
 
 int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
-              const std::vector<std::vector<int>>& domains, RunPolicy& run_policy) {
+              const std::vector<std::vector<int>>& domains, RunPolicy& run_policy,
+              TraceSession& trace) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
@@ -280,7 +284,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                      &policy_run);
   MachineProbes probes(runtime, dtype, loaded.weight_bytes());
   const std::vector<BenchResult> results =
-      measure(settings, model_dimensions(config, dtype), runner, probes);
+      measure(settings, model_dimensions(config, dtype), runner, probes, trace);
   const BenchContext context = {
       .model = opened.model.name,
       .weight_bytes = loaded.weight_bytes(),
@@ -330,8 +334,10 @@ int run_bench(const CommandLine::Arguments& arguments) {
   const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
   RunPolicy policy(line);
   const BenchModel opened = open_bench_model(settings.model, dtype);
-  return settings.sweep ? run_sweep(settings, dtype, opened.model, domains)
-                        : run_tests(settings, dtype, opened, domains, policy);
+  if (settings.sweep) return run_sweep(settings, dtype, opened.model, domains);
+  TraceSession trace(line);
+  return trace.around([&] { return run_tests(settings, dtype, opened, domains, policy, trace); },
+                      false);
 }
 
 }  // namespace sluice

@@ -42,7 +42,13 @@ bool CommandLine::parse(const Arguments& arguments) {
             .options(options_)
             .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
             .run();
-    for (const po::option& option : parsed.options) check_values(option, options_);
+    for (const po::option& option : parsed.options) {
+      if (option.position_key == 0 && accepts_operand_) {
+        operand_ = option.value.front();
+      } else {
+        check_values(option, options_);
+      }
+    }
     po::store(parsed, values_);
     if (values_.count("help") != 0) {
       std::cout << "Usage: " << usage_ << "\n\n" << description_ << "\n\n" << options_;

@@ -17,6 +17,11 @@ class CommandLine {
 
   boost::program_options::options_description& options() { return options_; }
 
+  /// Lets one argument stand without an option.
+  void accept_operand() { accepts_operand_ = true; }
+  /// That argument; empty without one.
+  const std::string& operand() const { return operand_; }
+
   /// Parses what follows the subcommand. Returns false after printing the help. Throws UsageError:
   /// an unknown option (with the nearest known one), a missing or malformed value, a stray
   /// argument.
@@ -33,6 +38,8 @@ class CommandLine {
  private:
   std::string usage_;
   std::string description_;
+  bool accepts_operand_ = false;
+  std::string operand_;
   boost::program_options::options_description options_;
   boost::program_options::variables_map values_;
 };
@@ -50,5 +57,6 @@ int run_info(const CommandLine::Arguments& arguments);
 int run_make_model(const CommandLine::Arguments& arguments);
 int run_plan(const CommandLine::Arguments& arguments);
 int run_simulate(const CommandLine::Arguments& arguments);
+int run_trace(const CommandLine::Arguments& arguments);
 
 }  // namespace sluice

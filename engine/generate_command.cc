@@ -25,6 +25,7 @@
 #include "engine/policy_choice.h"
 #include "engine/progress.h"
 #include "engine/prompts.h"
+#include "engine/trace_session.h"
 #include "models/model.h"
 
 namespace sluice {
@@ -77,6 +78,7 @@ void declare_options(CommandLine& line) {
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores");
   declare_policy_options(line);
+  declare_trace_option(line);
   line.options().add_options()  //
       ("ddr", po::value<std::string>(),
        "memory that the run may take, e.g. 20GiB; default: what is free")               //
@@ -419,12 +421,13 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
 class GenerateRun {
  public:
   GenerateRun(const CommandLine& line, const Settings& settings, const Model& model,
-              const Tokenizer* tokenizer, RunPolicy& policy)
+              const Tokenizer* tokenizer, RunPolicy& policy, TraceSession& trace)
       : line_(line),
         settings_(settings),
         model_(model),
         tokenizer_(tokenizer),
         policy_(policy),
+        trace_(trace),
         dtype_(choose_dtype(settings.dtype)) {}
 
   int execute(std::vector<Request> requests) {
@@ -474,7 +477,10 @@ class GenerateRun {
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
     if (explain) explainer.emplace(runtime, dtype_, loaded.weight_bytes(), policy_run);
-    generate(generator, std::move(requests), output.get());
+    {
+      const TraceSession::Recording recording = trace_.record();
+      generate(generator, std::move(requests), output.get());
+    }
     if (output) output->put_in_order();
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
@@ -529,6 +535,7 @@ class GenerateRun {
   const Model& model_;
   const Tokenizer* tokenizer_;
   RunPolicy& policy_;
+  TraceSession& trace_;
   DType dtype_;
   Report report_;
 };
@@ -558,7 +565,9 @@ int run_generate(const CommandLine::Arguments& arguments) {
     throw Error("--stop needs text, and {} has no tokenizer files", settings.model);
   }
   std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
-  return GenerateRun(line, settings, model, tokenizer.get(), policy).execute(std::move(requests));
+  TraceSession trace(line);
+  GenerateRun run(line, settings, model, tokenizer.get(), policy, trace);
+  return trace.around([&] { return run.execute(std::move(requests)); }, line.get<bool>("quiet"));
 }
 
 }  // namespace sluice

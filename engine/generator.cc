@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "codelets/runtime/trace_recorder.h"
 #include "engine/text_output.h"
 
 namespace sluice {
@@ -159,6 +160,7 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
       sequence->text = std::make_unique<TextOutput>(*tokenizer_, sequence->request.stop);
     }
     stats_.prompt_tokens += static_cast<std::int64_t>(sequence->request.prompt_tokens.size());
+    mark_request("admitted", sequence->request.index, sequence->request.id);
     running_.push_back(std::move(sequence));
   }
 }
@@ -267,7 +269,10 @@ void Generator::take_token(Sequence& sequence, std::int32_t token, const Generat
   ++sequence.num_received;
   const auto& eos = options_.eos_token_ids;
   const bool is_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
-  if (sequence.num_received == 1) sequence.first_token_s = sequence.last_token_s;
+  if (sequence.num_received == 1) {
+    sequence.first_token_s = sequence.last_token_s;
+    mark_request("first-token", sequence.request.index, sequence.request.id);
+  }
   if (events.on_token) events.on_token(sequence.request, sequence.num_received - 1);
   if (is_eos && !sequence.request.ignore_eos) {
     finish(sequence, FinishReason::stop, events);
@@ -289,6 +294,7 @@ void Generator::take_token(Sequence& sequence, std::int32_t token, const Generat
 
 void Generator::finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events) {
   sequence.finished = true;
+  mark_request("finished", sequence.request.index, sequence.request.id);
   kv_.give_back(sequence.pages);
   free_slots_.push_back(sequence.slot);
   Completion completion;

@@ -27,6 +27,7 @@ constexpr const char* help =
     "  info        what Sluice sees of this machine\n"
     "  plan        what a policy would do on a machine, and how long it would take\n"
     "  simulate    run the same graphs and policies on a machine that is only described\n"
+    "  trace       read what a run with --trace has left\n"
     "  make-model  write a folder with random weights of a known shape\n\n"
     "sluice COMMAND --help shows a command's options; sluice --version the version.\n";
 
@@ -36,7 +37,7 @@ int dispatch(const std::vector<std::string>& words) {
       {"bench", sluice::run_bench},           {"calibrate", sluice::run_calibrate},
       {"generate", sluice::run_generate},     {"info", sluice::run_info},
       {"make-model", sluice::run_make_model}, {"plan", sluice::run_plan},
-      {"simulate", sluice::run_simulate}};
+      {"simulate", sluice::run_simulate},     {"trace", sluice::run_trace}};
   if (words.empty()) throw sluice::UsageError("no command given; sluice --help lists them");
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     fmt::print("{}", help);
@@ -49,7 +50,8 @@ int dispatch(const std::vector<std::string>& words) {
   const auto command = commands.find(words[0]);
   if (command == commands.end()) {
     const std::string nearest = sluice::nearest_word(
-        words[0], {"bench", "calibrate", "generate", "info", "make-model", "plan", "simulate"});
+        words[0],
+        {"bench", "calibrate", "generate", "info", "make-model", "plan", "simulate", "trace"});
     throw sluice::UsageError(
         "unknown command {}; {}", words[0],
         nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");

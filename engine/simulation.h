@@ -37,10 +37,10 @@ struct Simulation {
   /// Seconds for which the link to the GPU worked while a device computed; at least, if something
   /// else than data was waited for.
   double overlap_s = 0;
-  /// HBM: StarPU's count at the end of each task. Host memories: weights and KV that live there, and
-  /// StarPU's count of what passes.
+  /// HBM: StarPU's count at the end of each task. Host memories: weights and KV that live there,
+  /// and StarPU's count of what passes.
   TierBytes peak_bytes;
-  double wall_s = 0;     ///< of this machine
+  double wall_s = 0;  ///< of this machine
 
   double ttft_s() const { return prefill.seconds; }
   double latency_s() const { return prefill.seconds + decode.seconds; }

@@ -5,6 +5,7 @@
 #include "codelets/embedding/embedding.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
+#include "codelets/runtime/trace_recorder.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/stage/stage.h"
 #include "graphs/kv_plan.h"
@@ -175,6 +176,7 @@ PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) 
 std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& sub_batches,
                                                    Logits logits) {
   ++iteration_;
+  mark_iteration(iteration_);
   std::vector<PendingIteration> pending;
   pending.reserve(sub_batches.size());
   std::deque<Chain> chains;

@@ -13,6 +13,7 @@
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/task_model.h"
+#include "codelets/runtime/trace_recorder.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -127,6 +128,7 @@ class Codelet {
     task->cl_arg_size = sizeof(Args);
     task->cl_arg_free = 1;
     task->callback_func = task_observer();
+    mark_task(task, args.tag);
     const int status = starpu_task_submit(task);
     if (status != 0) {
       task->destroy = 0;

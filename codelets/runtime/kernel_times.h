@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codelets/runtime/trace_recorder.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -49,7 +50,8 @@ class KernelTimes {
   std::array<std::array<Cell, num_sublayers>, 2> cells_{};
 };
 
-/// Stamps the sublayers of one task, one after the other: from one end to the next.
+/// Stamps the sublayers of one task, one after the other: from one end to the next; in a trace,
+/// too.
 class SublayerClock {
  public:
   /// `times` may be null: then nothing is kept.
@@ -61,6 +63,7 @@ class SublayerClock {
     const KernelTimes::Clock::time_point now = KernelTimes::Clock::now();
     times_->add(phase_, sublayer, now - last_);
     last_ = now;
+    mark_sublayer(sublayer);
   }
 
  private:

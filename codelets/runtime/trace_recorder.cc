@@ -1,0 +1,114 @@
+#include "codelets/runtime/trace_recorder.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+namespace sluice {
+namespace {
+
+std::atomic<bool> recording{false};
+std::atomic<std::int64_t> num_tasks{0};
+
+/// As long as a mark may be: FxT takes 2032 bytes.
+constexpr std::size_t max_mark_bytes = 512;
+
+/// Records "sluice KIND ...".
+template <typename... Args>
+void mark(fmt::format_string<Args...> format, Args&&... args) {
+  std::array<char, max_mark_bytes> text{};
+  fmt::format_to_n(text.data(), text.size() - 1, format, std::forward<Args>(args)...);
+  starpu_fxt_trace_user_event_string(text.data());
+}
+
+/// As a word of Tier.
+const char* tier_of(unsigned node) {
+  switch (starpu_node_get_kind(node)) {
+    case STARPU_CPU_RAM:
+      return "ddr";
+    case STARPU_DISK_RAM:
+      return "disk";
+    default:
+      return "hbm";
+  }
+}
+
+void mark_machine() {
+  std::array<char, 64> name{};
+  for (unsigned node = 0; node < starpu_memory_nodes_get_count(); ++node) {
+    starpu_memory_node_get_name(node, name.data(), name.size());
+    mark("sluice node {} {} {}", node, tier_of(node), name.data());
+  }
+  for (unsigned worker = 0; worker < starpu_worker_get_count(); ++worker) {
+    const auto id = static_cast<int>(worker);
+    starpu_worker_get_name(id, name.data(), name.size());
+    const char* device = starpu_worker_get_type(id) == STARPU_CPU_WORKER ? "cpu" : "gpu";
+    mark("sluice worker {} {} {} {}", id, device, starpu_worker_get_memory_node(worker),
+         name.data());
+  }
+}
+
+}  // namespace
+
+TraceRecorder::TraceRecorder(const std::filesystem::path& folder) : file_(folder / "fxt_0") {
+  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
+  setenv("STARPU_FXT_TRACE", "1", 1);
+  setenv("STARPU_FXT_PREFIX", folder.c_str(), 1);
+  setenv("STARPU_FXT_SUFFIX", "fxt", 1);
+  // What read_fxt() reads, and not more: each event costs time.
+  setenv("STARPU_FXT_EVENTS", "TASK|TASK_VERBOSE|SCHED|DSM|DSM_VERBOSE|EVENT", 1);
+  // NOLINTEND(concurrency-mt-unsafe)
+  starpu_fxt_autostart_profiling(0);
+}
+
+TraceRecorder::~TraceRecorder() {
+  recording = false;
+  // NOLINTBEGIN(concurrency-mt-unsafe): after StarPU's threads are gone
+  for (const char* name :
+       {"STARPU_FXT_TRACE", "STARPU_FXT_PREFIX", "STARPU_FXT_SUFFIX", "STARPU_FXT_EVENTS"})
+    unsetenv(name);
+  // NOLINTEND(concurrency-mt-unsafe)
+}
+
+void TraceRecorder::start() {
+  starpu_fxt_start_profiling();
+  num_tasks = 0;
+  recording = true;
+  mark_machine();
+}
+
+void TraceRecorder::stop() {
+  if (!recording) return;
+  starpu_task_wait_for_all();
+  recording = false;
+  mark("sluice end {}", num_tasks.load());
+  starpu_fxt_stop_profiling();
+}
+
+void mark_task(starpu_task* task, const TaskTag& tag) {
+  if (!recording.load(std::memory_order_relaxed)) return;
+  num_tasks.fetch_add(1, std::memory_order_relaxed);
+  mark("sluice task {} {} {} {} {} {} {} {} {} {} {}", starpu_task_get_job_id(task), tag.iteration,
+       tag.sub_batch, tag.layer, static_cast<int>(tag.sublayer),
+       static_cast<int>(tag.last_sublayer), static_cast<int>(tag.phase),
+       static_cast<int>(tag.device), tag.num_tokens, tag.context_tokens, tag.num_sequences);
+}
+
+void mark_sublayer(Sublayer ended) {
+  if (!recording.load(std::memory_order_relaxed)) return;
+  mark("sluice sublayer {} {}", starpu_worker_get_id(), static_cast<int>(ended));
+}
+
+void mark_iteration(std::int64_t iteration) {
+  if (!recording.load(std::memory_order_relaxed)) return;
+  mark("sluice iteration {}", iteration);
+}
+
+void mark_request(std::string_view what, std::int64_t index, std::string_view id) {
+  if (!recording.load(std::memory_order_relaxed)) return;
+  mark("sluice request {} {} {}", what, index, id);
+}
+
+}  // namespace sluice

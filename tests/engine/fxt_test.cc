@@ -1,0 +1,290 @@
+// What StarPU and we record, read again; against StarPU's own converter.
+#include "engine/fxt.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/trace_recorder.h"
+#include "engine/trace_analysis.h"
+#include "graphs/decoder_graph.h"
+#include "tests/engine/cli_process.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using testing::TemporaryFolder;
+
+constexpr std::int64_t num_layers = 6;  // of tiny
+
+/// Decode iterations of two sub-batches on the embedded model, from an empty cache.
+void decode(Runtime& runtime, TraceRecorder& recorder, int num_iterations, Fusion fusion) {
+  const Model model = open_model("tiny");
+  const LoadedModel loaded(model, DType::f32, runtime.setup_pool());
+  ASSERT_EQ(loaded.config().num_layers, num_layers);
+  KvCache kv(loaded.shape(), num_layers, 64);
+  const std::vector<std::vector<std::int32_t>> pages = {kv.take_pages(8).value(),
+                                                        kv.take_pages(8).value()};
+  DecoderGraph graph(loaded, kv, {.num_slots = 2, .fusion = fusion});
+  recorder.start();
+  std::vector<PendingIteration> pending;
+  for (int i = 0; i < num_iterations; ++i) {
+    for (std::int16_t index = 0; index < 2; ++index) {
+      SubBatch sub_batch;
+      sub_batch.index = index;
+      sub_batch.phase = Phase::decode;
+      const std::int32_t token = 7;
+      sub_batch.batch.add({.slot = index,
+                           .context = i,
+                           .fresh = i == 0,
+                           .tokens = std::span(&token, 1),
+                           .pages = pages[static_cast<std::size_t>(index)],
+                           .sampling = {}},
+                          BatchBuilder::LogitRows::last);
+      pending.push_back(graph.submit(sub_batch));
+    }
+  }
+  for (const PendingIteration& iteration : pending) iteration.tokens();
+  recorder.stop();
+}
+
+Trace record_decode(const TemporaryFolder& folder, int num_iterations, Fusion fusion) {
+  TraceRecorder recorder(folder.path());
+  {
+    Runtime runtime({.domains = {{0}}});
+    decode(runtime, recorder, num_iterations, fusion);
+  }
+  return read_fxt(recorder.file().string());
+}
+
+TEST(FxtTest, EveryTaskIsThereWithItsPlace) {
+  const TemporaryFolder folder;
+  const Trace trace = record_decode(folder, 3, Fusion::stages);
+  EXPECT_EQ(trace.num_lost, 0);
+  EXPECT_EQ(trace.num_flushes, 0);
+  ASSERT_EQ(trace.workers.size(), 1U);
+  EXPECT_EQ(trace.workers[0].device, Device::cpu);
+  ASSERT_EQ(trace.nodes.size(), 1U);
+  EXPECT_EQ(trace.nodes[0].tier, Tier::ddr);
+  std::map<std::string, int> places;
+  for (const TraceTask& task : trace.tasks) {
+    ASSERT_TRUE(task.tagged);
+    ++places[task_label(task) + ", " + task_place(task)];
+  }
+  EXPECT_EQ(places.size(), 3U * 2U * (num_layers + 3));
+  EXPECT_EQ(trace.tasks.size(), places.size());
+  EXPECT_EQ(places["stage 1-6, layer 5, iteration 2.1"], 1);
+  EXPECT_EQ(places["embedding, iteration 0.0"], 1);
+  EXPECT_EQ(iterations_of(trace), (std::vector<std::int64_t>{0, 1, 2}));
+  std::vector<std::string> events;
+  for (const TraceEvent& event : trace.events) events.push_back(event.text);
+  EXPECT_EQ(events, (std::vector<std::string>{"iteration 0", "iteration 1", "iteration 2"}));
+}
+
+TEST(FxtTest, StagesShowTheirSublayers) {
+  const TemporaryFolder folder;
+  const Trace trace = record_decode(folder, 2, Fusion::stages);
+  const std::vector<Sublayer> expected = {Sublayer::qkv, Sublayer::attention, Sublayer::out_proj,
+                                          Sublayer::fc1, Sublayer::fc2};
+  int stages = 0;
+  for (const TraceTask& task : trace.tasks) {
+    ASSERT_FALSE(task.sublayers.empty());
+    std::int64_t end = task.start_ns;
+    std::vector<Sublayer> found;
+    for (const TraceSublayer& at : task.sublayers) {
+      EXPECT_EQ(at.start_ns, end);
+      EXPECT_LT(at.start_ns, at.end_ns);
+      end = at.end_ns;
+      found.push_back(at.sublayer);
+    }
+    EXPECT_EQ(end, task.end_ns);
+    if (task.tag.layer < 0) continue;
+    ++stages;
+    EXPECT_EQ(found, expected);
+  }
+  EXPECT_EQ(stages, 2 * 2 * num_layers);
+}
+
+TEST(FxtTest, UnfusedSublayersAreTasks) {
+  const TemporaryFolder folder;
+  const Trace trace = record_decode(folder, 1, Fusion::sublayers);
+  EXPECT_EQ(trace.tasks.size(), 2U * (5 * num_layers + 3));
+  for (const TraceTask& task : trace.tasks) EXPECT_EQ(task.sublayers.size(), 1U);
+}
+
+TEST(FxtTest, EachLayerDependsOnTheOneBefore) {
+  const TemporaryFolder folder;
+  const Trace trace = record_decode(folder, 2, Fusion::stages);
+  const TaskIndex index(trace);
+  int checked = 0;
+  for (const TraceTask& task : trace.tasks) {
+    EXPECT_LE(task.submit_ns, task.ready_ns);
+    EXPECT_LE(task.ready_ns, task.start_ns);
+    std::set<std::string> before;
+    for (const std::int64_t id : task.after) {
+      ASSERT_NE(index.find(id), nullptr);
+      EXPECT_LE(index.find(id)->end_ns, task.start_ns);
+      before.insert(task_label(*index.find(id)) + ", " + task_place(*index.find(id)));
+    }
+    if (task.tag.layer < 1) continue;
+    ++checked;
+    const std::string expected =
+        fmt::format("stage 1-6, layer {}, iteration {}.{}", task.tag.layer - 1, task.tag.iteration,
+                    task.tag.sub_batch);
+    EXPECT_EQ(before.count(expected), 1U) << expected;
+  }
+  EXPECT_EQ(checked, 2 * 2 * (num_layers - 1));
+  // embedding, layers, head and sampling of one sub-batch wait for each other; they are on the
+  // longest chain, which the other sub-batch's may precede.
+  EXPECT_GE(critical_path(trace, 0).chain.size(), static_cast<std::size_t>(num_layers + 3));
+}
+
+/// Start and end of each job in ms, as StarPU's own tool writes them.
+std::map<std::int64_t, std::pair<double, double>> converted(const std::string& fxt_file) {
+  const TemporaryFolder folder;
+  testing::CliProcess tool(SLUICE_FXT_TOOL, {"-i", fxt_file, "-d", folder.path().string()});
+  EXPECT_EQ(tool.wait().exit_code, 0);
+  std::map<std::int64_t, std::pair<double, double>> jobs;
+  std::ifstream records(folder.file("tasks.rec"));
+  std::int64_t job = -1;
+  for (std::string key; records >> key;) {
+    std::string rest;
+    if (key == "JobId:") {
+      records >> job;
+    } else if (key == "StartTime:") {
+      records >> jobs[job].first;
+    } else if (key == "EndTime:") {
+      records >> jobs[job].second;
+    } else {
+      std::getline(records, rest);
+    }
+  }
+  return jobs;
+}
+
+TEST(FxtTest, TimesAreThoseOfStarPUsOwnTool) {
+  if (std::ifstream(SLUICE_FXT_TOOL).fail()) GTEST_SKIP() << SLUICE_FXT_TOOL << " is missing";
+  const TemporaryFolder folder;
+  const Trace trace = record_decode(folder, 3, Fusion::stages);
+  const auto jobs = converted(folder.file("fxt_0"));
+  ASSERT_FALSE(trace.tasks.empty());
+  ASSERT_EQ(jobs.count(trace.tasks.front().id), 1U);
+  const double begin = jobs.at(trace.tasks.front().id).first -
+                       static_cast<double>(trace.tasks.front().start_ns) * 1e-6;
+  for (const TraceTask& task : trace.tasks) {
+    ASSERT_EQ(jobs.count(task.id), 1U) << task.id;
+    const auto [start, end] = jobs.at(task.id);
+    EXPECT_NEAR(start, begin + static_cast<double>(task.start_ns) * 1e-6, 2e-6);
+    EXPECT_NEAR(end, begin + static_cast<double>(task.end_ns) * 1e-6, 2e-6);
+  }
+}
+
+/// Needs neither threads nor a model: StarPU moves data to a disk and back.
+TEST(FxtTest, TransfersHaveTheirBytesAndDirection) {
+  const TemporaryFolder folder;
+  const TemporaryFolder disk;
+  TraceRecorder recorder(folder.path());
+  constexpr std::size_t size_bytes = 1 << 20;
+  {
+    const Runtime runtime({.domains = {{0}}});
+    const int node = starpu_disk_register(&starpu_disk_unistd_ops,
+                                          const_cast<char*>(disk.path().c_str()), 64 << 20);
+    ASSERT_EQ(node, 1);
+    std::vector<char> values(size_bytes, 'x');
+    recorder.start();
+    {
+      const DataHandle handle = DataHandle::of_memory(values.data(), size_bytes);
+      ASSERT_EQ(starpu_data_prefetch_on_node(handle.get(), static_cast<unsigned>(node), 0), 0);
+    }
+    recorder.stop();
+  }
+  const Trace trace = read_fxt(recorder.file().string());
+  ASSERT_EQ(trace.nodes.size(), 2U);
+  EXPECT_EQ(trace.nodes[1].tier, Tier::disk);
+  const std::vector<LinkUse> links = link_use(trace);
+  ASSERT_EQ(links.size(), 1U);
+  EXPECT_EQ(links[0].from, 0);
+  EXPECT_EQ(links[0].to, 1);
+  EXPECT_EQ(links[0].bytes, static_cast<std::int64_t>(size_bytes));
+  EXPECT_GT(links[0].busy_ns, 0);
+  EXPECT_TRUE(trace.transfers[0].prefetch);
+}
+
+TEST(FxtTest, MemoryCountsWhatWeRegistered) {
+  const TemporaryFolder folder;
+  TraceRecorder recorder(folder.path());
+  const std::vector<char> values(12345);
+  {
+    const Runtime runtime({.domains = {{0}}});
+    const DataHandle handle = DataHandle::of_memory(values.data(), values.size());
+    recorder.start();
+    recorder.stop();
+  }
+  const Trace trace = read_fxt(recorder.file().string());
+  ASSERT_FALSE(trace.memory.empty());
+  EXPECT_EQ(trace.memory[0].bytes, 12345);
+}
+
+TEST(FxtTest, AFullBufferIsWrittenOutAndCounted) {
+  const TemporaryFolder folder;
+  setenv("STARPU_TRACE_BUFFER_SIZE", "1", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Trace trace = record_decode(folder, 60, Fusion::sublayers);
+  unsetenv("STARPU_TRACE_BUFFER_SIZE");  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_GT(trace.num_flushes, 0);
+  EXPECT_EQ(trace.num_lost, 0);
+  EXPECT_EQ(trace.tasks.size(), 60U * 2U * (5 * num_layers + 3));
+}
+
+TEST(FxtTest, ATaskThatTheRecordLacksIsCounted) {
+  const TemporaryFolder folder;
+  TraceRecorder recorder(folder.path());
+  {
+    const Runtime runtime({.domains = {{0}}});
+    recorder.start();
+    starpu_task* task = starpu_task_create();
+    mark_task(task, TaskTag{});
+    task->destroy = 0;
+    starpu_task_destroy(task);
+    recorder.stop();
+  }
+  EXPECT_EQ(read_fxt(recorder.file().string()).num_lost, 1);
+}
+
+TEST(FxtTest, RequestsKeepTheirIds) {
+  const TemporaryFolder folder;
+  TraceRecorder recorder(folder.path());
+  {
+    const Runtime runtime({.domains = {{0}}});
+    mark_request("admitted", 1, "before the trace");
+    recorder.start();
+    mark_request("admitted", 0, "the first \"story\"");
+    mark_request("finished", 4, "4");
+    mark_request("finished", 5, std::string(5000, 'x'));
+    recorder.stop();
+  }
+  const Trace trace = read_fxt(recorder.file().string());
+  ASSERT_EQ(trace.events.size(), 3U);
+  EXPECT_EQ(trace.events[0].text, "admitted 0 (the first \"story\")");
+  EXPECT_EQ(trace.events[1].text, "finished 4");
+  EXPECT_LT(trace.events[2].text.size(), 600U);  // cut, not lost
+}
+
+TEST(FxtTest, ARecordThatEndsEarlyOrIsNoneIsAnError) {
+  const TemporaryFolder folder;
+  record_decode(folder, 2, Fusion::stages);
+  const std::string whole = testing::content_of(folder.file("fxt_0"));
+  folder.write("cut", whole.substr(0, whole.size() / 2));
+  testing::expect_error([&] { read_fxt(folder.file("cut")); }, {"cut", "ends early", "disk"});
+  folder.write("head", whole.substr(0, 64));
+  testing::expect_error([&] { read_fxt(folder.file("head")); }, {"head"});
+  testing::expect_error([&] { read_fxt(folder.file("none")); }, {"none", "cannot read"});
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,149 @@
+#include "engine/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "engine/gantt.h"
+#include "engine/trace_formats.h"
+#include "tests/engine/trace_data.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::expect_error;
+using testing::two_sub_batches;
+
+TEST(TraceLinesTest, WhatIsWrittenIsRead) {
+  const std::string lines = trace_as_lines(two_sub_batches());
+  const Trace again = trace_from_lines(lines, "trace.jsonl");
+  EXPECT_EQ(trace_as_lines(again), lines);
+  ASSERT_EQ(again.tasks.size(), 5U);
+  const TraceTask& stage = again.tasks[2];
+  EXPECT_EQ(stage.tag.sub_batch, 1);
+  EXPECT_EQ(stage.tag.last_sublayer, Sublayer::fc2);
+  EXPECT_EQ(stage.sublayers, (std::vector<TraceSublayer>{{Sublayer::out_proj, 20000, 24000},
+                                                         {Sublayer::fc1, 24000, 34000},
+                                                         {Sublayer::fc2, 34000, 40000}}));
+  EXPECT_EQ(again.transfers[1].bytes, 12000);
+  EXPECT_TRUE(again.transfers[1].prefetch);
+  EXPECT_EQ(again.events[1].text, "finished 0 (\"a\" story)");
+}
+
+/// The lines, with the first `from` replaced.
+std::string changed(const std::string& from, const std::string& to) {
+  std::string lines = trace_as_lines(two_sub_batches());
+  const std::size_t at = lines.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return lines.replace(at, from.size(), to);
+}
+
+TEST(TraceLinesTest, WhatIsWrongIsOneLineWithItsPlace) {
+  struct Wrong {
+    std::string from, to;
+    const char* place;
+    const char* what;
+  };
+  const std::vector<Wrong> cases = {
+      {"{\"sluice_trace\":1", "{\"sluice_trace\":99", "line 1", "another version"},
+      {"{\"sluice_trace\":1", "{\"bench\":1", "line 1", "not a trace"},
+      {"\"tasks\":5", "\"tasks\":-5", "line 7", "no line of a trace"},
+      {"\"tier\":\"hbm\"", "\"tier\":\"hbn\"", "line 1", "tier"},
+      {"\"events\":3", "\"events\":4", "line 17", "ends early"},
+      {"\"events\":3", "\"events\":2", "line 16", "more lines"},
+      {"{\"task\":2", "{\"tusk\":2", "line 3", "no line of a trace"},
+      {"{\"task\":2", "\"task\":2", "line 3", "no line of a trace"},
+      {"\"start\":16000", "\"start\":\"x\"", "line 3", "no line of a trace"},
+      {"\"start\":16000", "\"start\":46001", "line 3", "backwards"},
+      {"\"end\":46000", "\"end\":100001", "line 3", "outside"},
+      {"\"worker\":0,\"submit\":0", "\"worker\":9,\"submit\":0", "line 3", "unknown worker"},
+      {"[5,24000,34000]", "[5,24001,34000]", "line 4", "fill"},
+      {"[5,24000,34000]", "[77,24000,34000]", "line 4", "unknown sublayer"},
+      {"{\"from\":0,\"to\":1", "{\"from\":0,\"to\":5", "line 7", "unknown memory node"},
+      {"\"event\":\"request\"", "\"event\":\"quest\"", "line 15", "unknown kind"}};
+  for (const Wrong& wrong : cases) {
+    SCOPED_TRACE(wrong.to);
+    expect_error([&] { trace_from_lines(changed(wrong.from, wrong.to), "x/trace.jsonl"); },
+                 {"x/trace.jsonl", wrong.place, wrong.what, "record the trace again"});
+  }
+}
+
+TEST(TraceLinesTest, AFileThatEndsAnywhereIsAnError) {
+  const std::string lines = trace_as_lines(two_sub_batches());
+  for (std::size_t size = 0; size + 1 < lines.size(); ++size)
+    EXPECT_THROW(trace_from_lines(lines.substr(0, size), "x"), Error) << size;
+}
+
+TEST(PerfettoTest, SublayersLieInsideTheirTasks) {
+  const json events = json::parse(trace_as_perfetto(two_sub_batches())).at("traceEvents");
+  int sublayers = 0;
+  json task;
+  for (const json& event : events) {
+    if (event.at("ph") != "X") continue;
+    if (event.at("cat") == "task") task = event;
+    if (event.at("cat") != "sublayer") continue;
+    ++sublayers;
+    EXPECT_EQ(event.at("tid"), task.at("tid"));
+    EXPECT_EQ(event.at("args"), task.at("args"));
+    EXPECT_GE(event.at("ts"), task.at("ts"));
+    EXPECT_LE(event.at("ts").get<double>() + event.at("dur").get<double>(),
+              task.at("ts").get<double>() + task.at("dur").get<double>() + 1e-9);
+  }
+  EXPECT_EQ(sublayers, 9);
+}
+
+TEST(PerfettoTest, TransfersMemoryAndEventsAreThere) {
+  const json events = json::parse(trace_as_perfetto(two_sub_batches())).at("traceEvents");
+  std::map<std::string, int> counts;
+  for (const json& event : events) ++counts[event.at("ph").get<std::string>()];
+  EXPECT_EQ(counts["b"], 3);
+  EXPECT_EQ(counts["e"], 3);
+  EXPECT_EQ(counts["C"], 4);
+  EXPECT_EQ(counts["i"], 3);
+}
+
+TEST(DotTest, EveryDependencyIsAnEdge) {
+  const std::string dot = trace_as_dot(two_sub_batches());
+  for (const char* part : {"t1 -> t2;", "t2 -> t4;", "t4 -> t5;", "label=\"iteration 1\"",
+                           "t3 [label=\"stage 4-6\\nlayer 0, iteration 0.1\\n20.0 us\"]"}) {
+    EXPECT_NE(dot.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(dot.find("t1 -> t3"), std::string::npos);
+}
+
+TEST(GanttTest, PicturesAreWhole) {
+  const std::string svg = draw_gantt(two_sub_batches(), {0, 1}, PictureFormat::svg);
+  EXPECT_NE(svg.find("<svg"), std::string::npos);
+  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg.substr(svg.size() - 20);
+  const std::string png = draw_gantt(two_sub_batches(), {0}, PictureFormat::png);
+  EXPECT_EQ(png.substr(1, 3), "PNG");
+  EXPECT_EQ(png.substr(png.size() - 8, 4), "IEND");
+}
+
+/// In points.
+double height_of(const std::string& svg) {
+  const std::size_t at = svg.find("height=\"");
+  EXPECT_NE(at, std::string::npos);
+  return std::stod(svg.substr(at + 8));
+}
+
+TEST(GanttTest, MoreIterationsTakeMoreRoomUntilCairosLimit) {
+  Trace trace = two_sub_batches();
+  const double one = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
+  EXPECT_GT(height_of(draw_gantt(trace, {0, 1}, PictureFormat::svg)), one);
+  const TraceTask task = trace.tasks.front();
+  for (int i = 0; i < 3000; ++i) trace.tasks.insert(trace.tasks.begin(), task);
+  const double most = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
+  EXPECT_GT(most, 8000);
+  EXPECT_LE(most, 32767.0 / 2);  // two pixels a point
+}
+
+TEST(GanttTest, AnUnknownIterationIsAnError) {
+  expect_error([] { draw_gantt(two_sub_batches(), {9}, PictureFormat::svg); }, {"no iteration 9"});
+}
+
+}  // namespace
+}  // namespace sluice
