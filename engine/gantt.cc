@@ -55,6 +55,8 @@ Fill fill_of(Sublayer sublayer) {
       return {0.60, 0.55, 0.05, true};
     case Sublayer::sampling:
       return {0.35, 0.35, 0.35, true};
+    case Sublayer::kv_store:
+      return {0.55, 0.25, 0.60, true};
   }
   return {0.5, 0.5, 0.5, true};
 }

@@ -51,8 +51,12 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
   if (memory_.hbm_requests >= workload.batch) {
     for (LayerHomes& homes : memory_.layers) homes.kv = Tier::hbm;
   }
-  for (const Phase phase : {Phase::prefill, Phase::decode})
-    pipelines_[static_cast<std::size_t>(phase)] = policy_.pipeline(phase);
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    Pipeline& pipeline = pipelines_.at(static_cast<std::size_t>(phase));
+    pipeline = policy_.pipeline(phase);
+    // Mini-batches are for what moves meanwhile: without a GPU nothing does.
+    if (!costs.has(Device::gpu)) pipeline = {.mini_batches = 1, .prefetch = Prefetch::layer};
+  }
 }
 
 DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) const {

@@ -35,20 +35,20 @@ void decode(Runtime& runtime, TraceRecorder& recorder, int num_iterations, Fusio
   recorder.start();
   std::vector<PendingIteration> pending;
   for (int i = 0; i < num_iterations; ++i) {
-    for (std::int16_t index = 0; index < 2; ++index) {
-      SubBatch sub_batch;
-      sub_batch.index = index;
+    std::vector<SubBatch> sub_batches(2);
+    const std::int32_t token = 7;
+    for (std::int32_t slot = 0; slot < 2; ++slot) {
+      SubBatch& sub_batch = sub_batches[static_cast<std::size_t>(slot)];
       sub_batch.phase = Phase::decode;
-      const std::int32_t token = 7;
-      sub_batch.batch.add({.slot = index,
+      sub_batch.batch.add({.slot = slot,
                            .context = i,
                            .fresh = i == 0,
                            .tokens = std::span(&token, 1),
-                           .pages = pages[static_cast<std::size_t>(index)],
+                           .pages = pages[static_cast<std::size_t>(slot)],
                            .sampling = {}},
                           BatchBuilder::LogitRows::last);
-      pending.push_back(graph.submit(sub_batch));
     }
+    for (PendingIteration& part : graph.submit(sub_batches)) pending.push_back(std::move(part));
   }
   for (const PendingIteration& iteration : pending) iteration.tokens();
   recorder.stop();
