@@ -1,6 +1,7 @@
 #include "engine/child_process.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -56,7 +57,7 @@ std::vector<std::string> with_environment(const std::map<std::string, std::strin
     const std::string text = *entry;
     if (more.count(text.substr(0, text.find('='))) == 0) all.push_back(text);
   }
-  for (const auto& [name, value] : more) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : more) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 

@@ -151,8 +151,7 @@ class Simulator {
     result_.plan = make_plan(setup_.policy.policy(), setup_.costs, setup_.workload);
     if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
     check_possible();
-    setup_.policy.set_staging_bytes(
-        static_cast<std::uint64_t>(result_.plan.footprint.staging[Tier::hbm]));
+    set_staging();
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &result_.plan.memory);
     Watcher watcher(machine.gpu_node());
@@ -165,6 +164,12 @@ class Simulator {
   }
 
  private:
+  void set_staging() const {
+    setup_.policy.set_staging(
+        {.bytes = static_cast<std::uint64_t>(result_.plan.footprint.staging[Tier::hbm]),
+         .ahead = result_.plan.decode.pipeline.prefetch});
+  }
+
   void check_possible() const {
     const MemoryPlan& memory = result_.plan.memory;
     for (const LayerHomes& homes : memory.layers) {

@@ -38,7 +38,11 @@ class Lia : public Policy {
     return plan;
   }
 
-  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
+  Pipeline pipeline(Phase phase) override {
+    Pipeline pipeline = pipelines_[static_cast<std::size_t>(phase)];
+    if (!optimization_2_) pipeline.prefetch = Prefetch::none;
+    return pipeline;
+  }
 
   Placement place(std::int64_t /*layer*/, const BatchShape& shape,
                   const LayerHomes& homes) override {
@@ -96,10 +100,10 @@ class Lia : public Policy {
 
   /// Optimization-2: everything that moves does so beside computation. LIA cuts a prefill into
   /// mini-batches for that; here new KV leaves beside the next layer anyway, so that a batch is cut
-  /// only if its values do not fit.
-  std::array<Pipeline, 2> first_pipelines() const {
-    const Pipeline whole = {.mini_batches = 1,
-                            .prefetch = optimization_2_ ? Prefetch::layer : Prefetch::none};
+  /// only if its values do not fit. Room is planned for it in either case: without it the same
+  /// layers stay resident (the paper's Table 4 has one latency for both at B=1).
+  static std::array<Pipeline, 2> first_pipelines() {
+    constexpr Pipeline whole = {.mini_batches = 1, .prefetch = Prefetch::layer};
     return {whole, whole};
   }
 

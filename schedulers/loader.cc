@@ -185,8 +185,8 @@ LoadedPolicy::LoadedPolicy(const std::string& name_or_file,
   policy_->configure(options);
 }
 
-void LoadedPolicy::set_staging_bytes(std::uint64_t bytes) {
-  if (descriptor_->set_staging_bytes != nullptr) descriptor_->set_staging_bytes(bytes);
+void LoadedPolicy::set_staging(const Staging& staging) {
+  if (descriptor_->set_staging != nullptr) descriptor_->set_staging(staging);
 }
 
 }  // namespace sluice

@@ -38,8 +38,8 @@ class LoadedPolicy {
   std::string description() const { return descriptor_->description; }
   starpu_sched_policy* scheduler() const { return descriptor_->scheduler; }
 
-  /// Bytes of each GPU memory for data on its way; before StarPU starts.
-  void set_staging_bytes(std::uint64_t bytes);
+  /// What may be on its way into a GPU's memory; before StarPU starts.
+  void set_staging(const Staging& staging);
 
  private:
   const PolicyDescriptor* descriptor_;

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <new>
 #include <optional>
 #include <utility>
@@ -16,7 +18,7 @@
 namespace sluice {
 namespace {
 
-std::uint64_t staging_bytes = 0;  // 0: not set
+Staging staging;
 
 /// Smaller data is not worth a decision.
 constexpr std::uint64_t smallest_streamed_bytes = 64 * 1024;
@@ -113,22 +115,50 @@ struct Streamed {
   std::array<int, STARPU_MAXNODES> admitted{};
 };
 
+/// Half of a layer in one iteration; they come in order.
+struct HalfLayer {
+  std::int64_t iteration = 0;
+  std::int64_t number = 0;
+
+  static HalfLayer of(const TaskTag& tag) {
+    std::int64_t layer = tag.layer;
+    if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
+      layer = std::numeric_limits<std::int32_t>::max();
+    const bool ffn = tag.sublayer == Sublayer::fc1 || tag.sublayer == Sublayer::fc2;
+    return {tag.iteration, 2 * layer + (ffn ? 1 : 0)};
+  }
+  bool operator<(const HalfLayer& other) const {
+    return iteration != other.iteration ? iteration < other.iteration : number < other.number;
+  }
+};
+
 /// What is on its way into one memory, and what comes next.
 class Window {
  public:
-  void set_budget(std::uint64_t bytes) { budget_bytes_ = bytes; }
+  void set_limits(std::uint64_t bytes, Prefetch ahead) {
+    budget_bytes_ = bytes;
+    ahead_ = ahead;
+  }
 
-  /// A task to come reads it.
-  void add(Streamed& data) { waiting_.push_back(&data); }
+  /// A task to come, and, one after the other, what it reads.
+  void begin(const HalfLayer& half) { ++unfinished_[half]; }
+  void add(Streamed& data, const HalfLayer& half) { waiting_.push_back({&data, half}); }
+  /// The task is done.
+  void end(const HalfLayer& half) {
+    const auto found = unfinished_.find(half);
+    if (found != unfinished_.end() && --found->second == 0) unfinished_.erase(found);
+  }
 
   /// As many of the waiting as there is room for; `bring` gets those that need a transfer.
   void admit(unsigned node, std::vector<starpu_data_handle_t>& bring) {
     while (!waiting_.empty()) {
-      Streamed& next = *waiting_.front();
+      Streamed& next = *waiting_.front().data;
+      if (!is_near(waiting_.front().half)) return;
       const bool inside = next.admitted.at(node) > 0;
-      if (!inside && used_bytes_ > 0 && used_bytes_ + next.bytes > budget_bytes_) return;
+      const std::uint64_t bytes = counted_bytes(next);
+      if (!inside && used_bytes_ > 0 && used_bytes_ + bytes > budget_bytes_) return;
       if (!inside) {
-        used_bytes_ += next.bytes;
+        used_bytes_ += bytes;
         bring.push_back(next.handle);
       }
       ++next.admitted.at(node);
@@ -139,25 +169,48 @@ class Window {
   /// A task that reads it is done. True when no task in the window needs it any more.
   bool remove(Streamed& data, unsigned node) {
     if (data.admitted.at(node) == 0) {  // the task was faster than the window
-      const auto found = std::find(waiting_.begin(), waiting_.end(), &data);
+      const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                      [&](const Waiting& each) { return each.data == &data; });
       if (found != waiting_.end()) waiting_.erase(found);
       return true;
     }
     if (--data.admitted.at(node) > 0) return false;
-    used_bytes_ -= data.bytes;
+    used_bytes_ -= counted_bytes(data);
     return true;
   }
 
   /// It is not read-only after all.
   void forget(Streamed& data, unsigned node) {
-    std::erase(waiting_, &data);
-    if (std::exchange(data.admitted.at(node), 0) > 0) used_bytes_ -= data.bytes;
+    std::erase_if(waiting_, [&](const Waiting& each) { return each.data == &data; });
+    if (std::exchange(data.admitted.at(node), 0) > 0) used_bytes_ -= counted_bytes(data);
   }
 
  private:
+  struct Waiting {
+    Streamed* data;
+    HalfLayer half;
+  };
+
+  /// Norms, biases and the like ride along: a budget is made for weights, and must not miss one for
+  /// them.
+  std::uint64_t counted_bytes(const Streamed& data) const {
+    return data.bytes < budget_bytes_ / 64 ? 0 : data.bytes;
+  }
+
+  /// Whether so little is still to be done before that half layer that its data may come.
+  bool is_near(const HalfLayer& half) const {
+    if (ahead_ == Prefetch::none) return false;
+    if (ahead_ == Prefetch::layer || unfinished_.empty()) return true;
+    auto last = unfinished_.begin();
+    if (std::next(last) != unfinished_.end()) ++last;
+    return !(last->first < half);
+  }
+
   std::uint64_t budget_bytes_ = 0;
+  Prefetch ahead_ = Prefetch::layer;
   std::uint64_t used_bytes_ = 0;
-  std::deque<Streamed*> waiting_;
+  std::deque<Waiting> waiting_;
+  std::map<HalfLayer, int> unfinished_;  ///< tasks that are submitted and not executed
 };
 
 /// One scheduling context's state.
@@ -180,10 +233,10 @@ class Scheduler {
     }
     gpus_.push_back(worker);
     const starpu_ssize_t total = starpu_memory_get_total(node);
-    std::uint64_t budget = staging_bytes;
+    std::uint64_t budget = staging.bytes;
     if (budget == 0 && total > 0) budget = static_cast<std::uint64_t>(total) / 4;
     if (budget == 0) budget = std::uint64_t{256} << 20;
-    windows_.at(node).set_budget(budget);
+    windows_.at(node).set_limits(budget, staging.ahead);
   }
   void remove_worker(int worker) {
     std::erase(cpus_, worker);
@@ -199,12 +252,13 @@ class Scheduler {
     {
       const Lock lock(mutex_);
       const bool on_gpu = streams(task, *tag, node);
+      if (on_gpu) windows_.at(node).begin(HalfLayer::of(*tag));
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
           leave_alone(handle);
         } else if (Streamed* data = on_gpu ? streamed(handle, node) : nullptr; data != nullptr) {
-          windows_.at(node).add(*data);
+          windows_.at(node).add(*data, HalfLayer::of(*tag));
         }
       }
       if (on_gpu) windows_.at(node).admit(node, bring);
@@ -222,6 +276,7 @@ class Scheduler {
     {
       const Lock lock(mutex_);
       if (!streams(task, *tag, node)) return;
+      windows_.at(node).end(HalfLayer::of(*tag));
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
@@ -341,7 +396,7 @@ class Scheduler {
 
 }  // namespace
 
-void set_staging_bytes(std::uint64_t bytes) { staging_bytes = bytes; }
+void set_staging(const Staging& next) { staging = next; }
 
 void LookAhead::init(unsigned context) {
   starpu_sched_ctx_set_policy_data(context, new Scheduler());

@@ -4,11 +4,22 @@
 
 #include <cstdint>
 
+#include "perfmodels/timeline.h"
+
 namespace sluice {
 
-/// Bytes of each accelerator's memory that may hold read-only data that is on its way to a task or
-/// waits for it; for schedulers that start later. Without a call: a quarter of that memory.
-void set_staging_bytes(std::uint64_t bytes);
+/// What of the coming weights may be on its way into a GPU's memory.
+struct Staging {
+  /// At once, in each GPU's memory; 0: a quarter of it.
+  std::uint64_t bytes = 0;
+  /// `layer`: as far ahead as the bytes go. `half_layer`: that of a half layer (LIA's sublayers 1
+  /// to 4, or 5 and 6) as soon as only the half before it is still to be done (FlexGen's schedule).
+  /// `none`: that of a task when it is ready to run.
+  Prefetch ahead = Prefetch::layer;
+};
+
+/// For the next starpu_init().
+void set_staging(const Staging& next);
 
 /// The scheduler that policies share; its functions are these.
 ///
@@ -21,7 +32,7 @@ void set_staging_bytes(std::uint64_t bytes);
 /// sublayer 3), lower sub-batch.
 ///
 /// Look-ahead: sees the GPU's tasks as they are submitted, in order, and brings the read-only data
-/// of those to come into its memory, as much at once as set_staging_bytes() allows; after its last
+/// of those to come into its memory, as much at once as set_staging() allows; after its last
 /// task in sight, data is given up (starpu_data_wont_use). Left alone is data that some task
 /// writes, that is small, or that was there already when first seen: that is resident. Without such
 /// memory nothing of this runs.

@@ -42,9 +42,8 @@ struct PolicyDescriptor {
   Policy* (*create)() = nullptr;      ///< may throw
   void (*destroy)(Policy*) = nullptr;
   starpu_sched_policy* scheduler = nullptr;  ///< for starpu_conf::sched_policy
-  /// Bytes of each GPU memory that the look-ahead may fill with what is on its way; before
-  /// starpu_init(). May be null.
-  void (*set_staging_bytes)(std::uint64_t) = nullptr;
+  /// What may be on its way into a GPU's memory; before starpu_init(). May be null.
+  void (*set_staging)(const Staging&) = nullptr;
 };
 
 }  // namespace sluice
@@ -54,7 +53,7 @@ struct PolicyDescriptor {
 /// Makes a shared object of a class derived from sluice::Policy that runs on the scheduler
 /// `Scheduler`, a starpu_sched_policy that lives as long as the process. The two functions are what
 /// StarPU itself asks for when STARPU_SCHED_LIB names the object. Once an object, at its top level.
-#define SLUICE_POLICY_ON(Class, Name, Description, Scheduler, SetStagingBytes)              \
+#define SLUICE_POLICY_ON(Class, Name, Description, Scheduler, SetStaging)                   \
   extern "C" {                                                                              \
   extern SLUICE_PLUGIN_EXPORT const sluice::PolicyDescriptor sluice_policy;                 \
   const constinit sluice::PolicyDescriptor sluice_policy = {                                \
@@ -63,7 +62,7 @@ struct PolicyDescriptor {
       .create = []() -> sluice::Policy* { return new Class(); },                            \
       .destroy = [](sluice::Policy* policy) { delete policy; },                             \
       .scheduler = &(Scheduler),                                                            \
-      .set_staging_bytes = (SetStagingBytes)};                                              \
+      .set_staging = (SetStaging)};                                                         \
   SLUICE_PLUGIN_EXPORT starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) { \
     return std::strcmp(name, Name) == 0 ? &(Scheduler) : nullptr;                           \
   }                                                                                         \
@@ -79,4 +78,4 @@ struct PolicyDescriptor {
 #define SLUICE_POLICY(Class, Name, Description)           \
   static constinit starpu_sched_policy sluice_scheduler = \
       sluice::look_ahead_scheduler(Name, Description);    \
-  SLUICE_POLICY_ON(Class, Name, Description, sluice_scheduler, sluice::set_staging_bytes)
+  SLUICE_POLICY_ON(Class, Name, Description, sluice_scheduler, sluice::set_staging)

@@ -2,6 +2,7 @@
 """The figures for OPT-175B (128 tokens in, 21 out) in HeLM's text beside what `sluice plan` says.
 
   helm_tables.py [--sluice PROGRAM]          prints them
+  helm_tables.py --simulate                  the same by `sluice simulate`
   helm_tables.py --fit [--sluice PROGRAM]    fits the GPU's dequantize_gb_per_s to sections V-B to V-D's figures for
                                              TTFT, TBT and throughput at once, and prints each beside what the others
                                              alone make of it
@@ -27,8 +28,8 @@ TTFT, TBT, TOKENS_PER_S = "ttft_s", "tpot_s", "tokens_per_s"
 class Machines:
     """Plans on the shipped profiles, or on these with another dequantisation rate."""
 
-    def __init__(self, program, rate=None):
-        self.program, self.rate = program, rate
+    def __init__(self, program, rate=None, command="plan"):
+        self.program, self.rate, self.command = program, rate, command
         self.folder = tempfile.TemporaryDirectory()
 
     def profile(self, machine):
@@ -44,7 +45,7 @@ class Machines:
     def plan(self, machine, policy, batch, bits=4.5):
         # Optane as a NUMA node, and CXL memory, are the cxl tier.
         host = "ddr" if machine in (MEMORY_MODE, DRAM) else "cxl"
-        command = [self.program, "plan", "--model", "opt-175b", "--machine", self.profile(machine), "--policy",
+        command = [self.program, self.command, "--model", "opt-175b", "--machine", self.profile(machine), "--policy",
                    policy[0], "--batch", str(batch), "--input-tokens", "128", "--output-tokens", "21",
                    "--weight-bits", str(bits), "--json"]
         for option in policy[1:] + ("host=" + host,):
@@ -179,12 +180,13 @@ def fit(program):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sluice", default="sluice", help="the program")
+    parser.add_argument("--simulate", action="store_true", help="ask the simulator instead of the planner")
     parser.add_argument("--fit", action="store_true", help="fit the dequantisation rate")
     arguments = parser.parse_args()
     if arguments.fit:
         fit(arguments.sluice)
         return
-    machines = Machines(arguments.sluice)
+    machines = Machines(arguments.sluice, command="simulate" if arguments.simulate else "plan")
     rows = NOT_FITTED + ROWS
     print_rows(rows, [row[4](machines) for row in rows])
 

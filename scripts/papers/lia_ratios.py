@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """LIA against IPEX and FlexGen as `sluice plan` sees it, beside the ranges that LIA's text gives.
 
-  lia_ratios.py [--sluice PROGRAM]
+  lia_ratios.py [--sluice PROGRAM]    by `sluice plan`
+  lia_ratios.py --simulate            by `sluice simulate`; takes long
 
 Sections 7.2 (latency, batch 1), 7.3 (throughput, batches 64 and 900) and 7.7 (other models, four machines). IPEX is
 `cpu-only`, FlexGen is `flexgen` with the CPU's attention slowed to AVX-512. No parameter was fitted to any of these. Which input lengths the figures show
@@ -62,8 +63,8 @@ def without_amx(machine, folder):
     return path
 
 
-def latencies(program, machine, model, policy, batches, tokens_in, tokens_out, options=()):
-    command = [program, "plan", "--model", model, "--machine", machine, "--policy", policy, "--json",
+def latencies(command, machine, model, policy, batches, tokens_in, tokens_out, options=()):
+    command = command + ["--model", model, "--machine", machine, "--policy", policy, "--json",
                "--batch", ",".join(map(str, batches)), "--input-tokens", ",".join(map(str, tokens_in)),
                "--output-tokens", str(tokens_out)]
     for option in options:
@@ -72,7 +73,7 @@ def latencies(program, machine, model, policy, batches, tokens_in, tokens_out, o
     return {(p["batch"], p["input_tokens"]): p["latency_s"] for p in json.loads(out) if "latency_s" in p}
 
 
-def ratios(program, machines, models, batches, folder):
+def ratios(command, machines, models, batches, folder):
     over = {"IPEX": [], "FlexGen": []}
     for machine in machines:
         slow = without_amx(machine, folder)
@@ -80,9 +81,9 @@ def ratios(program, machines, models, batches, folder):
             for tokens_out in (32, 256):
                 tokens_in = (32, 256, 1024, 2016 if tokens_out == 32 else 1792)
                 point = (batches, tokens_in, tokens_out)
-                lia = latencies(program, machine, model, "lia", *point)
-                ipex = latencies(program, machine, model, "cpu-only", *point)
-                flexgen = latencies(program, slow, model, "flexgen", *point)
+                lia = latencies(command, machine, model, "lia", *point)
+                ipex = latencies(command, machine, model, "cpu-only", *point)
+                flexgen = latencies(command, slow, model, "flexgen", *point)
                 over["IPEX"] += [ipex[key] / lia[key] for key in lia if key in ipex]
                 over["FlexGen"] += [flexgen[key] / lia[key] for key in lia if key in flexgen]
     return over
@@ -91,11 +92,13 @@ def ratios(program, machines, models, batches, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sluice", default="sluice", help="the program")
+    parser.add_argument("--simulate", action="store_true", help="ask the simulator instead of the planner")
     arguments = parser.parse_args()
+    command = [arguments.sluice, "simulate" if arguments.simulate else "plan"]
     print("| section | machines | model | what | against | paper | ours |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for section, machines, models, what, batches, ipex, flexgen in CLAIMS:
-            ours = ratios(arguments.sluice, machines, models, batches, folder)
+            ours = ratios(command, machines, models, batches, folder)
             for other, paper in (("IPEX", ipex), ("FlexGen", flexgen)):
                 found = ours[other]
                 print(f"| {section} | {', '.join(machines)} | {', '.join(models)} | {what} | {other} | "

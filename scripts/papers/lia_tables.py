@@ -2,6 +2,7 @@
 """LIA's Tables 4 and 5 (OPT-30B, 256 tokens in, 32 out, spr-a100) beside what `sluice plan` says.
 
   lia_tables.py [--sluice PROGRAM]          prints both tables with the errors
+  lia_tables.py --simulate                  the same by `sluice simulate`
   lia_tables.py --fit [--sluice PROGRAM]    fits the profile's eight free parameters to section 4 and Table 5,
                                             prints them, Table 4 with them, and the leave-one-batch-out error
 
@@ -74,8 +75,8 @@ def profiles(values):
 
 
 class Planner:
-    def __init__(self, program, values=None):
-        self.program = program
+    def __init__(self, program, values=None, command="plan"):
+        self.program, self.command = program, command
         self.folder = tempfile.TemporaryDirectory()
         self.amx, self.avx512 = "spr-a100", "spr-a100-avx512"
         if values is not None:
@@ -87,7 +88,7 @@ class Planner:
             self.amx, self.avx512 = paths
 
     def plans(self, machine, policy, options, batches=BATCHES):
-        command = [self.program, "plan", "--machine", machine, "--policy", policy,
+        command = [self.program, self.command, "--machine", machine, "--policy", policy,
                    "--batch", ",".join(map(str, batches))] + SHAPE
         for option in options:
             command += ["--policy-option", option]
@@ -198,11 +199,12 @@ def print_table_5(ours):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sluice", default="sluice", help="the program")
+    parser.add_argument("--simulate", action="store_true", help="ask the simulator instead of the planner")
     parser.add_argument("--fit", action="store_true", help="fit the free parameters to Table 5")
     parser.add_argument("--steps", type=int, default=250, help="of the simplex")
     arguments = parser.parse_args()
     if not arguments.fit:
-        planner = Planner(arguments.sluice)
+        planner = Planner(arguments.sluice, command="simulate" if arguments.simulate else "plan")
         print_table_5(planner.table_5())
         print_table_4(planner.table_4())
         return

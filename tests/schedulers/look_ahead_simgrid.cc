@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
   conf.ncuda = 1;
   conf.nopencl = 0;
   if (ours) {
-    sluice::set_staging_bytes(4 * weight_bytes);
+    sluice::set_staging({.bytes = 4 * weight_bytes});
     conf.sched_policy = &look_ahead;
   } else {
     conf.sched_policy_name = argv[1];
