@@ -32,13 +32,13 @@ at B=64 to 28.5 s against 26.96 s.
 """
 
 LIA_MISSES = """
-Misses, and why:
+The order of the rows is the paper's at each batch. Misses, and why:
 
-- *no Optimization-2, B=900* is too fast: without look-ahead a stage's weights still arrive one after the other while its first
-  ones are used by nobody else, and new KV leaves beside the next layer, where LIA's numbers have all of it in line.
-- *FlexGen's policy, B=64*: in LIA's measurement Optimization-1 helps it less than 20 resident layers should.
-- *all optimizations, B=64* is slower than the plan (24.7 s): prefill's new KV of resident layers and the residual stream, f32
-  here, share the link with weights.
+- *no Optimization-2, B=900* is too fast: new KV leaves for DDR beside the next layer's work here, as StarPU has it. With everything
+  in line, as `sluice plan` has it, it is 392 s; Table 5's parts sum to 398.
+- *FlexGen's policy, B=64* would come out right with no layer resident; then *no Optimization-1* at B=64 would not.
+- FlexGen's CPU time at B=1 and 64 (Table 5): one rate for AVX-512 attention cannot give 0.05 s, 20.9 s and 505 s.
+- LIA's communication at B=64 and 900, FlexGen's at B=900: the tables count more bytes than weights, values and KV make up.
 """
 
 HELM = """
