@@ -22,6 +22,7 @@
 #include "engine/points.h"
 #include "engine/policy_choice.h"
 #include "engine/progress.h"
+#include "engine/trace_session.h"
 
 namespace sluice {
 namespace {
@@ -94,7 +95,9 @@ struct Job {
 
 class Simulations {
  public:
-  explicit Simulations(const PointLists& lists) : lists_(lists), program_(simulator_program()) {
+  /// `trace`: the folder for a trace, or empty.
+  Simulations(const PointLists& lists, std::string trace)
+      : lists_(lists), trace_(std::move(trace)), program_(simulator_program()) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
     for (const std::string& model : lists.models) {
@@ -184,6 +187,7 @@ class Simulations {
       arguments.emplace_back("--policy-option");
       arguments.push_back(fmt::format("{}={}", key, value));
     }
+    if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     // The machine's description is the only source of times: nothing that StarPU adds by itself.
     const ChildResult child = run_child(program_, arguments,
                                         {{"STARPU_HOSTNAME", platform_host},
@@ -196,13 +200,17 @@ class Simulations {
                                          {"STARPU_SIMGRID_TASK_PUSH_COST", "0"},
                                          {"STARPU_SIMGRID_FETCHING_INPUT_COST", "0"}});
     job.result = child.exit_code == 0 ? Json::parse(child.out, nullptr, false) : Json();
-    if (job.result.is_object()) return;
+    if (job.result.is_object()) {
+      fmt::print(stderr, "{}", child.err);  // where the trace is
+      return;
+    }
     job.problem = child.err.empty()
                       ? fmt::format("the simulator ended with code {}", child.exit_code)
                       : child.err.substr(0, child.err.find('\n'));
   }
 
   const PointLists& lists_;
+  std::string trace_;
   std::string program_;
   PrivateFolder folder_;
   int num_platforms_ = 0;
@@ -330,11 +338,17 @@ int run_simulate(const CommandLine::Arguments& arguments) {
       "Runs the engine's task graphs, policies and schedulers on a simulated machine, with times "
       "from the cost model. No kernel runs, no weight is needed.");
   declare_points(line);
+  declare_trace_option(line);
   declare_format(line);
   if (!line.parse(arguments)) return 0;
   const PointLists lists = read_points(line);
   const OutputFormat format = read_format(line);
-  Simulations simulations(lists);
+  std::string trace;
+  if (line.given("trace")) {
+    trace = line.get<std::string>("trace");
+    if (lists.size() > 1) throw UsageError("--trace is of a single point; name one of everything");
+  }
+  Simulations simulations(lists, trace);
   const std::vector<Job>& jobs = simulations.run();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);

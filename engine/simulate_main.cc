@@ -11,6 +11,7 @@
 #include "engine/policy_run.h"
 #include "engine/simulation.h"
 #include "engine/simulation_report.h"
+#include "engine/trace_session.h"
 
 namespace sluice {
 namespace {
@@ -27,6 +28,7 @@ int run(const CommandLine::Arguments& arguments) {
       ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_policy_options(line);
+  declare_trace_option(line);
   if (!line.parse(arguments)) return 0;
   const auto& model = line.get<std::string>("model");
   const auto& machine = line.get<std::string>("machine");
@@ -38,12 +40,23 @@ int run(const CommandLine::Arguments& arguments) {
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),
                              .output_tokens = line.get<std::int64_t>("output-tokens")};
-  const Simulation simulation =
-      simulate({.config = config, .costs = *costs.model, .policy = policy, .workload = workload});
-  std::cout << simulation_json(
-      {.model = model, .machine = costs.machine, .policy = policy.name(), .workload = workload},
-      simulation);
-  return 0;
+  TraceSession trace(line);
+  const auto run_point = [&] {
+    const Simulation simulation = simulate({.config = config,
+                                            .costs = *costs.model,
+                                            .policy = policy,
+                                            .workload = workload,
+                                            .trace = trace});
+    std::cout << simulation_json({.model = model,
+                                  .machine = costs.machine,
+                                  .policy = policy.name(),
+                                  .workload = workload,
+                                  .plan = simulation.plan,
+                                  .problem = ""},
+                                 simulation);
+    return 0;
+  };
+  return trace.around(run_point, false);
 }
 
 }  // namespace

@@ -155,8 +155,11 @@ class Simulator {
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &result_.plan.memory);
     Watcher watcher(machine.gpu_node());
-    generate(machine);
-    starpu_task_wait_for_all();
+    {
+      const TraceSession::Recording recording = setup_.trace.record();
+      generate(machine);
+      starpu_task_wait_for_all();
+    }
     finish(machine, watcher);
     result_.wall_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/planner.h"
+#include "engine/trace_session.h"
 #include "models/config.h"
 #include "schedulers/loader.h"
 
@@ -16,6 +17,7 @@ struct SimulationSetup {
   const CostModel& costs;
   LoadedPolicy& policy;
   Workload workload;
+  TraceSession& trace;  ///< records the run if it was asked to
 };
 
 /// One phase: until every request has its first token, or after that.

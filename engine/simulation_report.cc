@@ -20,13 +20,8 @@ void put_times(const SimulatedPhase& phase, Json& json) {
 
 }  // namespace
 
-std::string simulation_json(const SimulatedPoint& point, const Simulation& simulation) {
-  Json json = plan_json({.model = point.model,
-                         .machine = point.machine,
-                         .policy = point.policy,
-                         .workload = point.workload,
-                         .plan = simulation.plan,
-                         .problem = ""});
+std::string simulation_json(const PlanPoint& point, const Simulation& simulation) {
+  Json json = plan_json(point);
   put_times(simulation.prefill, json["prefill"]);
   put_times(simulation.decode, json["decode"]);
   for (const Tier tier : all_tiers)

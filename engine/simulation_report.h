@@ -7,16 +7,8 @@
 
 namespace sluice {
 
-/// What was simulated, by name.
-struct SimulatedPoint {
-  std::string model;
-  std::string machine;
-  std::string policy;
-  Workload workload;
-};
-
 /// One JSON object: the fields of `plan --json`, those that are times or bytes as they came out of
-/// the simulation, and what only it knows (docs/simulate.md).
-std::string simulation_json(const SimulatedPoint& point, const Simulation& simulation);
+/// the simulation, and what only it knows (docs/simulate.md). `point` has the simulation's plan.
+std::string simulation_json(const PlanPoint& point, const Simulation& simulation);
 
 }  // namespace sluice

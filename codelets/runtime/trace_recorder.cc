@@ -26,8 +26,8 @@ void mark(fmt::format_string<Args...> format, Args&&... args) {
 /// As a word of Tier.
 const char* tier_of(unsigned node) {
   switch (starpu_node_get_kind(node)) {
-    case STARPU_CPU_RAM:
-      return "ddr";
+    case STARPU_CPU_RAM:  // others than the first have no processors
+      return node == STARPU_MAIN_RAM ? "ddr" : "cxl";
     case STARPU_DISK_RAM:
       return "disk";
     default:

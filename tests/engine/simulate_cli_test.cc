@@ -141,6 +141,31 @@ TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   EXPECT_EQ(first, second);
 }
 
+TEST(SimulateCliTest, ItsTraceHasItsFigures) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("trace");
+  const json result = simulate_json(
+      {"--machine", RoundMachine{}.write(folder), "--model", "opt-30b", "--policy", "flexgen",
+       "--batch", "4", "--input-tokens", "16", "--output-tokens", "3", "--trace", trace})[0];
+  const CliResult read = run_cli({"trace", trace, "--json"});
+  ASSERT_EQ(read.exit_code, 0) << read.err;
+  const json report = json::parse(read.out);
+  EXPECT_EQ(report.at("tasks"), result["tasks"]);
+  double busy_s = 0;
+  for (const json& worker : report.at("workers"))
+    busy_s += worker.at("busy_ns").get<double>() * 1e-9;
+  const double simulated_s = result["simulated_s"];
+  const json& shares = result["busy_share"];
+  EXPECT_NEAR(busy_s, (shares["cpu"].get<double>() + shares["gpu"].get<double>()) * simulated_s,
+              1e-4 * simulated_s);
+  double bytes = 0;
+  for (const json& link : report.at("links")) bytes += link.at("bytes").get<double>();
+  const json& moved = result["bytes_moved"];
+  EXPECT_NEAR(bytes, moved["link to gpu"].get<double>() + moved["link to cpu"].get<double>(),
+              1e-6 * bytes);
+  expect_failure(simulate({"--batch", "1,2", "--trace", folder.file("other")}), 2, {"--trace"});
+}
+
 TEST(SimulateCliTest, JsonHasThePlansFieldsAndItsOwn) {
   const Arguments point = {"--model", "opt-30b",        "--machine", "spr-a100",        "--policy",
                            "lia",     "--input-tokens", "64",        "--output-tokens", "4"};
