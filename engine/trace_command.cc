@@ -61,9 +61,10 @@ std::vector<std::int64_t> choose_iterations(const CommandLine& line, const Trace
 }  // namespace
 
 int run_trace(const CommandLine::Arguments& arguments) {
-  CommandLine line("sluice trace DIR [options]",
-                   "Reads what generate or bench --trace DIR has left: what each worker and link "
-                   "did, the longest gaps and their causes, the critical path of an iteration.");
+  CommandLine line(
+      "sluice trace DIR [options]",
+      "Reads what generate, bench or simulate --trace DIR has left: what each worker and link "
+      "did, the longest gaps and their causes, the critical path of an iteration.");
   declare_options(line);
   line.accept_operand();
   if (!line.parse(arguments)) return 0;

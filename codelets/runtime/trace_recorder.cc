@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <string_view>
 
 namespace sluice {
 namespace {
@@ -44,9 +45,10 @@ void mark_machine() {
   for (unsigned worker = 0; worker < starpu_worker_get_count(); ++worker) {
     const auto id = static_cast<int>(worker);
     starpu_worker_get_name(id, name.data(), name.size());
+    const std::string_view whole = name.data();  // "CUDA 0.0 (what the card is called)"
     const char* device = starpu_worker_get_type(id) == STARPU_CPU_WORKER ? "cpu" : "gpu";
     mark("sluice worker {} {} {} {}", id, device, starpu_worker_get_memory_node(worker),
-         name.data());
+         whole.substr(0, whole.find(" (")));
   }
 }
 
