@@ -80,16 +80,6 @@ std::string format_size(std::int64_t bytes) {
                      : fmt::format("{:.3g} GB", value * 1e-9);
 }
 
-/// 1, 2 or 5 times a power of ten, so that about ten of them make up `range`.
-double tick_distance(double range) {
-  const double rough = range / 10;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10 * power;
-}
-
 /// An iteration and how it is cut.
 struct Panel {
   IterationPath path;
@@ -312,7 +302,7 @@ class Painter {
     cairo_move_to(cairo_, left_margin, y);
     cairo_line_to(cairo_, left_margin + time_width, y);
     cairo_stroke(cairo_);
-    const double tick = tick_distance(line_ns_);
+    const double tick = tick_distance(line_ns_, 10);
     const double first = std::ceil((line_start_ - begin) / tick - 1e-9) * tick;
     for (double at = first; at <= line_start_ - begin + line_ns_ * (1 - 1e-9); at += tick) {
       const double x = x_at(begin + at);

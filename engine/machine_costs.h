@@ -56,6 +56,9 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
 /// be read is said in a line on stderr, and left.
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
 
+/// The type of a machine's weights: this one's is what it computes in, a described one's is bf16.
+DType weight_dtype(const std::string& machine);
+
 /// The GEMM type and threads of a run on this machine that is given none.
 HostUse default_host_use();
 

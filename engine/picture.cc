@@ -3,6 +3,7 @@
 #include <cairo-svg.h>
 
 #include <array>
+#include <cmath>
 #include <memory>
 
 #include "base/error.h"
@@ -82,6 +83,15 @@ void show_text(cairo_t* cairo, double x, double y, const std::string& text, Anch
   if (anchor == Anchor::right) shift = extents.x_advance;
   cairo_move_to(cairo, x - shift, y);
   cairo_show_text(cairo, text.c_str());
+}
+
+double tick_distance(double range, int count) {
+  const double rough = range / count;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= rough) return factor * power;
+  }
+  return 10 * power;
 }
 
 void use_colour(cairo_t* cairo, std::size_t index) {

@@ -19,6 +19,9 @@ enum class Anchor : std::uint8_t { left, middle, right };
 /// `y` is the line that letters stand on.
 void show_text(cairo_t* cairo, double x, double y, const std::string& text, Anchor anchor);
 
+/// 1, 2 or 5 times a power of ten, so that about `count` of them make up `range`.
+double tick_distance(double range, int count);
+
 /// One of seven colours that colour-blind readers can tell apart (Okabe and Ito's), counted round.
 void use_colour(cairo_t* cairo, std::size_t index);
 

@@ -128,10 +128,8 @@ class Planner {
     return std::make_unique<LoadedPolicy>(name, options);
   }
 
-  /// This machine's weights have the type that it computes in.
   MachineCosts costs_of(const std::string& machine, const std::string& model) {
-    const DType dtype = machine == this_machine ? default_host_use().dtype : DType::bf16;
-    ModelDimensions dimensions = model_dimensions(find_model_config(model), dtype);
+    ModelDimensions dimensions = model_dimensions(find_model_config(model), weight_dtype(machine));
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     return machines_.load(machine, dimensions, model);
   }

@@ -20,16 +20,6 @@ constexpr double top_margin = 36;
 constexpr double axis_height = 48;  ///< below the area: tick labels and the axis' label
 constexpr double legend_line = 17;
 
-/// 1, 2 or 5 times a power of ten, so that about five of them make up `range`.
-double tick_distance(double range) {
-  const double rough = range / 5;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10 * power;
-}
-
 /// Draws one plot whose upper left corner is the origin.
 class Painter {
  public:
@@ -48,7 +38,7 @@ class Painter {
     if (y_max_ <= 0) y_max_ = 1;
     first_power_ = static_cast<int>(std::floor(std::log2(least)));
     last_power_ = std::max(first_power_ + 1, static_cast<int>(std::ceil(std::log2(most))));
-    y_tick_ = tick_distance(y_max_);
+    y_tick_ = tick_distance(y_max_, 5);
     y_max_ = std::ceil(y_max_ / y_tick_ * 1.02) * y_tick_;
   }
 

@@ -131,7 +131,7 @@ class Simulations {
 
  private:
   void add(const std::string& model, const std::string& machine) {
-    ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype(machine));
+    ModelDimensions dimensions = model_dimensions(find_model_config(model), weight_dtype(machine));
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     const MachineCosts costs = simulated_costs(machine, dimensions, model);
     const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
@@ -140,10 +140,6 @@ class Simulations {
       for (const std::string& policy : policies(*costs.model, workload))
         jobs_.push_back({model, machine, policy, workload, platform, {}, ""});
     }
-  }
-
-  static DType default_dtype(const std::string& machine) {
-    return machine == this_machine ? default_host_use().dtype : DType::bf16;
   }
 
   std::vector<std::string> policies(const CostModel& costs, const Workload& workload) {
@@ -295,13 +291,12 @@ TableRows rows_of(const std::vector<Job>& jobs) {
 /// What is asked for and what came of it, in the keys of the JSON.
 Json json_of(const Job& job) {
   if (job.problem.empty()) return job.result;
-  return {{"model", job.model},
-          {"machine", job.machine},
-          {"policy", job.policy},
-          {"batch", job.workload.batch},
-          {"input_tokens", job.workload.input_tokens},
-          {"output_tokens", job.workload.output_tokens},
-          {"problem", job.problem}};
+  return plan_json({.model = job.model,
+                    .machine = job.machine,
+                    .policy = job.policy,
+                    .workload = job.workload,
+                    .plan = std::nullopt,
+                    .problem = job.problem});
 }
 
 /// The numbers of one line of CSV.

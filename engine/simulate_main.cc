@@ -33,7 +33,7 @@ int run(const CommandLine::Arguments& arguments) {
   const auto& model = line.get<std::string>("model");
   const auto& machine = line.get<std::string>("machine");
   const ModelConfig config = find_model_config(model);
-  ModelDimensions dimensions = model_dimensions(config, DType::bf16);
+  ModelDimensions dimensions = model_dimensions(config, weight_dtype(machine));
   dimensions.weight_bits = line.get<double>("weight-bits");
   const MachineCosts costs = simulated_costs(machine, dimensions, model);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));

@@ -47,14 +47,25 @@ struct Order {
   std::int64_t rank = 0;
 
   static Order of(const TaskTag& tag) {
-    std::int64_t layer = tag.layer;
-    if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
-      layer = std::numeric_limits<std::int32_t>::max();
-    return {tag.iteration, (layer << 24) + (place_in_layer(tag.sublayer) << 16) + tag.sub_batch};
+    return {tag.iteration,
+            (layer_of(tag) << 24) + (place_in_layer(tag.sublayer) << 16) + tag.sub_batch};
+  }
+  /// The same for all tasks of half a layer: sublayers 1 to 4, or 5 and 6.
+  static Order of_half_layer(const TaskTag& tag) {
+    const bool ffn = tag.sublayer == Sublayer::fc1 || tag.sublayer == Sublayer::fc2;
+    return {tag.iteration, 2 * layer_of(tag) + (ffn ? 1 : 0)};
   }
   static Order of_priority(int priority) { return {-static_cast<std::int64_t>(priority), 0}; }
   bool operator<(const Order& other) const {
     return iteration != other.iteration ? iteration < other.iteration : rank < other.rank;
+  }
+
+ private:
+  /// The LM head and sampling come behind all layers.
+  static std::int64_t layer_of(const TaskTag& tag) {
+    if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
+      return std::numeric_limits<std::int32_t>::max();
+    return tag.layer;
   }
 };
 
@@ -115,23 +126,6 @@ struct Streamed {
   std::array<int, STARPU_MAXNODES> admitted{};
 };
 
-/// Half of a layer in one iteration; they come in order.
-struct HalfLayer {
-  std::int64_t iteration = 0;
-  std::int64_t number = 0;
-
-  static HalfLayer of(const TaskTag& tag) {
-    std::int64_t layer = tag.layer;
-    if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
-      layer = std::numeric_limits<std::int32_t>::max();
-    const bool ffn = tag.sublayer == Sublayer::fc1 || tag.sublayer == Sublayer::fc2;
-    return {tag.iteration, 2 * layer + (ffn ? 1 : 0)};
-  }
-  bool operator<(const HalfLayer& other) const {
-    return iteration != other.iteration ? iteration < other.iteration : number < other.number;
-  }
-};
-
 /// What is on its way into one memory, and what comes next.
 class Window {
  public:
@@ -141,10 +135,10 @@ class Window {
   }
 
   /// A task to come, and, one after the other, what it reads.
-  void begin(const HalfLayer& half) { ++unfinished_[half]; }
-  void add(Streamed& data, const HalfLayer& half) { waiting_.push_back({&data, half}); }
+  void begin(const Order& half) { ++unfinished_[half]; }
+  void add(Streamed& data, const Order& half) { waiting_.push_back({&data, half}); }
   /// The task is done.
-  void end(const HalfLayer& half) {
+  void end(const Order& half) {
     const auto found = unfinished_.find(half);
     if (found != unfinished_.end() && --found->second == 0) unfinished_.erase(found);
   }
@@ -188,7 +182,7 @@ class Window {
  private:
   struct Waiting {
     Streamed* data;
-    HalfLayer half;
+    Order half;
   };
 
   /// Norms, biases and the like ride along: a budget is made for weights, and must not miss one for
@@ -198,7 +192,7 @@ class Window {
   }
 
   /// Whether so little is still to be done before that half layer that its data may come.
-  bool is_near(const HalfLayer& half) const {
+  bool is_near(const Order& half) const {
     if (ahead_ == Prefetch::none) return false;
     if (ahead_ == Prefetch::layer || unfinished_.empty()) return true;
     auto last = unfinished_.begin();
@@ -210,7 +204,7 @@ class Window {
   Prefetch ahead_ = Prefetch::layer;
   std::uint64_t used_bytes_ = 0;
   std::deque<Waiting> waiting_;
-  std::map<HalfLayer, int> unfinished_;  ///< tasks that are submitted and not executed
+  std::map<Order, int> unfinished_;  ///< tasks that are submitted and not executed
 };
 
 /// One scheduling context's state.
@@ -252,13 +246,13 @@ class Scheduler {
     {
       const Lock lock(mutex_);
       const bool on_gpu = streams(task, *tag, node);
-      if (on_gpu) windows_.at(node).begin(HalfLayer::of(*tag));
+      if (on_gpu) windows_.at(node).begin(Order::of_half_layer(*tag));
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
           leave_alone(handle);
         } else if (Streamed* data = on_gpu ? streamed(handle, node) : nullptr; data != nullptr) {
-          windows_.at(node).add(*data, HalfLayer::of(*tag));
+          windows_.at(node).add(*data, Order::of_half_layer(*tag));
         }
       }
       if (on_gpu) windows_.at(node).admit(node, bring);
@@ -276,7 +270,7 @@ class Scheduler {
     {
       const Lock lock(mutex_);
       if (!streams(task, *tag, node)) return;
-      windows_.at(node).end(HalfLayer::of(*tag));
+      windows_.at(node).end(Order::of_half_layer(*tag));
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
