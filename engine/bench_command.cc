@@ -11,6 +11,7 @@
 #include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/device.h"
 #include "engine/interrupt.h"
 #include "engine/machine_costs.h"
 #include "engine/output_file.h"
@@ -50,6 +51,7 @@ void declare_options(CommandLine& line) {
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains");
   declare_policy_options(line);
+  declare_device_option(line);
   declare_trace_option(line);
   line.options().add_options()  //
       ("sweep", po::bool_switch(),
@@ -68,6 +70,7 @@ struct Settings {
   std::optional<DType> dtype;
   std::optional<int> threads;
   int domains = 1;
+  std::uint64_t stand_in_bytes = 0;  ///< 0: no stand-in accelerator
   Fusion fusion = Fusion::stages;
   OutputFormat format = OutputFormat::table;
 };
@@ -104,7 +107,7 @@ void read_sweep(const CommandLine& line, Settings& settings) {
   }
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
-  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "trace"}) {
+  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "device", "trace"}) {
     if (line.given(name)) throw UsageError("--sweep measures on its own; leave out --{}", name);
   }
 }
@@ -120,6 +123,7 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);
   settings.domains = in_range(line, "domains", 1, 64);
+  settings.stand_in_bytes = read_device(line);
   settings.format = read_format(line);
   return settings;
 }
@@ -255,6 +259,12 @@ Workload workload_of(const std::vector<BenchTest>& tests) {
   return workload;
 }
 
+std::string backend_name(std::uint64_t stand_in_bytes) {
+  std::string name = fmt::format("CPU ({})", onednn_isa_name());
+  if (stand_in_bytes > 0) name += " and " + stand_in_name(stand_in_bytes);
+  return name;
+}
+
 int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
               const std::vector<std::vector<int>>& domains, RunPolicy& run_policy,
               TraceSession& trace) {
@@ -262,12 +272,17 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
   const MachineCosts costs =
-      host_costs(model_dimensions(config, dtype),
-                 {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains});
+      run_costs(model_dimensions(config, dtype),
+                {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains},
+                settings.stand_in_bytes);
   const Workload workload = workload_of(settings.tests);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
+  std::optional<StandInRun> stand_in;
+  if (settings.stand_in_bytes > 0) stand_in.emplace(policy, *costs.model, workload);
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
-  Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
+  Runtime runtime({.domains = domains,
+                   .scheduler = policy.scheduler(),
+                   .stand_in_bytes = settings.stand_in_bytes});
   const CostsInUse in_use(*costs.model);
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
@@ -279,6 +294,11 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
+  std::unique_ptr<ResidentWeights> resident;
+  if (stand_in) {
+    resident = stand_in->bring(runtime, loaded, kv, max_iteration_rows(settings.tests),
+                               max_batch(settings.tests));
+  }
   BenchRunner runner(loaded, kv, runtime,
                      {.num_slots = max_batch(settings.tests), .fusion = settings.fusion},
                      &policy_run);
@@ -289,7 +309,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .model = opened.model.name,
       .weight_bytes = loaded.weight_bytes(),
       .dtype = dtype,
-      .backend = fmt::format("CPU ({})", onednn_isa_name()),
+      .backend = backend_name(settings.stand_in_bytes),
       .policy = policy.name(),
       .policy_reason = run_policy.describe(),
       .threads = runtime.num_threads(),
@@ -297,6 +317,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .load_s = load_s,
       .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
   std::cout << format_bench(settings.format, context, results);
+  if (stand_in) fmt::print(stderr, "{}\n", stand_in->summary(runtime));
   return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "codelets/runtime/task_model.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/device.h"
 #include "engine/explain.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
@@ -78,6 +79,7 @@ void declare_options(CommandLine& line) {
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores");
   declare_policy_options(line);
+  declare_device_option(line);
   declare_trace_option(line);
   line.options().add_options()  //
       ("ddr", po::value<std::string>(),
@@ -103,6 +105,7 @@ struct Settings {
   AttentionForm attention = AttentionForm::fused;
   Fusion fusion = Fusion::stages;
   std::optional<std::uint64_t> ddr_bytes;
+  std::uint64_t stand_in_bytes = 0;  ///< 0: no stand-in accelerator
 };
 
 Settings read_settings(const CommandLine& line) {
@@ -123,6 +126,9 @@ Settings read_settings(const CommandLine& line) {
   }
   if (attention == "split") settings.attention = AttentionForm::split;
   if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");
+  settings.stand_in_bytes = read_device(line);
+  if (settings.stand_in_bytes > 0 && line.get<bool>("explain"))
+    throw UsageError("--explain knows the CPU alone; leave out --device standin");
   if (line.given("prompt") && line.given("prompts")) {
     throw UsageError("--prompt and --prompts exclude each other");
   }
@@ -325,11 +331,11 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 DType dtype, int threads) {
+                 DType dtype, const Runtime& runtime, StandInRun* stand_in) {
   nlohmann::json stats;
   stats["model"] = model;
   stats["dtype"] = to_string(dtype);
-  stats["threads"] = threads;
+  stats["threads"] = runtime.num_threads();
   stats["prompt_tokens"] = report.totals.prompt_tokens;
   stats["generated_tokens"] = report.totals.generated_tokens;
   stats["iterations"] = report.totals.iterations;
@@ -340,6 +346,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["tokens_per_s"] = report.tokens_per_s();
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
+  if (stand_in != nullptr) stand_in->add_to(stats, runtime);
   write_file(path, stats.dump(2) + "\n");
 }
 
@@ -454,13 +461,18 @@ class GenerateRun {
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
     const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
-    const MachineCosts costs = host_costs(
-        model_dimensions(model_.config, dtype_),
-        {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains});
+    const MachineCosts costs =
+        run_costs(model_dimensions(model_.config, dtype_),
+                  {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},
+                  settings_.stand_in_bytes);
     const Workload workload = workload_of(requests, batch);
     LoadedPolicy& policy = policy_.settle(*costs.model, workload);
+    std::optional<StandInRun> stand_in;
+    if (settings_.stand_in_bytes > 0) stand_in.emplace(policy, *costs.model, workload);
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
-    Runtime runtime({.domains = domains, .scheduler = policy.scheduler()});
+    Runtime runtime({.domains = domains,
+                     .scheduler = policy.scheduler(),
+                     .stand_in_bytes = settings_.stand_in_bytes});
     const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
@@ -473,6 +485,11 @@ class GenerateRun {
     report_.load_s = seconds_since(load_start);
     KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages, policy_run.kv_homes());
     options.policy = &policy_run;
+    std::unique_ptr<ResidentWeights> resident;
+    if (stand_in) {
+      const std::int64_t rows = std::min(workload.input_tokens, options.prefill_chunk_tokens);
+      resident = stand_in->bring(runtime, loaded, kv, rows * batch, batch);
+    }
     Generator generator(loaded, kv, tokenizer_, options);
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
@@ -484,10 +501,13 @@ class GenerateRun {
     if (output) output->put_in_order();
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
-      write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_,
-                  runtime.num_threads());
+      write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_, runtime,
+                  stand_in ? &*stand_in : nullptr);
     }
-    if (!line_.get<bool>("quiet")) print_summary(report_, policy_.describe());
+    if (!line_.get<bool>("quiet")) {
+      print_summary(report_, policy_.describe());
+      if (stand_in) fmt::print(stderr, "{}\n", stand_in->summary(runtime));
+    }
     if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;
   }

@@ -84,6 +84,36 @@ MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
   return analytic_costs(model, nominal_rates, "assumed: a desktop processor");
 }
 
+MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
+                            std::uint64_t memory_bytes) {
+  const MachineCosts host = host_costs(model, use);
+  const auto* measured = dynamic_cast<const MeasuredModel*>(host.model.get());
+  const std::string source = "assumed: a second process on the same processor";
+  MachineProfile profile =
+      host_profile(measured != nullptr ? measured->rates() : nominal_rates, host.source);
+  profile.gpu = profile.cpu;
+  profile.gpu->name = "stand-in accelerator";
+  const double gib = static_cast<double>(memory_bytes) / static_cast<double>(1U << 30);
+  profile.tiers[static_cast<std::size_t>(Tier::hbm)] = {
+      .capacity_gib = {gib, "asked for"},
+      .reserved_gib = Sourced<double>{gib / 16, "ours: padding"},
+      .cpu_bandwidth_gb_per_s = std::nullopt};
+  const auto link = [&](Tier from, Tier to) {
+    return LinkProfile{.from = from,
+                       .to = to,
+                       .bandwidth_gb_per_s = {Curve::constant(2), source},
+                       .latency_us = {50, source}};
+  };
+  profile.links = {link(Tier::ddr, Tier::hbm), link(Tier::hbm, Tier::ddr)};
+  return {this_machine, fmt::format("{}, and a stand-in accelerator", host.source), false,
+          std::make_unique<AnalyticModel>(std::move(profile), model)};
+}
+
+MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
+                       std::uint64_t stand_in_bytes) {
+  return stand_in_bytes > 0 ? stand_in_costs(model, use, stand_in_bytes) : host_costs(model, use);
+}
+
 MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model) {
   auto costs = std::make_unique<AnalyticModel>(load_profile(machine), model);
   std::string name = costs->profile().name;

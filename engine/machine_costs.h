@@ -56,6 +56,15 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
 /// be read is said in a line on stderr, and left.
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
 
+/// The same machine with a stand-in accelerator of so much memory: the CPU once more, for whose
+/// memory a sixteenth is set aside (padding, and what StarPU cuts it into), behind a local socket.
+MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
+                            std::uint64_t memory_bytes);
+
+/// The machine that a run has: host_costs(), or stand_in_costs() where `stand_in_bytes` is not 0.
+MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
+                       std::uint64_t stand_in_bytes);
+
 /// The type of a machine's weights: this one's is what it computes in, a described one's is bf16.
 DType weight_dtype(const std::string& machine);
 

@@ -76,6 +76,7 @@ set_configure_flags() {
   while ((cpus < $(getconf _NPROCESSORS_ONLN))); do cpus=$((cpus * 2)); done
   flags+=(--enable-maxcpus="$cpus" --enable-maxnumanodes="$((${#numa_nodes[@]} > 2 ? ${#numa_nodes[@]} : 2))")
   if [[ $cuda_dir ]]; then flags+=(--with-cuda-dir="$cuda_dir"); else flags+=(--disable-cuda); fi
+  flags+=(--enable-tcpip-master-slave --enable-maxtcpipdev=1) # the stand-in accelerator
 }
 
 # meets_needs <starpu_config.h>

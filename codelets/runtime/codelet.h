@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/runtime.h"
+#include "codelets/runtime/stand_in.h"
 #include "codelets/runtime/task_model.h"
 #include "codelets/runtime/trace_recorder.h"
 #include "perfmodels/task.h"
@@ -121,11 +122,13 @@ class Codelet {
       task->handles[i] = access.handle;
       task->modes[i++] = access.mode;
     }
-    void* copy = std::malloc(sizeof(Args));  // StarPU frees it with the task
+    constexpr std::size_t size = sizeof(Args) + sizeof(starpu_cpu_func_t);
+    auto* copy = static_cast<std::byte*>(std::malloc(size));  // StarPU frees it with the task
     if (copy == nullptr) throw std::bad_alloc();
     std::memcpy(copy, &args, sizeof(Args));
+    std::memcpy(copy + sizeof(Args), &variant.cpu, sizeof(variant.cpu));  // for the stand-in
     task->cl_arg = copy;
-    task->cl_arg_size = sizeof(Args);
+    task->cl_arg_size = size;
     task->cl_arg_free = 1;
     task->callback_func = task_observer();
     mark_task(task, args.tag);
@@ -151,7 +154,8 @@ class Codelet {
         starpu.name = name.c_str();
         starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
         starpu.cpu_funcs[0] = cpu;
-        starpu.where = cpu != nullptr ? STARPU_CPU : 0;
+        starpu.cpu_funcs_name[0] = stand_in_entry_name;
+        starpu.where = cpu != nullptr ? STARPU_CPU | STARPU_TCPIP_MS : 0;
 #ifdef STARPU_SIMGRID
         // No kernel runs in a simulation: every device has one.
         starpu.cuda_funcs[0] = cpu;
@@ -181,11 +185,12 @@ class Codelet {
       Kernel(cpu, args, Buffers(buffers));
     } catch (const std::exception& error) {
       starpu_task* task = starpu_task_get_current();
+      const bool named = task != nullptr && task->name != nullptr;  // not in the stand-in
       const std::string layer =
           args.tag.layer < 0 ? "" : fmt::format(" of layer {}", args.tag.layer);
       run_failure().record(fmt::format("{}{} with {} tokens failed: {}",
-                                       task != nullptr ? task->name : "a task", layer,
-                                       args.tag.num_tokens, error.what()));
+                                       named ? task->name : "a task", layer, args.tag.num_tokens,
+                                       error.what()));
     }
   }
 

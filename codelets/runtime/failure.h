@@ -1,29 +1,32 @@
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <mutex>
+#include <cstdint>
 #include <string>
 
 namespace sluice {
 
 /// The run's poison flag. A kernel that fails records why, later kernels do nothing, the graph
-/// drains, and whoever waits for the results throws the recorded reason.
+/// drains, and whoever waits for the results throws the recorded reason. Plain memory without
+/// locks, so that two processes can share one.
 class Failure {
  public:
-  bool happened() const { return happened_.load(std::memory_order_acquire); }
-  /// Keeps the first reason only.
+  bool happened() const { return state_.load(std::memory_order_acquire) == State::recorded; }
+  /// Keeps the first reason only, and of it the first 1023 bytes.
   void record(const std::string& reason) noexcept;
   /// Throws Error with the recorded reason, if there is one.
   void rethrow() const;
   void clear();
 
  private:
-  std::atomic<bool> happened_{false};
-  mutable std::mutex mutex_;
-  std::string reason_;
+  enum class State : std::uint8_t { none, being_recorded, recorded };
+  std::atomic<State> state_{State::none};
+  static_assert(std::atomic<State>::is_always_lock_free);
+  std::array<char, 1024> reason_{};
 };
 
-/// The process's one flag: StarPU, too, exists once in a process.
+/// The run's one flag, which a process forked from this one has, too.
 Failure& run_failure();
 
 }  // namespace sluice

@@ -11,6 +11,8 @@
 #include "base/cpu.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "codelets/runtime/failure.h"
+#include "codelets/runtime/task_model.h"
 
 namespace sluice {
 
@@ -71,6 +73,28 @@ class Runtime::Submitter {
   bool moved_ = false;
 };
 
+namespace {
+
+/// The most that the stand-in accelerator's memory has held.
+std::atomic<std::uint64_t> stand_in_peak_bytes{0};
+std::atomic<unsigned> stand_in_node_in_use{STARPU_MAIN_RAM};
+
+void note_stand_in_peak(void* /*unused*/) {
+  const std::uint64_t now = starpu_memory_get_used(stand_in_node_in_use);
+  std::uint64_t before = stand_in_peak_bytes;
+  while (now > before && !stand_in_peak_bytes.compare_exchange_weak(before, now)) {
+  }
+}
+
+std::uint64_t moved_bytes(unsigned from, unsigned to) {
+  starpu_profiling_bus_info info{};
+  starpu_bus_get_profiling_info(starpu_bus_get_id(static_cast<int>(from), static_cast<int>(to)),
+                                &info);
+  return static_cast<std::uint64_t>(info.transferred_bytes);
+}
+
+}  // namespace
+
 void check_starpu(int status, const char* what) {
   if (status != 0) throw Error("StarPU: {} failed: {}", what, std::strerror(-status));
 }
@@ -79,13 +103,17 @@ Runtime::Runtime(const RuntimeOptions& options) {
   std::vector<std::vector<int>> domains = options.domains;
   if (domains.empty()) domains.push_back(read_cpu_topology().cores);
 
-  set_starpu_environment();
-  use_one_openmp_thread();
   std::vector<int> all_cores;
-  for (const std::vector<int>& cores : domains) {
-    domains_.push_back(std::make_unique<Domain>(cores));
+  for (const std::vector<int>& cores : domains)
     all_cores.insert(all_cores.end(), cores.begin(), cores.end());
+  set_starpu_environment();
+  run_failure();  // both processes have it
+  if (options.stand_in_bytes > 0) {
+    stand_in_ =
+        std::make_unique<StandIn>(options.stand_in_bytes, [&] { prepare_stand_in(all_cores); });
   }
+  use_one_openmp_thread();
+  for (const std::vector<int>& cores : domains) domains_.push_back(std::make_unique<Domain>(cores));
   if (domains_.size() > 1)
     setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
 
@@ -94,6 +122,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   conf.ncpus = static_cast<int>(domains_.size());
   conf.ncuda = 0;
   conf.nopencl = 0;
+  conf.ntcpip_ms = stand_in_ ? 1 : 0;
   // By name StarPU would fall back to another one; an object wins over STARPU_SCHED.
   conf.sched_policy = options.scheduler;
   if (options.scheduler == nullptr) conf.sched_policy_name = "eager";
@@ -107,7 +136,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   const unsigned found =
       starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, workers.data(), workers.size());
   if (found < domains_.size()) {
-    starpu_shutdown();
+    stop();
     throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());
   }
   for (std::size_t i = 0; i < domains_.size(); ++i) {
@@ -123,16 +152,67 @@ Runtime::Runtime(const RuntimeOptions& options) {
       },
       nullptr, STARPU_CPU);
   submitter_ = std::make_unique<Submitter>(all_cores);
+  if (stand_in_) watch_stand_in();
 }
 
-Runtime::~Runtime() {
+void Runtime::watch_stand_in() {
+  try {
+    stand_in_->started();
+  } catch (const Error&) {
+    stop();
+    throw;
+  }
+  stand_in_peak_bytes = 0;
+  stand_in_node_in_use = stand_in_->node();
+  set_task_observer(note_stand_in_peak);
+}
+
+Runtime::~Runtime() { stop(); }
+
+void Runtime::stop() noexcept {
   starpu_task_wait_for_all();
+  if (stand_in_) {
+    set_task_observer(nullptr);
+    stand_in_->expect_end();
+  }
   starpu_shutdown();
   for (CpuContext*& context : contexts) delete std::exchange(context, nullptr);
 }
 
 CpuContext Runtime::current_cpu() {
   return *contexts.at(static_cast<std::size_t>(starpu_worker_get_id_check()));
+}
+
+void Runtime::prepare_stand_in(const std::vector<int>& cores) {
+  use_one_openmp_thread();
+  auto* pool = new ThreadPool(cores, use_one_openmp_thread);
+  auto* workspace = new Workspace;
+  for (CpuContext*& context : contexts) context = new CpuContext{*pool, *workspace};
+}
+
+extern "C" void sluice_stand_in_entry(void** buffers, void* arg) {
+  thread_local bool entered = false;
+  if (!std::exchange(entered, true)) {
+    Runtime::current_cpu().pool.enter();
+    use_one_openmp_thread();
+  }
+  const starpu_task* task = starpu_task_get_current();
+  starpu_cpu_func_t kernel = nullptr;
+  std::memcpy(&kernel, static_cast<std::byte*>(arg) + task->cl_arg_size - sizeof(kernel),
+              sizeof(kernel));
+  kernel(buffers, arg);
+}
+
+std::optional<unsigned> Runtime::stand_in_node() const {
+  return stand_in_ ? std::optional(stand_in_->node()) : std::nullopt;
+}
+
+StandInUse Runtime::stand_in_use() const {
+  const unsigned node = stand_in_->node();
+  return {.memory_bytes = static_cast<std::uint64_t>(starpu_memory_get_total(node)),
+          .peak_bytes = stand_in_peak_bytes,
+          .to_bytes = moved_bytes(STARPU_MAIN_RAM, node),
+          .from_bytes = moved_bytes(node, STARPU_MAIN_RAM)};
 }
 
 ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "codelets/runtime/kernel_times.h"
+#include "codelets/runtime/stand_in.h"
 
 namespace sluice {
 
@@ -39,6 +41,16 @@ struct RuntimeOptions {
   /// Decides which worker runs what; lives until after the runtime. Null: any free one runs what
   /// comes first.
   starpu_sched_policy* scheduler = nullptr;
+  /// Memory of a stand-in accelerator (stand_in.h) that runs beside the CPU; 0: none.
+  std::uint64_t stand_in_bytes = 0;
+};
+
+/// What the stand-in accelerator's memory holds and has moved, in bytes.
+struct StandInUse {
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t peak_bytes = 0;  ///< StarPU's count, as each task has ended
+  std::uint64_t to_bytes = 0;    ///< moved into it
+  std::uint64_t from_bytes = 0;
 };
 
 /// StarPU, started and stopped. One at a time in a process.
@@ -63,12 +75,23 @@ class Runtime {
   KernelTotals kernel_totals() const;
   void reset_busy();
 
+  /// The stand-in accelerator's memory, for StarPU; nothing without one.
+  std::optional<unsigned> stand_in_node() const;
+  /// Since the last call; the peak from the beginning on. Only where there is one.
+  StandInUse stand_in_use() const;
+
   int num_threads() const;
   std::string version() const;  ///< "1.4.10"
   std::string flavour() const;  ///< "native" or "native + CUDA"
 
  private:
   struct Domain;
+  /// In the process that plays it.
+  static void prepare_stand_in(const std::vector<int>& cores);
+  void watch_stand_in();
+  void stop() noexcept;
+
+  std::unique_ptr<StandIn> stand_in_;
   std::vector<std::unique_ptr<Domain>> domains_;
   std::unique_ptr<ThreadPool> setup_pool_;
   class Submitter;

@@ -20,9 +20,9 @@ double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation
   const CostModel* costs = costs_in_use.load(std::memory_order_acquire);
   const TaskTag* tag = tag_of(task);
   if (costs == nullptr || tag == nullptr) return 1;
-  const Device device = starpu_worker_get_type(static_cast<int>(worker)) == STARPU_CUDA_WORKER
-                            ? Device::gpu
-                            : Device::cpu;
+  const Device device = starpu_worker_get_type(static_cast<int>(worker)) == STARPU_CPU_WORKER
+                            ? Device::cpu
+                            : Device::gpu;
   double seconds =
       task_seconds(*costs, *tag, device, memory_in_use.load(std::memory_order_relaxed));
   if (time_in_use.load(std::memory_order_relaxed) == TaskTime::with_overhead)

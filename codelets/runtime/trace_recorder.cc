@@ -40,15 +40,17 @@ void mark_machine() {
   std::array<char, 64> name{};
   for (unsigned node = 0; node < starpu_memory_nodes_get_count(); ++node) {
     starpu_memory_node_get_name(node, name.data(), name.size());
-    mark("sluice node {} {} {}", node, tier_of(node), name.data());
+    const bool stand_in = starpu_node_get_kind(node) == STARPU_TCPIP_MS_RAM;
+    mark("sluice node {} {} {}", node, tier_of(node), stand_in ? "stand-in" : name.data());
   }
   for (unsigned worker = 0; worker < starpu_worker_get_count(); ++worker) {
     const auto id = static_cast<int>(worker);
     starpu_worker_get_name(id, name.data(), name.size());
     const std::string_view whole = name.data();  // "CUDA 0.0 (what the card is called)"
     const char* device = starpu_worker_get_type(id) == STARPU_CPU_WORKER ? "cpu" : "gpu";
+    const bool stand_in = starpu_worker_get_type(id) == STARPU_TCPIP_MS_WORKER;
     mark("sluice worker {} {} {} {}", id, device, starpu_worker_get_memory_node(worker),
-         whole.substr(0, whole.find(" (")));
+         stand_in ? "stand-in" : whole.substr(0, whole.find(" (")));
   }
 }
 

@@ -36,6 +36,7 @@ class CliProcess {
   /// The file that standard output goes to.
   std::string output_path() const { return folder_.file("out"); }
 
+  pid_t id() const { return pid_; }
   void send(int signal) const;
   /// Waits until it has ended; fails the test when that takes longer than a minute.
   CliResult wait();

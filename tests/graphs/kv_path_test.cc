@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <ostream>
+#include <string>
 #include <thread>
 
 #include "base/cpu.h"
@@ -70,7 +72,13 @@ void after_execution(starpu_task* task, unsigned context) {
   LookAhead::executed(task, context);
 }
 
-/// StarPU with one worker, on the scheduler that policies share.
+/// Memory of a stand-in accelerator to run the GPU's tasks on; 0: the one CPU worker runs them all.
+std::uint64_t stand_in_bytes() {
+  const char* mib = std::getenv("SLUICE_TEST_STAND_IN_MIB");  // NOLINT(concurrency-mt-unsafe)
+  return mib == nullptr ? 0 : static_cast<std::uint64_t>(std::stoi(mib)) << 20;
+}
+
+/// StarPU with one worker on each device, on the scheduler that policies share.
 Runtime& runtime() {
   static starpu_sched_policy scheduler = [] {
     starpu_sched_policy made = look_ahead_scheduler("recording", "writes down what it sees");
@@ -78,7 +86,9 @@ Runtime& runtime() {
     made.post_exec_hook = after_execution;
     return made;
   }();
-  static Runtime instance({.domains = {read_cpu_topology().cores}, .scheduler = &scheduler});
+  static Runtime instance({.domains = {read_cpu_topology().cores},
+                           .scheduler = &scheduler,
+                           .stand_in_bytes = stand_in_bytes()});
   return instance;
 }
 
@@ -213,6 +223,11 @@ TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
                        form.placement[Sublayer::qk] != form.placement[Sublayer::sv];
     ASSERT_EQ(TwoSequences(model, form).logits(), parts ? split : fused) << form.to_string();
   }
+  if (stand_in_bytes() == 0) return;
+  const StandInUse use = runtime().stand_in_use();
+  EXPECT_GT(use.to_bytes, model.weight_bytes());
+  EXPECT_GT(use.from_bytes, 0U);
+  EXPECT_LE(use.peak_bytes, stand_in_bytes());
 }
 
 TEST_P(KvPathBitsTest, LayersMayDifferInHomeAndPlacement) {

@@ -1,0 +1,229 @@
+// `--device standin:MEMORY`: the GPU's side of a placement in a second process, seen from outside.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <thread>
+
+#include "tests/engine/cli_process.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::CliProcess;
+using testing::CliResult;
+using testing::content_of;
+using testing::expect_failure;
+using testing::run_cli;
+using testing::TemporaryFolder;
+using Arguments = std::vector<std::string>;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+/// Of the embedded model in f32: its layers alone have 11 MiB.
+constexpr int smaller_than_weights_mib = 10;
+
+Arguments operator+(Arguments left, const Arguments& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+/// A policy, and what it is told.
+struct Case {
+  std::string name;
+  Arguments policy;
+  std::string dtype;
+  int memory_mib;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.name; }
+
+class CliDeviceTest : public ::testing::Test {
+ protected:
+  CliDeviceTest() {
+    std::ofstream file(folder.file("prompts.jsonl"));
+    for (const char* prompt : {"Once upon a time", "The dog", "A very long day in the garden was",
+                               "Lily and Tom", "In the"})
+      file << json{{"prompt", prompt}}.dump() << '\n';
+  }
+
+  Arguments generate(const std::string& dtype, const Arguments& more) const {
+    return Arguments{"generate",
+                     "--prompts",
+                     folder.file("prompts.jsonl"),
+                     "--batch",
+                     "3",
+                     "--max-tokens",
+                     "12",
+                     "--dtype",
+                     dtype,
+                     "--temperature",
+                     "0",
+                     "-q",
+                     "--stats",
+                     stats_path} +
+           more;
+  }
+  json stats() const { return json::parse(content_of(stats_path)); }
+
+  TemporaryFolder folder;
+  std::string stats_path = folder.file("stats.json");
+};
+
+class CliDevicePolicyTest : public CliDeviceTest, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(CliDevicePolicyTest, GivesTheTokensOfTheCpuWithinItsMemory) {
+  const Case& of = GetParam();
+  const CliResult expected = run_cli(generate(of.dtype, {"--policy", "cpu-only"}));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  const CliResult result =
+      run_cli(generate(of.dtype, of.policy) +
+              Arguments{"--device", fmt::format("standin:{}MiB", of.memory_mib)});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.out, expected.out);
+  const json device = stats().at("device");
+  EXPECT_EQ(device.at("kind"), "stand-in");
+  EXPECT_EQ(device.at("memory_bytes"), static_cast<std::uint64_t>(of.memory_mib) * mebibyte);
+  EXPECT_GT(device.at("bytes_to_device").get<std::uint64_t>(), mebibyte);
+  EXPECT_GT(device.at("bytes_from_device").get<std::uint64_t>(), 0U);
+  const auto peak = stats().at("peak_bytes").at("hbm").get<std::uint64_t>();
+  EXPECT_GT(peak, mebibyte);
+  EXPECT_LE(peak, device.at("memory_bytes").get<std::uint64_t>());
+}
+
+const Arguments lia_decode = {"--policy",        "lia",
+                              "--policy-option", "decode=011000",
+                              "--policy-option", "prefill=000000",
+                              "--policy-option", "opt1=off"};
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, CliDevicePolicyTest,
+    ::testing::Values(Case{"lia_resident", {"--policy", "lia"}, "f32", 32},
+                      Case{"lia_streams_f32", lia_decode, "f32", smaller_than_weights_mib},
+                      Case{"lia_streams_bf16", lia_decode, "bf16", 5},
+                      Case{"flexgen_f32", {"--policy", "flexgen"}, "f32", smaller_than_weights_mib},
+                      Case{"flexgen_bf16", {"--policy", "flexgen"}, "bf16", 6},
+                      Case{"helm_f32", {"--policy", "helm"}, "f32", smaller_than_weights_mib},
+                      Case{"gpu_only_f32", {"--policy", "gpu-only"}, "f32", 32},
+                      Case{"gpu_only_bf16", {"--policy", "gpu-only"}, "bf16", 32}),
+    [](const auto& of) { return of.param.name; });
+
+TEST_F(CliDeviceTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
+  const auto bytes_to_device = [&](int tokens) {
+    const CliResult result = run_cli(
+        Arguments{"generate", "--prompt", "Once upon a time", "--dtype", "f32", "--ignore-eos",
+                  "--temperature", "0", "-q", "--max-tokens", std::to_string(tokens), "--stats",
+                  stats_path, "--device", fmt::format("standin:{}MiB", smaller_than_weights_mib)} +
+        lia_decode);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return stats().at("device").at("bytes_to_device").get<double>();
+  };
+  // Sublayers 1, 4, 5 and 6 of the embedded model's six layers in f32.
+  constexpr double weights = 6 * 4 * 256.0 * (384 + 256 + 3 * 384);
+  const double each = (bytes_to_device(20) - bytes_to_device(10)) / 10;
+  EXPECT_GT(each, 0.5 * weights);  // some of it may still be there
+  EXPECT_LT(each, 1.1 * weights);
+}
+
+TEST_F(CliDeviceTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
+  expect_failure(run_cli({"generate", "--prompt", "A", "--dtype", "f32", "--policy", "gpu-only",
+                          "--device", "standin:2MiB"}),
+                 1, {"hbm", "needs"});
+}
+
+TEST_F(CliDeviceTest, WrongDevicesAreUsageErrors) {
+  for (const char* device : {"gpu", "standin", "standin:", "standin:much", "standin:10KiB"}) {
+    SCOPED_TRACE(device);
+    expect_failure(run_cli({"generate", "--prompt", "A", "--device", device}), 2, {"--device"});
+  }
+  expect_failure(run_cli({"generate", "--prompt", "A", "--explain", "--device", "standin:16MiB"}),
+                 2, {"--explain", "--device"});
+}
+
+/// The processes that `parent` has started.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+class CliDeviceDeathTest : public CliDeviceTest {
+ protected:
+  Arguments long_run() const {
+    return Arguments{"generate",
+                     "--prompts",
+                     folder.file("prompts.jsonl"),
+                     "--max-tokens",
+                     "300",
+                     "--ignore-eos",
+                     "--output",
+                     folder.file("out.jsonl"),
+                     "-q",
+                     "--device",
+                     "standin:32MiB",
+                     "--policy",
+                     "gpu-only"};
+  }
+};
+
+TEST_F(CliDeviceDeathTest, AKilledStandInEndsTheRunAndFinishedLinesAreKept) {
+  CliProcess process(long_run());
+  testing::wait_for_lines(folder.file("out.jsonl"), 1);
+  const std::vector<pid_t> children = children_of(process.id());
+  ASSERT_EQ(children.size(), 1U);
+  kill(children.front(), SIGKILL);
+  const CliResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(result.err,
+            "sluice: the stand-in accelerator's process has ended, killed by a signal; finished "
+            "outputs are on disk; run again\n");
+  EXPECT_GE(testing::json_lines(content_of(folder.file("out.jsonl"))).size(), 1U);
+}
+
+TEST_F(CliDeviceDeathTest, TheStandInGoesWithAKilledRun) {
+  CliProcess process(long_run());
+  testing::wait_for_lines(folder.file("out.jsonl"), 1);
+  const std::vector<pid_t> children = children_of(process.id());
+  ASSERT_EQ(children.size(), 1U);
+  process.send(SIGKILL);
+  process.wait();
+  for (int i = 0; i < 1000 && kill(children.front(), 0) == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_NE(kill(children.front(), 0), 0);
+}
+
+TEST_F(CliDeviceDeathTest, CtrlCEndsTheRunAsEver) {
+  CliProcess process(long_run());
+  testing::wait_for_lines(folder.file("out.jsonl"), 1);
+  process.send(SIGINT);
+  EXPECT_EQ(process.wait().exit_code, 130);
+}
+
+TEST_F(CliDeviceTest, TraceShowsItByName) {
+  const std::string trace = folder.file("trace");
+  const CliResult run = run_cli(
+      generate("f32", {"--policy", "flexgen", "--device", "standin:10MiB", "--trace", trace}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const CliResult read = run_cli({"trace", trace, "--json"});
+  ASSERT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_NE(read.out.find("stand-in"), std::string::npos) << read.out;
+}
+
+TEST_F(CliDeviceTest, BenchNamesIt) {
+  const CliResult result = run_cli({"bench", "--model", "tiny", "--dtype", "f32", "--prompt-tokens",
+                                    "16", "--gen-tokens", "4", "--repeat", "1", "--policy",
+                                    "gpu-only", "--device", "standin:64MiB", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("stand-in accelerator"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("moved to it"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace sluice
