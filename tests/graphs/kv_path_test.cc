@@ -336,6 +336,28 @@ TEST(KvPathTasksTest, HomesAreOneALayer) {
 struct TagOnly {
   TaskTag tag;
 };
+void run_failing(const CpuContext& /*cpu*/, const TagOnly& /*args*/, Buffers /*buffers*/) {
+  throw Error("it was meant to fail");
+}
+
+TEST(StandInTest, AKernelThatFailsThereIsReportedHere) {
+  if (stand_in_bytes() == 0) GTEST_SKIP() << "no stand-in accelerator: SLUICE_TEST_STAND_IN_MIB";
+  runtime();
+  static const auto codelet = Codelet<TagOnly>::with_cpu<run_failing>("failing");
+  TagOnly args;
+  args.tag.layer = 3;
+  args.tag.device = Device::gpu;
+  codelet.submit(DType::f32, args, {});
+  starpu_task_wait_for_all();
+  ASSERT_TRUE(run_failure().happened());
+  try {
+    run_failure().rethrow();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "a task of layer 3 with 0 tokens failed: it was meant to fail");
+  }
+  run_failure().clear();
+}
+
 std::atomic<bool> worker_is_held{false};
 std::atomic<bool> worker_may_go{false};
 
