@@ -181,12 +181,6 @@ class Simulator {
     }
     check_tier(memory.embedding);
     check_tier(memory.lm_head);
-    if (memory.hbm_requests > 0 && memory.hbm_requests < setup_.workload.batch) {
-      throw Error(
-          "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds are not "
-          "simulated yet",
-          setup_.policy.name(), memory.hbm_requests, setup_.workload.batch);
-    }
   }
   void check_tier(Tier tier) const {
     if (tier == Tier::disk) {
@@ -201,8 +195,11 @@ class Simulator {
     const MemoryPlan& memory = policy.memory();
     LoadedModel model(setup_.config, DType::bf16, setup_.costs.model().weight_bits, memory,
                       machine.tier_nodes());
-    KvCache kv(model.shape(), policy.kv_homes(), machine.tier_nodes(),
-               KvCache::pages_for(workload.total_tokens()) * workload.batch);
+    std::vector<KvCache> kv;
+    for (const KvCohort& cohort : policy.kv_cohorts()) {
+      kv.emplace_back(model.shape(), cohort.homes, machine.tier_nodes(),
+                      KvCache::pages_for(workload.total_tokens()) * cohort.requests);
+    }
     Generator generator(model, kv, nullptr,
                         {.max_batch = workload.batch,
                          .attention = AttentionForm::fused,
