@@ -155,6 +155,7 @@ class Simulations {
     if (known_.empty()) known_ = load_known_policies();
     if (known_.empty())
       throw Error("no policy was found beside the program; give one with --policy FILE");
+    for (const auto& policy : known_) policy->policy().set_parameters_tier(lists_.parameters_tier);
     std::vector<Candidate> candidates;
     candidates.reserve(known_.size());
     for (const auto& policy : known_) candidates.push_back(plan_with(*policy, costs, workload));
@@ -182,6 +183,10 @@ class Simulations {
     for (const auto& [key, value] : lists_.policy_options) {
       arguments.emplace_back("--policy-option");
       arguments.push_back(fmt::format("{}={}", key, value));
+    }
+    if (lists_.parameters_tier) {
+      arguments.emplace_back("--parameters-tier");
+      arguments.emplace_back(to_string(*lists_.parameters_tier));
     }
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     // The machine's description is the only source of times: nothing that StarPU adds by itself.

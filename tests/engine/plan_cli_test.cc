@@ -233,6 +233,20 @@ TEST(PlanCliTest, DdrThatIsTooSmallIsSaid) {
   expect_contains(told.out, {"this machine is too small", "of ddr"});
 }
 
+TEST(PlanCliTest, ParametersTierOverridesThePolicy) {
+  // At this batch the GPU alone reads the weights, and LIA moves them to CXL memory by itself.
+  Arguments point = {"--policy", "lia", "--batch", "900", "--parameters-tier"};
+  const json by_policy = plan_json({"--policy", "lia", "--batch", "900"})[0];
+  EXPECT_GT(by_policy["bytes"]["cxl"], 0);
+  point.emplace_back("ddr");
+  const json in_ddr = plan_json(point)[0];
+  EXPECT_EQ(in_ddr["bytes"]["cxl"], 0);
+  EXPECT_NEAR(in_ddr["bytes"]["ddr"].get<double>() - by_policy["bytes"]["ddr"].get<double>(),
+              by_policy["bytes"]["cxl"].get<double>(), 1);
+  point.back() = "cxl";
+  EXPECT_EQ(plan_json(point)[0], by_policy);
+}
+
 TEST(PlanCliTest, TheCpuAloneNeedsNoHbm) {
   const json point = plan_json({"--model", "opt-175b", "--policy", "cpu-only", "--batch", "64"})[0];
   EXPECT_EQ(point["bytes"]["hbm"], 0);
@@ -306,6 +320,8 @@ TEST(PlanCliTest, MapsThatCannotBeAreSaid) {
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--json"}), 2, {"--json", "--map"});
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--batch", "4"}), 2,
                  {"--batch", "--map"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--parameters-tier", "cxl"}), 2,
+                 {"--parameters-tier", "--map"});
 }
 
 }  // namespace

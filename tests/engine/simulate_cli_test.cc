@@ -129,6 +129,30 @@ TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   EXPECT_GT(result["bytes"]["cxl"].get<double>(), 47 * layer_bytes);
 }
 
+TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
+  const TemporaryFolder folder;
+  RoundMachine machine;
+  machine.cxl_link_gb_per_s = 5;
+  const Arguments point = {
+      "--machine",        machine.write(folder), "--model", "opt-30b",         "--policy",
+      "cpu-only",         "--input-tokens",      "16",      "--output-tokens", "3",
+      "--parameters-tier"};
+  Arguments in_cxl = point;
+  in_cxl.emplace_back("cxl");
+  const json cxl = simulate_json(in_cxl)[0];
+  // The CPU reads CXL memory at 5 GB/s, DDR (the head) at 100.
+  const double iteration_s = 48 * layer_bytes / (5 * giga) + head_bytes / (100 * giga);
+  EXPECT_NEAR(cxl["tpot_s"].get<double>(), iteration_s, 0.005 * iteration_s);
+  EXPECT_GT(cxl["bytes"]["cxl"].get<double>(), 47.9 * layer_bytes);
+  EXPECT_LT(cxl["bytes"]["ddr"].get<double>(), 3 * head_bytes);
+  Arguments in_ddr = point;
+  in_ddr.emplace_back("ddr");
+  const json ddr = simulate_json(in_ddr)[0];
+  EXPECT_EQ(ddr["bytes"]["cxl"], 0);
+  EXPECT_NEAR(ddr["tpot_s"].get<double>(), (48 * layer_bytes + head_bytes) / (100 * giga),
+              0.005 * iteration_s);
+}
+
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   const Arguments point = {"--model",        "opt-30b", "--machine",       "spr-a100",
                            "--policy",       "flexgen", "--batch",         "64",
@@ -224,6 +248,11 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(on({}, "nope"), 1, {"no such policy"});
   expect_failure(simulate({"--machine", "spr-a101"}), 1, {"spr-a101", "spr-a100"});
   expect_failure(simulate({"--batch", "0"}), 2, {"--batch"});
+  expect_failure(simulate({"--parameters-tier", "hbm"}), 2,
+                 {"--parameters-tier hbm: expected ddr or cxl"});
+  expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
+                           "cpu-only", "--parameters-tier", "cxl"}),
+                 1, {"--parameters-tier cxl: the machine has no such memory (it has hbm, ddr)"});
   expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 
