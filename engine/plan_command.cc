@@ -77,7 +77,8 @@ PlanPoint as_point(const std::string& model, const MachineCosts& costs, const Wo
           .policy = candidate.policy->name(),
           .workload = workload,
           .plan = candidate.plan,
-          .problem = candidate.problem};
+          .problem = candidate.problem,
+          .running_costs = costs.running_costs};
 }
 
 class Planner {

@@ -245,6 +245,7 @@ std::string describe(const Json& result) {
                       seconds_text(result["tpot_s"].get<double>()),
                       rate_text(result["tokens_per_s"].get<double>()),
                       seconds_text(result["latency_s"].get<double>()));
+  text += running_costs_text(result);
   text += fmt::format("plan's lower bound {} ({}), {} of it reached; plan's estimate {}\n",
                       seconds_text(result["lower_bound_s"].get<double>()),
                       result["binding_resource"].get<std::string>(),
@@ -269,9 +270,14 @@ std::string describe(const Json& result) {
                             seconds_text(result["wall_s"].get<double>()));
 }
 
+/// A figure that may not be known.
+std::string known_text(const Json& figure) {
+  return figure.is_number() ? rate_text(figure.get<double>()) : "-";
+}
+
 TableRows rows_of(const std::vector<Job>& jobs) {
   TableRows rows = {{"batch", "input", "output", "model", "machine", "policy", "TTFT", "per token",
-                     "tokens/s", "latency", "of the bound", "note"}};
+                     "tokens/s", "latency", "of the bound", "J/token", "$/M tokens", "note"}};
   for (const Job& job : jobs) {
     std::vector<std::string>& row = rows.emplace_back();
     row = {fmt::format("{}", job.workload.batch),
@@ -281,14 +287,16 @@ TableRows rows_of(const std::vector<Job>& jobs) {
            job.machine,
            job.policy};
     if (!job.problem.empty()) {
-      row.insert(row.end(), {"-", "-", "-", "-", "-", job.problem});
+      row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-", job.problem});
       continue;
     }
     row.insert(row.end(), {seconds_text(job.result["ttft_s"].get<double>()),
                            seconds_text(job.result["tpot_s"].get<double>()),
                            rate_text(job.result["tokens_per_s"].get<double>()),
                            seconds_text(job.result["latency_s"].get<double>()),
-                           percent(job.result["lower_bound_share"]), ""});
+                           percent(job.result["lower_bound_share"]),
+                           known_text(job.result["joules_per_token"]),
+                           known_text(job.result["usd_per_million_tokens"]), ""});
   }
   return rows;
 }
@@ -301,16 +309,18 @@ Json json_of(const Job& job) {
                     .policy = job.policy,
                     .workload = job.workload,
                     .plan = std::nullopt,
-                    .problem = job.problem});
+                    .problem = job.problem,
+                    .running_costs = {}});
 }
 
 /// The numbers of one line of CSV.
 Json flat_json_of(const Job& job) {
   const Json full = json_of(job);
   Json flat;
-  for (const char* key : {"model", "machine", "policy", "batch", "input_tokens", "output_tokens",
-                          "ttft_s", "tpot_s", "latency_s", "tokens_per_s", "lower_bound_s",
-                          "lower_bound_share", "plan_latency_s", "overlap_s", "tasks", "wall_s"})
+  for (const char* key :
+       {"model", "machine", "policy", "batch", "input_tokens", "output_tokens", "ttft_s", "tpot_s",
+        "latency_s", "tokens_per_s", "lower_bound_s", "lower_bound_share", "plan_latency_s",
+        "joules_per_token", "usd_per_million_tokens", "overlap_s", "tasks", "wall_s"})
     flat[key] = full.contains(key) ? full[key] : Json();
   for (const char* part : {"cpu", "gpu", "link to gpu", "link to cpu"}) {
     std::string name = part;

@@ -54,7 +54,8 @@ int run(const CommandLine::Arguments& arguments) {
                                   .policy = policy.name(),
                                   .workload = workload,
                                   .plan = simulation.plan,
-                                  .problem = ""},
+                                  .problem = "",
+                                  .running_costs = costs.running_costs},
                                  simulation);
     return 0;
   };

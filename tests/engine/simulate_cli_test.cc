@@ -26,6 +26,7 @@ struct RoundMachine {
   double cxl_link_gb_per_s = 0;  ///< 0: no CXL
   double hbm_gib = 6;
   double ddr_gib = 512;
+  bool knows_watts = false;
 
   std::string write(const TemporaryFolder& folder) const {
     const auto number = [](double value) { return json{{"value", value}, {"source", "a test"}}; };
@@ -63,6 +64,16 @@ struct RoundMachine {
         machine["links"].push_back(link("cxl", other, cxl_link_gb_per_s));
         machine["links"].push_back(link(other, "cxl", cxl_link_gb_per_s));
       }
+    }
+    if (knows_watts) {
+      machine["cpu"]["idle_watts"] = number(50);
+      machine["cpu"]["busy_watts"] = number(150);
+      machine["gpu"]["idle_watts"] = number(20);
+      machine["gpu"]["busy_watts"] = number(220);
+      machine["system"] = {{"other_watts", number(30)},
+                           {"price_usd", number(9460.8)},
+                           {"lifetime_years", number(3)},
+                           {"electricity_usd_per_kwh", number(0)}};
     }
     const std::string path = (folder.path() / "round.json").string();
     std::ofstream(path) << machine;
@@ -151,6 +162,26 @@ TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
   EXPECT_EQ(ddr["bytes"]["cxl"], 0);
   EXPECT_NEAR(ddr["tpot_s"].get<double>(), (48 * layer_bytes + head_bytes) / (100 * giga),
               0.005 * iteration_s);
+}
+
+TEST(SimulateCliTest, EnergyAndPriceByHand) {
+  const TemporaryFolder folder;
+  const Arguments point = {"--machine",       RoundMachine{.knows_watts = true}.write(folder),
+                           "--model",         "opt-30b",
+                           "--policy",        "cpu-only",
+                           "--input-tokens",  "16",
+                           "--output-tokens", "4"};
+  const json result = simulate_json(point)[0];
+  // The CPU works all the time, the GPU draws what it draws idle: 30 + 150 + 20 W. A second costs
+  // 0.0001 $.
+  const double latency_s = 4 * (48 * layer_bytes + head_bytes) / (100 * giga);
+  EXPECT_NEAR(result["mean_watts"].get<double>(), 200, 1);
+  EXPECT_NEAR(result["energy_j"].get<double>(), 200 * latency_s, 0.01 * 200 * latency_s);
+  EXPECT_NEAR(result["joules_per_token"].get<double>(), 50 * latency_s, 0.01 * 50 * latency_s);
+  EXPECT_NEAR(result["usd_per_million_tokens"].get<double>(), 1e2 * latency_s / 4,
+              0.005 * 1e2 * latency_s / 4);
+  const CliResult told = simulate(point);
+  EXPECT_NE(told.out.find(" J per token (200 W on average), $"), std::string::npos) << told.out;
 }
 
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
