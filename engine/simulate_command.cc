@@ -13,9 +13,11 @@
 #include "base/cpu.h"
 #include "engine/child_process.h"
 #include "engine/command_line.h"
+#include "engine/comparison.h"
 #include "engine/compute_options.h"
 #include "engine/interrupt.h"
 #include "engine/machine_costs.h"
+#include "engine/output_file.h"
 #include "engine/output_options.h"
 #include "engine/plan_report.h"
 #include "engine/platform.h"
@@ -340,6 +342,69 @@ std::string format_jobs(OutputFormat format, const std::vector<Job>& jobs) {
   return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
 }
 
+/// The picture that --plot asks for.
+struct PlotSettings {
+  std::string path;
+  std::string baseline;
+};
+
+namespace po = boost::program_options;
+
+void declare_plot(CommandLine& line) {
+  line.options().add_options()  //
+      ("plot", po::value<std::string>(),
+       "draw how much better each policy is than --baseline into this .svg or .png file")(
+          "baseline", po::value<std::string>(), "the policy that --plot compares the others with");
+}
+
+std::optional<PlotSettings> read_plot(const CommandLine& line, const PointLists& lists) {
+  if (!line.given("plot")) {
+    if (line.given("baseline")) throw UsageError("--baseline needs --plot");
+    return std::nullopt;
+  }
+  PlotSettings plot = {line.get<std::string>("plot"), ""};
+  picture_format("plot", plot.path);
+  const std::vector<std::string>& policies = lists.policies;
+  if (policies.size() < 2 ||
+      std::find(policies.begin(), policies.end(), any_policy) != policies.end())
+    throw UsageError(
+        "--plot compares policies; name two or more with --policy, and one of them "
+        "with --baseline");
+  if (!line.given("baseline"))
+    throw UsageError("--plot needs --baseline: one of {}", fmt::join(policies, ", "));
+  plot.baseline = line.get<std::string>("baseline");
+  if (std::find(policies.begin(), policies.end(), plot.baseline) == policies.end()) {
+    throw UsageError("--baseline {}: expected one of --policy, which are {}", plot.baseline,
+                     fmt::join(policies, ", "));
+  }
+  check_writable(plot.path);
+  return plot;
+}
+
+/// A policy's name, or its file's without folder and ending.
+std::string short_name(const std::string& policy) {
+  const std::string file = fs::path(policy).filename().string();
+  return file.substr(0, file.find('.'));
+}
+
+void draw(const PlotSettings& plot, const std::vector<Job>& jobs) {
+  std::vector<ComparedRun> runs;
+  runs.reserve(jobs.size());
+  for (const Job& job : jobs) {
+    ComparedRun& run = runs.emplace_back(
+        ComparedRun{job.model, job.machine, short_name(job.policy), job.workload, std::nullopt});
+    if (!job.problem.empty()) continue;
+    run.figures = {.tokens_per_s = job.result["tokens_per_s"],
+                   .ttft_s = job.result["ttft_s"],
+                   .tpot_s = job.result["tpot_s"],
+                   .joules_per_token = std::nullopt};
+    const Json& energy = job.result["joules_per_token"];
+    if (energy.is_number()) run.figures->joules_per_token = energy.get<double>();
+  }
+  write_file(plot.path, draw_ratios(compare_policies(runs, short_name(plot.baseline)),
+                                    picture_format("plot", plot.path)));
+}
+
 }  // namespace
 
 int run_simulate(const CommandLine::Arguments& arguments) {
@@ -349,6 +414,7 @@ int run_simulate(const CommandLine::Arguments& arguments) {
       "from the cost model. No kernel runs, no weight is needed.");
   declare_points(line);
   declare_trace_option(line);
+  declare_plot(line);
   declare_format(line);
   if (!line.parse(arguments)) return 0;
   const PointLists lists = read_points(line);
@@ -358,10 +424,12 @@ int run_simulate(const CommandLine::Arguments& arguments) {
     trace = line.get<std::string>("trace");
     if (lists.size() > 1) throw UsageError("--trace is of a single point; name one of everything");
   }
+  const std::optional<PlotSettings> plot = read_plot(line, lists);
   Simulations simulations(lists, trace);
   const std::vector<Job>& jobs = simulations.run();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);
+  if (plot) draw(*plot, jobs);
   if (jobs.size() == 1 && format == OutputFormat::table) {
     std::cout << describe(jobs.front().result);
   } else {

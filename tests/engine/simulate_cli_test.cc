@@ -184,6 +184,35 @@ TEST(SimulateCliTest, EnergyAndPriceByHand) {
   EXPECT_NE(told.out.find(" J per token (200 W on average), $"), std::string::npos) << told.out;
 }
 
+TEST(SimulateCliTest, PlotsCompareWithABaseline) {
+  const TemporaryFolder folder;
+  const Arguments point = {"--model",        "opt-30b", "--policy",        "cpu-only,lia,gpu-only",
+                           "--input-tokens", "16",      "--output-tokens", "2"};
+  const auto plot = [&](const char* file, const Arguments& more) {
+    Arguments all = point;
+    all.insert(all.end(), {"--plot", folder.file(file)});
+    all.insert(all.end(), more.begin(), more.end());
+    return simulate(all);
+  };
+  const CliResult drawn = plot("plot.svg", {"--batch", "1,4", "--baseline", "cpu-only"});
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+  EXPECT_NE(drawn.out.find("gpu-only"), std::string::npos);  // the table as without a plot
+  const std::string svg = testing::content_of(folder.file("plot.svg"));
+  EXPECT_NE(svg.find("<svg"), std::string::npos);
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  expect_failure(plot("plot.pdf", {"--baseline", "lia"}), 2, {"plot.pdf", ".svg or .png"});
+  expect_failure(plot("plot.svg", {}), 2, {"--plot needs --baseline: one of cpu-only, lia"});
+  expect_failure(plot("plot.svg", {"--baseline", "flexgen"}), 2,
+                 {"--baseline flexgen: expected one of --policy, which are cpu-only, lia"});
+  expect_failure(simulate({"--policy", "lia", "--baseline", "lia", "--plot", folder.file("a.svg")}),
+                 2, {"--plot compares policies; name two or more"});
+  expect_failure(
+      simulate({"--policy", "lia,auto", "--baseline", "lia", "--plot", folder.file("a.svg")}), 2,
+      {"--plot compares policies"});
+  expect_failure(simulate({"--policy", "lia,flexgen", "--baseline", "lia"}), 2,
+                 {"--baseline needs --plot"});
+}
+
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   const Arguments point = {"--model",        "opt-30b", "--machine",       "spr-a100",
                            "--policy",       "flexgen", "--batch",         "64",
