@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 namespace sluice {
@@ -41,6 +42,15 @@ auto distinct(const std::vector<ComparedRun>& runs, const Key& key) {
     if (std::find(found.begin(), found.end(), key(run)) == found.end()) found.push_back(key(run));
   }
   return found;
+}
+
+/// A name, or a file's without its folder and, of a policy's, without its ending.
+std::string short_name(const std::string& name_or_path) {
+  std::string name = std::filesystem::path(name_or_path).filename().string();
+  for (const std::string ending : {".so", ".simgrid"}) {
+    if (name.ends_with(ending)) name.resize(name.size() - ending.size());
+  }
+  return name;
 }
 
 using Column = std::pair<std::string, std::string>;   ///< model, machine
@@ -84,15 +94,17 @@ std::vector<Metric> metrics_of(const std::vector<ComparedRun>& runs) {
 }
 
 RatioPlot plot_of(const std::vector<ComparedRun>& runs, const Column& column,
-                  const std::vector<Group>& groups, const Metric& metric, const RatioGrid& grid) {
-  RatioPlot plot = {.title = fmt::format("{} on {}: {}", column.first, column.second, metric.title),
+                  const std::vector<Group>& groups, const Metric& metric,
+                  const std::vector<std::string>& policies, const std::string& baseline) {
+  RatioPlot plot = {.title = fmt::format("{} on {}: {}", short_name(column.first),
+                                         short_name(column.second), metric.title),
                     .ratios = {}};
   plot.ratios.reserve(groups.size());
   for (const Group& group : groups) {
-    const RunFigures* base = figures_of(runs, column, group, grid.baseline);
+    const RunFigures* base = figures_of(runs, column, group, baseline);
     std::vector<std::optional<double>>& ratios = plot.ratios.emplace_back();
-    ratios.reserve(grid.series.size());
-    for (const std::string& policy : grid.series) {
+    ratios.reserve(policies.size());
+    for (const std::string& policy : policies) {
       const RunFigures* run = figures_of(runs, column, group, policy);
       ratios.push_back(run == nullptr || base == nullptr ? std::nullopt : metric.gain(*run, *base));
     }
@@ -103,16 +115,21 @@ RatioPlot plot_of(const std::vector<ComparedRun>& runs, const Column& column,
 }  // namespace
 
 RatioGrid compare_policies(const std::vector<ComparedRun>& runs, const std::string& baseline) {
-  RatioGrid grid;
-  grid.baseline = baseline;
-  grid.series = distinct(runs, [](const ComparedRun& run) { return run.policy; });
-  std::erase(grid.series, baseline);
+  std::vector<std::string> policies =
+      distinct(runs, [](const ComparedRun& run) { return run.policy; });
+  std::erase(policies, baseline);
   const std::vector<Group> groups = distinct(runs, group_of);
+  const std::vector<Column> columns = distinct(runs, column_of);
+  RatioGrid grid;
+  grid.baseline = short_name(baseline);
+  grid.series.resize(policies.size());
+  std::transform(policies.begin(), policies.end(), grid.series.begin(), short_name);
   name_groups(runs, groups, grid);
   for (const Metric& metric : metrics_of(runs)) {
     std::vector<RatioPlot>& row = grid.rows.emplace_back();
-    for (const Column& column : distinct(runs, column_of))
-      row.push_back(plot_of(runs, column, groups, metric, grid));
+    row.reserve(columns.size());
+    for (const Column& column : columns)
+      row.push_back(plot_of(runs, column, groups, metric, policies, baseline));
   }
   return grid;
 }

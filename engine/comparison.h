@@ -17,11 +17,11 @@ struct RunFigures {
   std::optional<double> joules_per_token;
 };
 
-/// A run that is compared.
+/// A run that is compared. Files are shown without their folders.
 struct ComparedRun {
   std::string model;
   std::string machine;
-  std::string policy;
+  std::string policy;  ///< a name or a file
   Workload workload;
   std::optional<RunFigures> figures;  ///< nothing: it could not be
 };

@@ -40,7 +40,7 @@ std::string power_text(int power) {
 
 class GridPainter {
  public:
-  GridPainter(const RatioGrid& grid) : grid_(grid) {
+  explicit GridPainter(const RatioGrid& grid) : grid_(grid) {
     const auto num_bars = static_cast<double>(grid.groups.size() * grid.series.size());
     bar_width_ = num_bars <= most_wide_bars ? wide_bar : narrow_bar;
     std::size_t longest = 0;
@@ -120,7 +120,7 @@ class GridPainter {
   }
 
   void draw_axis() {
-    const int step = std::max(1, static_cast<int>((high_power_ - low_power_) / 6 + 0.5));
+    const int step = std::max(1, static_cast<int>(std::lround((high_power_ - low_power_) / 6)));
     cairo_set_line_width(cairo_, 1);
     for (int power = static_cast<int>(std::ceil(low_power_)); power <= high_power_; ++power) {
       if (power % step != 0) continue;

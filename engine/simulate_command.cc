@@ -381,18 +381,12 @@ std::optional<PlotSettings> read_plot(const CommandLine& line, const PointLists&
   return plot;
 }
 
-/// A policy's name, or its file's without folder and ending.
-std::string short_name(const std::string& policy) {
-  const std::string file = fs::path(policy).filename().string();
-  return file.substr(0, file.find('.'));
-}
-
 void draw(const PlotSettings& plot, const std::vector<Job>& jobs) {
   std::vector<ComparedRun> runs;
   runs.reserve(jobs.size());
   for (const Job& job : jobs) {
     ComparedRun& run = runs.emplace_back(
-        ComparedRun{job.model, job.machine, short_name(job.policy), job.workload, std::nullopt});
+        ComparedRun{job.model, job.machine, job.policy, job.workload, std::nullopt});
     if (!job.problem.empty()) continue;
     run.figures = {.tokens_per_s = job.result["tokens_per_s"],
                    .ttft_s = job.result["ttft_s"],
@@ -401,7 +395,7 @@ void draw(const PlotSettings& plot, const std::vector<Job>& jobs) {
     const Json& energy = job.result["joules_per_token"];
     if (energy.is_number()) run.figures->joules_per_token = energy.get<double>();
   }
-  write_file(plot.path, draw_ratios(compare_policies(runs, short_name(plot.baseline)),
+  write_file(plot.path, draw_ratios(compare_policies(runs, simulated_policy(plot.baseline)),
                                     picture_format("plot", plot.path)));
 }
 

@@ -52,6 +52,18 @@ TEST(ComparisonTest, ARunThatCannotBeHasNoBar) {
             (std::vector<std::vector<std::optional<double>>>{{std::nullopt}, {std::nullopt}}));
 }
 
+TEST(ComparisonTest, FilesAreShownByTheirNames) {
+  std::vector<ComparedRun> runs = two_batches();
+  for (ComparedRun& run : runs) {
+    run.machine = "mine/box.json";
+    if (run.policy == "lia") run.policy = "/somewhere/lia.simgrid.so";
+  }
+  const RatioGrid grid = compare_policies(runs, "flexgen");
+  EXPECT_EQ(grid.series, std::vector<std::string>{"lia"});
+  EXPECT_EQ(grid.rows[0][0].ratios[0][0], 2);
+  EXPECT_TRUE(grid.rows[0][0].title.starts_with("opt-30b on box.json: "));
+}
+
 TEST(ComparisonTest, MachinesStandSideBySideAndLengthsAreNamed) {
   std::vector<ComparedRun> runs = two_batches();
   for (const ComparedRun& other : two_batches()) {
