@@ -79,16 +79,17 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
 - *Figure 3, bytes moved*: values between layers stay on the GPU here; FlexGen puts them back into CPU memory.
 - *Figure 4*: AVX-512 attention's one rate was fitted to Table 5 and not to this (0.45 s for 1 s at L=64); at L=1024 it takes as long as KV's
   transfer.
-- *Table 3, 1580 sequences*: Optimization-1 keeps 12 layers in HBM at B=900 and 7 at B=1580, and the simulated machine, with
-  HBM full, loses overlap at the latter: per token 3.2 s where `plan` has 2.4. Without Optimization-1 both batches stream all. The DDR
-  memory includes activations.
+- *Table 3, 1580 sequences*: Optimization-1 keeps 12 layers in HBM at B=900 and 7 at B=1580; without it both batches stream all. At B=1580 a
+  token takes 3.2 s where `plan` has 2.4: values that come back from the CPU share PCIe with weights from CXL memory, get 3 of its 24 GB/s
+  and are on the critical path (`sluice trace`), while `plan` lets them pass first. The DDR memory includes activations.
 - *Figure 12*: the assumed watts leave more between idle and busy than the paper's machine evidently has: its FlexGen, whose devices mostly
   wait, pays 0.86 of its latency's ratio in energy (10.3 of 12), ours 0.6 (5.0 of 8.2). Latency's misses add to it.
 - *Section 7.6*: Granite Rapids has 1.7 times Sapphire Rapids' bandwidth here, as section 4.2 measures, and decode is bound by it at B=1. The
   paper's own lead over FlexGen grows more than that, from 4.0 to 7.0 on `spr-h100` to 10 to 19 on `gnr-h100`; Figure 13 and tokens/s/W
   follow from the same.
-- *Figure 14*: by their rates alone eight A100 take 33 ms for a token at B=1, and the paper's ratios, with our time for LIA, make it five to six times that: what
-  tensor parallelism says over NVLink and what Vidur adds is not in our profile. At B=64 computation hides more of it, and the miss is smaller.
+- *Figure 14*: by their rates alone eight A100 take 33 ms for a token at B=1, and the paper's ratios, with our time for LIA, make it five to
+  six times that: what tensor parallelism says over NVLink and what Vidur adds is not in our profile. At B=64 computation hides more of
+  it, and the miss is smaller.
 - *Section 8*: 450 GB/s each way, half of the 900 that the text names, since it also says that the link is 10 % slower than the CPU's
   memory, which has 512. Weights that stream at that rate leave no more than this over `gnr-h100`.
 """
@@ -112,7 +113,8 @@ HELM = """
 OPT-175B, and OPT-30B where it says so, on HeLM's machine, 128 tokens in, 21 out; 16 bits in Figures 4 and 5, else 4.5. Readings: FlexGen
 has 20 % of the weights on the GPU in Figures 4 and 5, too (section V-A's ratio), largest batches 32 and 8. HeLM lets CXL memory at 28 GB/s
 past PCIe; so do `cxl-asic`'s figures here, and the last three rows hold it to what DRAM reaches over PCIe (24.9 GB/s). The paper draws no
-such case: their "paper" is the uncapped figure. Section V-D's text gives 4.74 x and 5.04 x for "CXL-ASIC and CXL-FPGA", in this order, and is read so.
+such case: their "paper" is the uncapped figure. Section V-D's text gives 4.74 x and 5.04 x for "CXL-ASIC and CXL-FPGA", in this order,
+and is read so.
 
 """
 

@@ -75,7 +75,7 @@ struct RoundMachine {
                            {"lifetime_years", number(3)},
                            {"electricity_usd_per_kwh", number(0)}};
     }
-    const std::string path = (folder.path() / "round.json").string();
+    std::string path = (folder.path() / "round.json").string();
     std::ofstream(path) << machine;
     return path;
   }
