@@ -87,7 +87,8 @@ MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
 MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model) {
   auto costs = std::make_unique<AnalyticModel>(load_profile(machine), model);
   std::string name = costs->profile().name;
-  return {std::move(name), "profile", false, std::move(costs)};
+  RunningCosts running_costs(costs->profile());
+  return {std::move(name), "profile", false, std::move(costs), std::move(running_costs)};
 }
 
 MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,

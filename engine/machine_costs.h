@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "perfmodels/cost_model.h"
 #include "perfmodels/profile.h"
+#include "perfmodels/running_costs.h"
 #include "perfmodels/work.h"
 
 namespace sluice {
@@ -27,6 +28,7 @@ struct MachineCosts {
   std::string source;   ///< in words
   bool calibrated = false;
   std::unique_ptr<CostModel> model;
+  RunningCosts running_costs = {};
 };
 
 /// Profile of this machine's CPU and memory at given rates; `source` says where they are from.

@@ -32,6 +32,21 @@ std::map<std::string, std::string> read_policy_options(const CommandLine& line) 
   return options;
 }
 
+void declare_parameters_tier(CommandLine& line) {
+  line.options().add_options()(
+      "parameters-tier", po::value<std::string>(),
+      "ddr or cxl: where layers' weights live that the policy leaves in either of them");
+}
+
+std::optional<Tier> read_parameters_tier(const CommandLine& line) {
+  if (!line.given("parameters-tier")) return std::nullopt;
+  const std::string& name = line.get<std::string>("parameters-tier");
+  const std::optional<Tier> tier = parse_tier(name);
+  if (tier != Tier::ddr && tier != Tier::cxl)
+    throw UsageError("--parameters-tier {}: expected ddr or cxl", name);
+  return tier;
+}
+
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
     : policy_(policy), costs_(costs) {
   policy_.start(costs, workload);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,11 @@ namespace sluice {
 void declare_policy_options(CommandLine& line);
 /// What --policy-option says, by key. Throws UsageError.
 std::map<std::string, std::string> read_policy_options(const CommandLine& line);
+/// --parameters-tier.
+void declare_parameters_tier(CommandLine& line);
+/// What it says: DDR or CXL; empty when it was not given. Throws UsageError.
+std::optional<Tier> read_parameters_tier(const CommandLine& line);
+
 /// Requests whose KV lives on the same tiers.
 struct KvCohort {
   std::vector<Tier> homes;  ///< of each layer

@@ -28,6 +28,7 @@ int run(const CommandLine::Arguments& arguments) {
       ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_policy_options(line);
+  declare_parameters_tier(line);
   declare_trace_option(line);
   if (!line.parse(arguments)) return 0;
   const auto& model = line.get<std::string>("model");
@@ -37,6 +38,7 @@ int run(const CommandLine::Arguments& arguments) {
   dimensions.weight_bits = line.get<double>("weight-bits");
   const MachineCosts costs = simulated_costs(machine, dimensions, model);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
+  policy.policy().set_parameters_tier(read_parameters_tier(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),
                              .output_tokens = line.get<std::int64_t>("output-tokens")};
@@ -52,7 +54,8 @@ int run(const CommandLine::Arguments& arguments) {
                                   .policy = policy.name(),
                                   .workload = workload,
                                   .plan = simulation.plan,
-                                  .problem = ""},
+                                  .problem = "",
+                                  .running_costs = costs.running_costs},
                                  simulation);
     return 0;
   };
