@@ -50,6 +50,7 @@ struct Generator::InFlight {
   struct Part {
     PendingIteration pending;
     std::vector<std::shared_ptr<Sequence>> sequences;  ///< in the order of the batch
+    std::vector<bool> draws;  ///< whether each draws a token: all but pieces of prompts do
   };
   std::vector<Part> sub_batches;
 };
@@ -165,7 +166,7 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
   }
 }
 
-void Generator::add_to(SubBatch& sub_batch, Sequence& sequence) const {
+bool Generator::add_to(SubBatch& sub_batch, Sequence& sequence) const {
   const std::vector<std::int32_t>& prompt = sequence.request.prompt_tokens;
   const std::int32_t last_drawn = -(sequence.slot + 1);
   std::span<const std::int32_t> tokens(&last_drawn, 1);
@@ -187,6 +188,7 @@ void Generator::add_to(SubBatch& sub_batch, Sequence& sequence) const {
                       draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   sequence.cached_tokens += static_cast<std::int64_t>(tokens.size());
   if (draws) ++sequence.drawn_tokens;
+  return draws;
 }
 
 IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests, bool under_way) {
@@ -240,9 +242,12 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
     for (const std::int64_t id : planned.requests) sequences.push_back(by_id.at(id));
     for (auto& part : cut_into_mini_batches(std::move(sequences))) {
       SubBatch& sub_batch = sub_batches.emplace_back();
-      for (const std::shared_ptr<Sequence>& sequence : part) add_to(sub_batch, *sequence);
+      std::vector<bool> draws;
+      draws.reserve(part.size());
+      for (const std::shared_ptr<Sequence>& sequence : part)
+        draws.push_back(add_to(sub_batch, *sequence));
       if (options_.policy != nullptr) options_.policy->place(sub_batch);
-      flight.sub_batches.push_back({{}, std::move(part)});
+      flight.sub_batches.push_back({{}, std::move(part), std::move(draws)});
     }
   }
   if (flight.sub_batches.empty()) return std::nullopt;
@@ -258,7 +263,7 @@ void Generator::handle_results(const InFlight& done, const GenerationEvents& eve
     const std::vector<std::int32_t> tokens = part.pending.tokens();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       Sequence& sequence = *part.sequences[i];
-      if (tokens[i] >= 0 && !sequence.finished) take_token(sequence, tokens[i], events);
+      if (part.draws[i] && !sequence.finished) take_token(sequence, tokens[i], events);
     }
   }
 }

@@ -112,7 +112,8 @@ class Generator {
   IterationPlan plan_iteration(const std::vector<RequestView>& requests, bool under_way);
   /// As the policy's pipeline has it for their phase.
   std::vector<Sequences> cut_into_mini_batches(Sequences sequences) const;
-  void add_to(SubBatch& sub_batch, Sequence& sequence) const;
+  /// True when the sequence draws a token: this is not a piece of its prompt before the last one.
+  bool add_to(SubBatch& sub_batch, Sequence& sequence) const;
   void handle_results(const InFlight& done, const GenerationEvents& events);
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);
   void finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events);

@@ -33,7 +33,8 @@ int run(const CommandLine::Arguments& arguments) {
   const auto& model = line.get<std::string>("model");
   const auto& machine = line.get<std::string>("machine");
   const ModelConfig config = find_model_config(model);
-  ModelDimensions dimensions = model_dimensions(config, weight_dtype(machine));
+  const DType dtype = weight_dtype(machine);
+  ModelDimensions dimensions = model_dimensions(config, dtype);
   dimensions.weight_bits = line.get<double>("weight-bits");
   const MachineCosts costs = simulated_costs(machine, dimensions, model);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
@@ -43,6 +44,7 @@ int run(const CommandLine::Arguments& arguments) {
   TraceSession trace(line);
   const auto run_point = [&] {
     const Simulation simulation = simulate({.config = config,
+                                            .dtype = dtype,
                                             .costs = *costs.model,
                                             .policy = policy,
                                             .workload = workload,

@@ -150,14 +150,15 @@ class Simulator {
     const auto start = std::chrono::steady_clock::now();
     result_.plan = make_plan(setup_.policy.policy(), setup_.costs, setup_.workload);
     if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
-    check_possible();
+    PolicyRun policy(setup_.policy.policy(), setup_.costs, setup_.workload);  // anew, as a run does
+    check_possible(policy.memory());
     set_staging();
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
-    const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &result_.plan.memory);
+    const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     Watcher watcher(machine.gpu_node());
     {
       const TraceSession::Recording recording = setup_.trace.record();
-      generate(machine);
+      generate(machine, policy);
       starpu_task_wait_for_all();
     }
     finish(machine, watcher);
@@ -173,8 +174,7 @@ class Simulator {
          .ahead = result_.plan.decode.pipeline.prefetch});
   }
 
-  void check_possible() const {
-    const MemoryPlan& memory = result_.plan.memory;
+  void check_possible(const MemoryPlan& memory) const {
     for (const LayerHomes& homes : memory.layers) {
       for (const Tier tier : homes.weights) check_tier(tier);
       check_tier(homes.kv);
@@ -195,12 +195,10 @@ class Simulator {
     }
   }
 
-  void generate(const SimulatedMachine& machine) {
+  void generate(const SimulatedMachine& machine, PolicyRun& policy) {
     const Workload& workload = setup_.workload;
-    PolicyRun policy(setup_.policy.policy(), setup_.costs, workload);
-    const MemoryPlan& memory = policy.memory();
-    LoadedModel model(setup_.config, DType::bf16, setup_.costs.model().weight_bits, memory,
-                      machine.tier_nodes());
+    LoadedModel model(setup_.config, setup_.dtype, setup_.costs.model().weight_bits,
+                      policy.memory(), machine.tier_nodes());
     KvCache kv(model.shape(), policy.kv_homes(), machine.tier_nodes(),
                KvCache::pages_for(workload.total_tokens()) * workload.batch);
     Generator generator(model, kv, nullptr,
@@ -208,7 +206,6 @@ class Simulator {
                          .attention = AttentionForm::fused,
                          .fusion = Fusion::stages,
                          .eos_token_ids = {},
-                         .prefill_chunk_tokens = workload.input_tokens,
                          .policy = &policy});
     std::int64_t num_taken = 0;
     const auto next = [&]() -> std::optional<Request> {

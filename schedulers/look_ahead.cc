@@ -34,9 +34,11 @@ std::optional<TaskTag> tag_of(const starpu_task* task) {
 }
 
 /// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts,
-/// storing KV comes behind sublayer 3.
+/// storing KV comes behind sublayer 3. A sub-batch draws its tokens before the next one's LM head,
+/// as they are submitted: so late submission does not change the order.
 std::int64_t place_in_layer(Sublayer sublayer) {
   if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
+  if (sublayer == Sublayer::sampling) sublayer = Sublayer::lm_head;
   if (sublayer == Sublayer::kv_store) return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
   return 2 * static_cast<std::int64_t>(sublayer);
 }

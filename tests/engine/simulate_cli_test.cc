@@ -129,6 +129,13 @@ TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   EXPECT_GT(result["bytes"]["cxl"].get<double>(), 47 * layer_bytes);
 }
 
+TEST(SimulateCliTest, PromptsAreCutAsARunCutsThem) {
+  const json result =
+      simulate_json({"--machine", "spr-a100", "--model", "llama-3.2-1b", "--policy", "cpu-only",
+                     "--input-tokens", "5000", "--output-tokens", "2"})[0];
+  EXPECT_EQ(result["prefill"]["iterations"], 3);  // of at most 2048 tokens
+}
+
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   const Arguments point = {"--model",        "opt-30b", "--machine",       "spr-a100",
                            "--policy",       "flexgen", "--batch",         "64",
