@@ -28,6 +28,7 @@ int run(const CommandLine::Arguments& arguments) {
       ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_policy_options(line);
+  declare_rates(line);
   declare_trace_option(line);
   if (!line.parse(arguments)) return 0;
   const auto& model = line.get<std::string>("model");
@@ -36,7 +37,7 @@ int run(const CommandLine::Arguments& arguments) {
   const DType dtype = weight_dtype(machine);
   ModelDimensions dimensions = model_dimensions(config, dtype);
   dimensions.weight_bits = line.get<double>("weight-bits");
-  const MachineCosts costs = simulated_costs(machine, dimensions, model);
+  const MachineCosts costs = simulated_costs(machine, dimensions, model, read_rates(line));
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),

@@ -231,6 +231,10 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(on({}, "nope"), 1, {"no such policy"});
   expect_failure(simulate({"--machine", "spr-a101"}), 1, {"spr-a101", "spr-a100"});
   expect_failure(simulate({"--batch", "0"}), 2, {"--batch"});
+  expect_failure(simulate({"--machine", "this", "--rates", "40"}), 2, {"--rates 40", "TFLOP/s"});
+  expect_failure(simulate({"--machine", "this", "--rates", "40,0"}), 2, {"--rates 40,0"});
+  expect_failure(simulate({"--machine", "spr-a100", "--rates", "40,1"}), 1,
+                 {"--rates", "spr-a100"});
   expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 
