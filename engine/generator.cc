@@ -51,6 +51,7 @@ struct Generator::InFlight {
   struct Part {
     PendingIteration pending;
     std::vector<std::shared_ptr<Sequence>> sequences;  ///< in the order of the batch
+    std::vector<bool> draws;  ///< whether each draws a token: all but pieces of prompts do
   };
   std::vector<Part> sub_batches;
 };
@@ -177,20 +178,21 @@ std::optional<Generator::TakenPages> Generator::take_pages(const Request& reques
   return std::nullopt;
 }
 
-SubBatch Generator::make_sub_batch(Sequences& sequences) const {
+SubBatch Generator::make_sub_batch(Sequences& sequences, std::vector<bool>& draws) const {
   const auto kind = [](const std::shared_ptr<Sequence>& sequence) {
     return std::pair(sequence->cohort, !sequence->in_prefill());
   };
   std::stable_sort(sequences.begin(), sequences.end(),
                    [&](const auto& a, const auto& b) { return kind(a) < kind(b); });
   SubBatch sub_batch;
+  draws.reserve(sequences.size());
   std::optional<std::pair<std::size_t, bool>> last;
   for (const std::shared_ptr<Sequence>& sequence : sequences) {
     if (last != kind(sequence)) {
       last = kind(sequence);
       sub_batch.parts.emplace_back().cohort = sequence->cohort;
     }
-    add_to(sub_batch.parts.back(), *sequence);
+    draws.push_back(add_to(sub_batch.parts.back(), *sequence));
   }
   if (options_.policy != nullptr) {
     options_.policy->place(sub_batch);
@@ -200,7 +202,7 @@ SubBatch Generator::make_sub_batch(Sequences& sequences) const {
   return sub_batch;
 }
 
-void Generator::add_to(BatchPart& part, Sequence& sequence) const {
+bool Generator::add_to(BatchPart& part, Sequence& sequence) const {
   const std::vector<std::int32_t>& prompt = sequence.request.prompt_tokens;
   const std::int32_t last_drawn = -(sequence.slot + 1);
   std::span<const std::int32_t> tokens(&last_drawn, 1);
@@ -222,6 +224,7 @@ void Generator::add_to(BatchPart& part, Sequence& sequence) const {
                  draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   sequence.cached_tokens += static_cast<std::int64_t>(tokens.size());
   if (draws) ++sequence.drawn_tokens;
+  return draws;
 }
 
 IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests, bool under_way) {
@@ -274,8 +277,9 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
     sequences.reserve(planned.requests.size());
     for (const std::int64_t id : planned.requests) sequences.push_back(by_id.at(id));
     for (auto& part : cut_into_mini_batches(std::move(sequences))) {
-      sub_batches.push_back(make_sub_batch(part));
-      flight.sub_batches.push_back({{}, std::move(part)});
+      std::vector<bool> draws;
+      sub_batches.push_back(make_sub_batch(part, draws));
+      flight.sub_batches.push_back({{}, std::move(part), std::move(draws)});
     }
   }
   if (flight.sub_batches.empty()) return std::nullopt;
@@ -291,7 +295,7 @@ void Generator::handle_results(const InFlight& done, const GenerationEvents& eve
     const std::vector<std::int32_t> tokens = part.pending.tokens();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       Sequence& sequence = *part.sequences[i];
-      if (tokens[i] >= 0 && !sequence.finished) take_token(sequence, tokens[i], events);
+      if (part.draws[i] && !sequence.finished) take_token(sequence, tokens[i], events);
     }
   }
 }

@@ -120,9 +120,10 @@ class Generator {
     std::vector<std::int32_t> pages;
   };
   std::optional<TakenPages> take_pages(const Request& request);
-  /// Puts the sequences in the order of the sub-batch.
-  SubBatch make_sub_batch(Sequences& sequences) const;
-  void add_to(BatchPart& part, Sequence& sequence) const;
+  /// Puts the sequences in the order of the sub-batch; `draws` gets what add_to() says of each.
+  SubBatch make_sub_batch(Sequences& sequences, std::vector<bool>& draws) const;
+  /// True when the sequence draws a token: this is not a piece of its prompt before the last one.
+  bool add_to(BatchPart& part, Sequence& sequence) const;
   void handle_results(const InFlight& done, const GenerationEvents& events);
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);
   void finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events);

@@ -48,8 +48,12 @@ struct Order {
   std::int64_t rank = 0;
 
   static Order of(const TaskTag& tag) {
-    return {tag.iteration,
-            (layer_of(tag) << 24) + (place_in_layer(tag.sublayer) << 16) + tag.sub_batch};
+    const std::int64_t layer = layer_of(tag) << 24;
+    const std::int64_t place = place_in_layer(tag.sublayer);
+    // A sub-batch draws its tokens before the next one's LM head, as they are submitted: so late
+    // submission does not change the order.
+    if (is_behind_layers(tag)) return {tag.iteration, layer + (tag.sub_batch << 8) + place};
+    return {tag.iteration, layer + (place << 16) + tag.sub_batch};
   }
   /// The same for all tasks of half a layer: sublayers 1 to 4, or 5 and 6.
   static Order of_half_layer(const TaskTag& tag) {
@@ -62,11 +66,11 @@ struct Order {
   }
 
  private:
-  /// The LM head and sampling come behind all layers.
+  static bool is_behind_layers(const TaskTag& tag) {
+    return tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling;
+  }
   static std::int64_t layer_of(const TaskTag& tag) {
-    if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
-      return std::numeric_limits<std::int32_t>::max();
-    return tag.layer;
+    return is_behind_layers(tag) ? std::numeric_limits<std::int32_t>::max() : tag.layer;
   }
 };
 

@@ -2,7 +2,10 @@
 // one part of the machine is slow and all others are fast.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tests/engine/cli_process.h"
@@ -213,6 +216,71 @@ TEST(SimulateCliTest, PlotsCompareWithABaseline) {
                  {"--baseline needs --plot"});
 }
 
+TEST(SimulateCliTest, PromptsAreCutAsARunCutsThem) {
+  const json result =
+      simulate_json({"--machine", "spr-a100", "--model", "llama-3.2-1b", "--policy", "cpu-only",
+                     "--input-tokens", "5000", "--output-tokens", "2"})[0];
+  EXPECT_EQ(result["prefill"]["iterations"], 3);  // of at most 2048 tokens
+}
+
+/// What one iteration of `neo` has in its trace.
+struct NeoIteration {
+  bool prompts = false;
+  int sub_batches = 0;
+  std::array<double, 2> cpu_kv_tokens{};  ///< of each sub-batch's attention
+  double gpu_kv_tokens = 0;
+  std::map<int, double> ffn_start_s;  ///< of sub-batch 0, by layer
+};
+
+std::map<int, NeoIteration> neo_iterations(const std::string& trace) {
+  std::map<int, NeoIteration> iterations;
+  std::ifstream lines(trace + "/trace.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const json task = json::parse(line);
+    if (!task.contains("first") || task.value("layer", -1) < 0) continue;
+    NeoIteration& iteration = iterations[task["iteration"].get<int>()];
+    const auto sub_batch = task["sub_batch"].get<std::size_t>();
+    const double kv_tokens = task["context"];
+    iteration.sub_batches = std::max(iteration.sub_batches, static_cast<int>(sub_batch) + 1);
+    if (task["phase"] == "prefill") iteration.prompts = true;
+    if (task["first"] == 7 && task["device"] == "cpu")
+      iteration.cpu_kv_tokens.at(sub_batch) = kv_tokens;
+    if (task["first"] == 7 && task["device"] == "gpu") iteration.gpu_kv_tokens = kv_tokens;
+    if (task["first"] == 4 && sub_batch == 0)
+      iteration.ffn_start_s[task["layer"].get<int>()] = task["start"].get<double>() * 1e-9;
+  }
+  return iterations;
+}
+
+/// NEO section 3.2: a layer takes max(T_l0, T_ca1) + max(T_l1 + T_ga0, T_ca0). The GPU reads a
+/// layer's weights in T_l, whatever the few rows; attention reads KV.
+TEST(SimulateCliTest, NeosTwoSubBatchesOverlapAsByItsFormula) {
+  const TemporaryFolder folder;
+  RoundMachine machine;
+  machine.link_gb_per_s = 1000;
+  machine.hbm_gib = 60;  // all weights, and KV of some requests
+  const std::string trace = folder.file("trace");
+  const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-30b",
+                                     "--policy", "neo", "--batch", "12", "--input-tokens", "500",
+                                     "--output-tokens", "6", "--trace", trace})[0];
+  EXPECT_LE(result["bytes"]["hbm"].get<double>(), 60.0 * (1 << 30));
+  constexpr double kv_bytes = 2 * 7168 * 2;  // of a token in a layer
+  const double linear_s = layer_bytes / (1000 * giga);
+  int compared = 0;
+  for (const auto& [number, iteration] : neo_iterations(trace)) {
+    if (iteration.prompts || iteration.sub_batches != 2 || iteration.gpu_kv_tokens == 0) continue;
+    const double ca0_s = iteration.cpu_kv_tokens[0] * kv_bytes / (100 * giga);
+    const double ca1_s = iteration.cpu_kv_tokens[1] * kv_bytes / (100 * giga);
+    const double ga0_s = iteration.gpu_kv_tokens * kv_bytes / (1000 * giga);
+    const double expected_s = std::max(linear_s, ca1_s) + std::max(linear_s + ga0_s, ca0_s);
+    EXPECT_GT(ca0_s + ca1_s, 0.5 * linear_s) << "nothing to hide";
+    const double found_s = (iteration.ffn_start_s.at(40) - iteration.ffn_start_s.at(10)) / 30;
+    EXPECT_NEAR(found_s, expected_s, 0.03 * expected_s) << "iteration " << number;
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
+}
+
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   const Arguments point = {"--model",        "opt-30b", "--machine",       "spr-a100",
                            "--policy",       "flexgen", "--batch",         "64",
@@ -313,6 +381,10 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
                            "cpu-only", "--parameters-tier", "cxl"}),
                  1, {"--parameters-tier cxl: the machine has no such memory (it has hbm, ddr)"});
+  expect_failure(simulate({"--machine", "this", "--rates", "40"}), 2, {"--rates 40", "TFLOP/s"});
+  expect_failure(simulate({"--machine", "this", "--rates", "40,0"}), 2, {"--rates 40,0"});
+  expect_failure(simulate({"--machine", "spr-a100", "--rates", "40,1"}), 1,
+                 {"--rates", "spr-a100"});
   expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 
