@@ -182,7 +182,7 @@ BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime
       kv_(kv),
       runtime_(runtime),
       policy_(policy),
-      graph_(model, kv, policy != nullptr ? policy->graph_options(options) : options) {
+      graph_(model, {&kv, 1}, policy != nullptr ? policy->graph_options(options) : options) {
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> ids(
       0, static_cast<std::int32_t>(model.config().vocab_size) - 1);
@@ -275,8 +275,8 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
 }
 
 SubBatch BenchRunner::sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test) {
-  SubBatch sub_batch;
-  sub_batch.phase = test.phase;
+  BatchPart part;
+  part.phase = test.phase;
   for (const BenchPiece& piece : pieces) {
     const auto slot = static_cast<std::int32_t>(piece.sequence);
     const std::int32_t last_drawn = -(slot + 1);
@@ -284,15 +284,15 @@ SubBatch BenchRunner::sub_batch_of(const std::vector<BenchPiece>& pieces, const 
     if (test.phase == Phase::prefill)
       tokens = std::span(prompt_).first(static_cast<std::size_t>(piece.rows));
     const std::vector<std::int32_t> pages = pages_of(test, piece.sequence);
-    sub_batch.batch.add(
-        {.slot = slot,
-         .context = static_cast<std::int32_t>(piece.context),
-         .fresh = piece.context == test.depth,
-         .tokens = tokens,
-         .pages = pages,
-         .sampling = {}},
-        piece.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+    part.batch.add({.slot = slot,
+                    .context = static_cast<std::int32_t>(piece.context),
+                    .fresh = piece.context == test.depth,
+                    .tokens = tokens,
+                    .pages = pages,
+                    .sampling = {}},
+                   piece.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   }
+  SubBatch sub_batch{{std::move(part)}};
   if (policy_ != nullptr) policy_->place(sub_batch);
   return sub_batch;
 }

@@ -1,5 +1,7 @@
 #include "engine/calibration_store.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include "base/error.h"
 #include "codelets/kernels/linear.h"
 #include "engine/output_file.h"
+#include "perfmodels/calibration_transfer.h"
 
 namespace sluice {
 namespace {
@@ -64,20 +67,54 @@ fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& 
   return machine_folder(setup) / (name + ".json");
 }
 
+namespace {
+
+Calibration read_calibration_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) throw Error("cannot read {}", path.string());
+  return parse_calibration(text, path.string());
+}
+
+/// Whether an iteration finds few of its weights in a cache that another has left.
+bool exceeds_caches(const ModelDimensions& model) {
+  const auto num_layers = static_cast<double>(std::max<std::int64_t>(1, model.num_layers));
+  const double weights = num_layers * layer_weight_bytes(model);
+  return weights > 2 * static_cast<double>(read_cpu_topology().last_level_cache_bytes);
+}
+
+}  // namespace
+
 std::optional<Calibration> read_calibration(const CalibrationSetup& setup,
                                             const ModelDimensions& model) {
   const fs::path path = calibration_path(setup, model);
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw Error("cannot read {}", path.string());
-  Calibration calibration = parse_calibration(text, path.string());
+  Calibration calibration = read_calibration_file(path);
   if (calibration.setup != setup || !same_layers(calibration.model, model)) {
     throw Error("{}: is of another machine or model; remove it, or measure again with --force",
                 path.string());
   }
   return calibration;
+}
+
+std::optional<Calibration> nearest_calibration(const CalibrationSetup& setup,
+                                               const ModelDimensions& model) {
+  if (!exceeds_caches(model)) return std::nullopt;
+  std::optional<Calibration> nearest;
+  for (const fs::path& path : stored_calibrations(setup)) {
+    try {
+      Calibration found = read_calibration_file(path);
+      if (found.setup != setup || !found.complete() || !exceeds_caches(found.model) ||
+          !transferable(found.model, model))
+        continue;
+      if (!nearest || layer_distance(found.model, model) < layer_distance(nearest->model, model))
+        nearest = std::move(found);
+    } catch (const Error& error) {
+      fmt::print(stderr, "sluice: {}; going on without it\n", error.what());
+    }
+  }
+  return nearest;
 }
 
 void write_calibration(const Calibration& calibration) {

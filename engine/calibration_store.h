@@ -22,6 +22,13 @@ std::filesystem::path calibration_path(const CalibrationSetup& setup, const Mode
 std::optional<Calibration> read_calibration(const CalibrationSetup& setup,
                                             const ModelDimensions& model);
 
+/// Of the finished calibrations of other models with this setup the one whose layers are nearest
+/// (layer_distance()) among those that say something of this model's (transferable()): both must
+/// read their layers from memory and not from caches. Nothing when there is none. What cannot be
+/// read is left out and said in a line on stderr.
+std::optional<Calibration> nearest_calibration(const CalibrationSetup& setup,
+                                               const ModelDimensions& model);
+
 /// Writes it there as a whole: to a temporary beside it, then renamed. Throws Error.
 void write_calibration(const Calibration& calibration);
 

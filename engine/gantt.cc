@@ -57,6 +57,8 @@ Fill fill_of(Sublayer sublayer) {
       return {0.35, 0.35, 0.35, true};
     case Sublayer::kv_store:
       return {0.55, 0.25, 0.60, true};
+    case Sublayer::attention_join:
+      return {0.50, 0.50, 0.75, true};
   }
   return {0.5, 0.5, 0.5, true};
 }

@@ -483,7 +483,11 @@ class GenerateRun {
         });
     loading.clear();
     report_.load_s = seconds_since(load_start);
-    KvCache kv(loaded.shape(), model_.config.num_layers, plan.kv_pages, policy_run.kv_homes());
+    std::vector<KvCache> kv;
+    for (const KvCohort& cohort : policy_run.kv_cohorts()) {
+      kv.emplace_back(loaded.shape(), model_.config.num_layers,
+                      plan.kv_pages / batch * cohort.requests, cohort.homes);
+    }
     options.policy = &policy_run;
     std::unique_ptr<ResidentWeights> resident;
     if (stand_in) {

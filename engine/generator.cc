@@ -13,6 +13,7 @@ namespace sluice {
 struct Generator::Sequence {
   Request request;
   std::int32_t slot = 0;
+  std::size_t cohort = 0;
   std::vector<std::int32_t> pages;
   std::unique_ptr<TextOutput> text;
   double admitted_s = 0;  ///< run_clock_s()
@@ -33,12 +34,12 @@ struct Generator::Sequence {
   bool in_prefill() const {
     return cached_tokens < static_cast<std::int64_t>(request.prompt_tokens.size());
   }
-  RequestView view() const {
+  RequestView view(std::span<const KvCache> cohorts) const {
     const auto prompt = static_cast<std::int64_t>(request.prompt_tokens.size());
     return {.id = id,
             .prompt_tokens_left = std::max<std::int64_t>(0, prompt - cached_tokens),
             .context_tokens = cached_tokens,
-            .kv = Tier::ddr};
+            .kv = cohorts[cohort].home(0)};
   }
   bool wants_iteration() const {
     return !finished && (in_prefill() || drawn_tokens < max_new_tokens);
@@ -50,6 +51,7 @@ struct Generator::InFlight {
   struct Part {
     PendingIteration pending;
     std::vector<std::shared_ptr<Sequence>> sequences;  ///< in the order of the batch
+    std::vector<bool> draws;  ///< whether each draws a token: all but pieces of prompts do
   };
   std::vector<Part> sub_batches;
 };
@@ -98,13 +100,13 @@ std::int64_t kv_tokens(const Request& request, const ModelConfig& config) {
          new_tokens_limit(request, config);
 }
 
-Generator::Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tokenizer,
-                     const Options& options)
+Generator::Generator(const LoadedModel& model, std::span<KvCache> cohorts,
+                     const Tokenizer* tokenizer, const Options& options)
     : model_(model),
-      kv_(kv),
+      cohorts_(cohorts),
       tokenizer_(tokenizer),
       options_(options),
-      graph_(model, kv, graph_options(options)),
+      graph_(model, cohorts, graph_options(options)),
       free_slots_(static_cast<std::size_t>(options.max_batch)) {
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);
 }
@@ -140,17 +142,13 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
       input_ended_ = true;
       return;
     }
-    auto pages = kv_.take_pages(KvCache::pages_for(kv_tokens(*waiting_, model_.config())));
-    if (!pages && running_.empty()) {
-      throw Error("request {} needs {} KV pages, the cache has {}; use a smaller --max-tokens",
-                  waiting_->id, KvCache::pages_for(kv_tokens(*waiting_, model_.config())),
-                  kv_.num_pages());
-    }
-    if (!pages) return;  // a running sequence will give some back
+    std::optional<TakenPages> taken = take_pages(*waiting_);
+    if (!taken) return;  // a running sequence will give some back
     auto sequence = std::make_shared<Sequence>();
     sequence->request = std::move(*waiting_);
     waiting_.reset();
-    sequence->pages = std::move(*pages);
+    sequence->cohort = taken->cohort;
+    sequence->pages = std::move(taken->pages);
     sequence->slot = free_slots_.back();
     free_slots_.pop_back();
     sequence->id = num_admitted_++;
@@ -165,7 +163,46 @@ void Generator::admit(const std::function<std::optional<Request>()>& next) {
   }
 }
 
-void Generator::add_to(SubBatch& sub_batch, Sequence& sequence) const {
+std::optional<Generator::TakenPages> Generator::take_pages(const Request& request) {
+  const std::int64_t count = KvCache::pages_for(kv_tokens(request, model_.config()));
+  std::int64_t most = 0;
+  for (std::size_t cohort = 0; cohort < cohorts_.size(); ++cohort) {
+    if (auto pages = cohorts_[cohort].take_pages(count))
+      return TakenPages{cohort, std::move(*pages)};
+    most = std::max(most, cohorts_[cohort].num_pages());
+  }
+  if (running_.empty()) {
+    throw Error("request {} needs {} KV pages, the cache has {}; use a smaller --max-tokens",
+                request.id, count, most);
+  }
+  return std::nullopt;
+}
+
+SubBatch Generator::make_sub_batch(Sequences& sequences, std::vector<bool>& draws) const {
+  const auto kind = [](const std::shared_ptr<Sequence>& sequence) {
+    return std::pair(sequence->cohort, !sequence->in_prefill());
+  };
+  std::stable_sort(sequences.begin(), sequences.end(),
+                   [&](const auto& a, const auto& b) { return kind(a) < kind(b); });
+  SubBatch sub_batch;
+  draws.reserve(sequences.size());
+  std::optional<std::pair<std::size_t, bool>> last;
+  for (const std::shared_ptr<Sequence>& sequence : sequences) {
+    if (last != kind(sequence)) {
+      last = kind(sequence);
+      sub_batch.parts.emplace_back().cohort = sequence->cohort;
+    }
+    draws.push_back(add_to(sub_batch.parts.back(), *sequence));
+  }
+  if (options_.policy != nullptr) {
+    options_.policy->place(sub_batch);
+  } else {
+    sub_batch.join_alike();
+  }
+  return sub_batch;
+}
+
+bool Generator::add_to(BatchPart& part, Sequence& sequence) const {
   const std::vector<std::int32_t>& prompt = sequence.request.prompt_tokens;
   const std::int32_t last_drawn = -(sequence.slot + 1);
   std::span<const std::int32_t> tokens(&last_drawn, 1);
@@ -176,17 +213,18 @@ void Generator::add_to(SubBatch& sub_batch, Sequence& sequence) const {
     tokens = std::span(prompt).subspan(static_cast<std::size_t>(sequence.cached_tokens),
                                        static_cast<std::size_t>(count));
     draws = count == left;
-    sub_batch.phase = Phase::prefill;
+    part.phase = Phase::prefill;
   }
-  sub_batch.batch.add({.slot = sequence.slot,
-                       .context = static_cast<std::int32_t>(sequence.cached_tokens),
-                       .fresh = sequence.cached_tokens == 0,
-                       .tokens = tokens,
-                       .pages = sequence.pages,
-                       .sampling = sampling_row(sequence.request.sampling, sequence.drawn_tokens)},
-                      draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
+  part.batch.add({.slot = sequence.slot,
+                  .context = static_cast<std::int32_t>(sequence.cached_tokens),
+                  .fresh = sequence.cached_tokens == 0,
+                  .tokens = tokens,
+                  .pages = sequence.pages,
+                  .sampling = sampling_row(sequence.request.sampling, sequence.drawn_tokens)},
+                 draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   sequence.cached_tokens += static_cast<std::int64_t>(tokens.size());
   if (draws) ++sequence.drawn_tokens;
+  return draws;
 }
 
 IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests, bool under_way) {
@@ -228,7 +266,7 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
   std::map<std::int64_t, std::shared_ptr<Sequence>> by_id;
   for (const std::shared_ptr<Sequence>& sequence : running_) {
     if (!sequence->wants_iteration()) continue;
-    views.push_back(sequence->view());
+    views.push_back(sequence->view(cohorts_));
     by_id.emplace(sequence->id, sequence);
   }
   if (views.empty()) return std::nullopt;
@@ -239,10 +277,9 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
     sequences.reserve(planned.requests.size());
     for (const std::int64_t id : planned.requests) sequences.push_back(by_id.at(id));
     for (auto& part : cut_into_mini_batches(std::move(sequences))) {
-      SubBatch& sub_batch = sub_batches.emplace_back();
-      for (const std::shared_ptr<Sequence>& sequence : part) add_to(sub_batch, *sequence);
-      if (options_.policy != nullptr) options_.policy->place(sub_batch);
-      flight.sub_batches.push_back({{}, std::move(part)});
+      std::vector<bool> draws;
+      sub_batches.push_back(make_sub_batch(part, draws));
+      flight.sub_batches.push_back({{}, std::move(part), std::move(draws)});
     }
   }
   if (flight.sub_batches.empty()) return std::nullopt;
@@ -258,7 +295,7 @@ void Generator::handle_results(const InFlight& done, const GenerationEvents& eve
     const std::vector<std::int32_t> tokens = part.pending.tokens();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       Sequence& sequence = *part.sequences[i];
-      if (tokens[i] >= 0 && !sequence.finished) take_token(sequence, tokens[i], events);
+      if (part.draws[i] && !sequence.finished) take_token(sequence, tokens[i], events);
     }
   }
 }
@@ -295,7 +332,7 @@ void Generator::take_token(Sequence& sequence, std::int32_t token, const Generat
 void Generator::finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events) {
   sequence.finished = true;
   mark_request("finished", sequence.request.index, sequence.request.id);
-  kv_.give_back(sequence.pages);
+  cohorts_[sequence.cohort].give_back(sequence.pages);
   free_slots_.push_back(sequence.slot);
   Completion completion;
   if (sequence.text) {

@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,9 +87,10 @@ class Generator {
     PolicyRun* policy = nullptr;
   };
 
-  /// `kv` must have pages for `max_batch` of the longest requests. `tokenizer` may be null: then
-  /// there is no text and no stop text.
-  Generator(const LoadedModel& model, KvCache& kv, const Tokenizer* tokenizer,
+  /// The KV caches of `cohorts` are the policy's kv_cohorts(), and together have pages for
+  /// `max_batch` of the longest requests. `tokenizer` may be null: then there is no text and no
+  /// stop text. All outlive the generator.
+  Generator(const LoadedModel& model, std::span<KvCache> cohorts, const Tokenizer* tokenizer,
             const Options& options);
   ~Generator();
   Generator(const Generator&) = delete;
@@ -112,13 +114,22 @@ class Generator {
   IterationPlan plan_iteration(const std::vector<RequestView>& requests, bool under_way);
   /// As the policy's pipeline has it for their phase.
   std::vector<Sequences> cut_into_mini_batches(Sequences sequences) const;
-  void add_to(SubBatch& sub_batch, Sequence& sequence) const;
+  /// Pages for a request from the first cohort that has enough.
+  struct TakenPages {
+    std::size_t cohort = 0;
+    std::vector<std::int32_t> pages;
+  };
+  std::optional<TakenPages> take_pages(const Request& request);
+  /// Puts the sequences in the order of the sub-batch; `draws` gets what add_to() says of each.
+  SubBatch make_sub_batch(Sequences& sequences, std::vector<bool>& draws) const;
+  /// True when the sequence draws a token: this is not a piece of its prompt before the last one.
+  bool add_to(BatchPart& part, Sequence& sequence) const;
   void handle_results(const InFlight& done, const GenerationEvents& events);
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);
   void finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events);
 
   const LoadedModel& model_;
-  KvCache& kv_;
+  std::span<KvCache> cohorts_;
   const Tokenizer* tokenizer_;
   Options options_;
   DecoderGraph graph_;

@@ -8,7 +8,9 @@
 #include "codelets/kernels/linear.h"
 #include "engine/calibration_store.h"
 #include "engine/compute_options.h"
+#include "models/model.h"
 #include "perfmodels/analytic_model.h"
+#include "perfmodels/calibration_transfer.h"
 #include "perfmodels/measured_model.h"
 
 namespace sluice {
@@ -18,6 +20,14 @@ namespace {
 constexpr MachineRates nominal_rates = {.read_bandwidth_bytes_per_s = 50e9,
                                         .gemm_flop_per_s = 1e12};
 
+/// A calibration's layers, by a shape that has them.
+std::string name_of(const ModelDimensions& calibrated, DType dtype) {
+  for (const NamedShape& shape : named_shapes()) {
+    if (same_layers(calibrated, model_dimensions(shape.config, dtype))) return shape.name;
+  }
+  return fmt::format("a model of {} wide layers", calibrated.hidden_size);
+}
+
 }  // namespace
 
 std::string rates_text(const MachineRates& rates) {
@@ -25,18 +35,36 @@ std::string rates_text(const MachineRates& rates) {
                      rates.gemm_flop_per_s * 1e-12);
 }
 
-std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use) {
+std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use,
+                                             const std::optional<MachineRates>& rates) {
   const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, use.domains);
-  const std::optional<Calibration> found = read_calibration(setup, model);
-  if (!found || !found->complete()) return std::nullopt;
+  std::optional<Calibration> found = read_calibration(setup, model);
+  std::string carried_from;
+  if (!found || !found->complete()) {
+    found = nearest_calibration(setup, model);
+    if (!found) return std::nullopt;
+    carried_from = name_of(found->model, use.dtype);
+    found = transferred(*found, model);
+  }
   auto costs = std::make_unique<MeasuredModel>(*found, model);
-  const std::string source = fmt::format("calibrated at {}", rates_text(costs->rates()));
-  return MachineCosts{this_machine, source, true, std::move(costs)};
+  if (rates) *costs = costs->at_rates(*rates);
+  std::string source = fmt::format("calibrated at {}", rates_text(costs->rates()));
+  if (!carried_from.empty()) source = fmt::format("carried over from {}, {}", carried_from, source);
+  return MachineCosts{this_machine, std::move(source), true, std::move(carried_from),
+                      std::move(costs)};
+}
+
+void say_if_carried(const MachineCosts& costs, const std::string& model_name) {
+  if (costs.carried_from.empty()) return;
+  fmt::print(stderr,
+             "sluice: {} is not calibrated here, predicting by the rates of {}; sluice calibrate "
+             "--model {} does better\n",
+             model_name, costs.carried_from, model_name);
 }
 
 MachineCosts analytic_costs(const ModelDimensions& model, const MachineRates& rates,
                             const std::string& source) {
-  return {this_machine, fmt::format("{}: {}", source, rates_text(rates)), false,
+  return {this_machine, fmt::format("{}: {}", source, rates_text(rates)), false, "",
           std::make_unique<AnalyticModel>(host_profile(rates, source), model)};
 }
 
@@ -117,13 +145,18 @@ MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
 MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model) {
   auto costs = std::make_unique<AnalyticModel>(load_profile(machine), model);
   std::string name = costs->profile().name;
-  return {std::move(name), "profile", false, std::move(costs)};
+  RunningCosts running_costs(costs->profile());
+  return {std::move(name), "profile", false, "", std::move(costs), std::move(running_costs)};
 }
 
 MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,
-                             const std::string& model_name) {
-  if (machine != this_machine) return profile_costs(machine, model);
-  std::optional<MachineCosts> found = calibrated_costs(model, default_host_use());
+                             const std::string& model_name,
+                             const std::optional<MachineRates>& rates) {
+  if (machine != this_machine) {
+    if (rates) throw Error("--rates are of --machine this; {} has its profile's", machine);
+    return profile_costs(machine, model);
+  }
+  std::optional<MachineCosts> found = calibrated_costs(model, default_host_use(), rates);
   if (!found) {
     throw Error("{} is not calibrated here; sluice calibrate --model {} does it", model_name,
                 model_name);

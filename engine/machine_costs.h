@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "perfmodels/cost_model.h"
 #include "perfmodels/profile.h"
+#include "perfmodels/running_costs.h"
 #include "perfmodels/work.h"
 
 namespace sluice {
@@ -26,15 +27,25 @@ struct MachineCosts {
   std::string machine;  ///< "this", or a profile's name
   std::string source;   ///< in words
   bool calibrated = false;
+  /// Whose calibration stands in for the model's own, in words; empty where none does.
+  std::string carried_from;
   std::unique_ptr<CostModel> model;
+  RunningCosts running_costs = {};
 };
+
+/// Says in a line on stderr whose calibration stands in, if one does.
+void say_if_carried(const MachineCosts& costs, const std::string& model_name);
 
 /// Profile of this machine's CPU and memory at given rates; `source` says where they are from.
 MachineProfile host_profile(const MachineRates& rates, const std::string& source);
 
-/// This machine as a finished calibration has it; nothing when there is none. Throws Error when one
-/// cannot be read.
-std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use);
+/// This machine as a finished calibration has it: the model's own, or the nearest other one,
+/// carried over to its sizes (transferred()); nothing when there is none. Throws Error when the
+/// model's own cannot be read.
+/// `rates`: of the moment that is predicted, instead of the calibration's median ones.
+std::optional<MachineCosts> calibrated_costs(
+    const ModelDimensions& model, const HostUse& use,
+    const std::optional<MachineRates>& rates = std::nullopt);
 
 /// An analytic model of this machine at given rates.
 MachineCosts analytic_costs(const ModelDimensions& model, const MachineRates& rates,
@@ -46,10 +57,11 @@ std::string rates_text(const MachineRates& rates);
 /// A profile's model. Throws Error for an unknown one.
 MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model);
 
-/// What a simulation goes by: a profile's model, or this machine's calibration. Throws Error when
-/// there is none.
+/// What a simulation goes by: a profile's model, or calibrated_costs(). Throws Error when there is
+/// none, and for rates of a machine that is described.
 MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,
-                             const std::string& model_name);
+                             const std::string& model_name,
+                             const std::optional<MachineRates>& rates);
 
 /// This machine for one model: measured where a finished calibration fits, else analytic, by a
 /// desktop processor's rates: policies compare devices, and there is one. A calibration that cannot

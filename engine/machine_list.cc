@@ -11,7 +11,10 @@ MachineCosts MachineList::load(const std::string& machine, const ModelDimensions
                                const std::string& model_name) {
   if (machine != this_machine) return profile_costs(machine, model);
   const HostUse use = default_host_use();
-  if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);
+  if (std::optional<MachineCosts> found = calibrated_costs(model, use)) {
+    say_if_carried(*found, model_name);
+    return std::move(*found);
+  }
   MachineCosts costs = analytic_costs(model, probe(use.dtype), "measured: quick probes");
   fmt::print(stderr,
              "sluice: {} is not calibrated here, predicting from quick probes ({}); sluice "

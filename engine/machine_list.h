@@ -10,9 +10,10 @@ namespace sluice {
 /// The cost models of `plan`, which names machines.
 class MachineList {
  public:
-  /// A profile's model; of "this", the calibrated one or, said in a line on stderr, an analytic one
-  /// at rates that are probed then (a second, once). `model_name` is for that line. Throws Error
-  /// for an unknown profile. StarPU must not run.
+  /// A profile's model; of "this", the calibrated one or, said in a line on stderr, one carried
+  /// over from another's calibration, or an analytic one at rates that are probed then (a second,
+  /// once). `model_name` is for that line. Throws Error for an unknown profile. StarPU must not
+  /// run.
   MachineCosts load(const std::string& machine, const ModelDimensions& model,
                     const std::string& model_name);
 

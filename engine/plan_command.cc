@@ -64,6 +64,8 @@ Settings read_settings(const CommandLine& line) {
         throw UsageError("--{} has no part in --map, which draws all batches and input lengths",
                          name);
     }
+    if (settings.points.parameters_tier)
+      throw UsageError("--parameters-tier has no part in --map, which draws weights in DDR");
   }
   return settings;
 }
@@ -75,7 +77,8 @@ PlanPoint as_point(const std::string& model, const MachineCosts& costs, const Wo
           .policy = candidate.policy->name(),
           .workload = workload,
           .plan = candidate.plan,
-          .problem = candidate.problem};
+          .problem = candidate.problem,
+          .running_costs = costs.running_costs};
 }
 
 class Planner {
@@ -84,11 +87,13 @@ class Planner {
     for (const std::string& name : lists_.policies) {
       if (name != any_policy) policies_.push_back({load(name, lists_.policy_options)});
     }
+    for (const auto& policy : policies_) set_parameters_tier(*policy);
     if (!policies_.empty()) return;
     if (!lists_.policy_options.empty()) throw UsageError("--policy-option needs --policy");
     all_ = load_known_policies();
     if (all_.empty())
       throw Error("no policy was found beside the program; give one with --policy FILE");
+    for (const auto& policy : all_) set_parameters_tier(*policy);
   }
 
   std::vector<PlanPoint> run() {
@@ -126,6 +131,10 @@ class Planner {
 
   static std::unique_ptr<LoadedPolicy> load(const std::string& name, const Options& options) {
     return std::make_unique<LoadedPolicy>(name, options);
+  }
+
+  void set_parameters_tier(LoadedPolicy& policy) const {
+    policy.policy().set_parameters_tier(lists_.parameters_tier);
   }
 
   MachineCosts costs_of(const std::string& machine, const std::string& model) {

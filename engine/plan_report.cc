@@ -1,6 +1,6 @@
 #include "engine/plan_report.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -87,6 +87,12 @@ Json name_of(const PlanPoint& point) {
   return json;
 }
 
+BusyTimes busy_of(const Plan& plan) {
+  BusyTimes busy = plan.prefill.busy();
+  busy += plan.decode.busy();
+  return busy;
+}
+
 Json json_of(const PlanPoint& point) {
   Json json = name_of(point);
   if (!point.plan) {
@@ -105,6 +111,7 @@ Json json_of(const PlanPoint& point) {
   json["tpot_s"] = plan.tpot_s();
   json["latency_s"] = plan.latency_s();
   json["tokens_per_s"] = plan.tokens_per_s();
+  put_running_costs(point, plan.latency_s(), busy_of(plan), json);
   const auto [resource, bound_s] = plan.lower_bound();
   json["lower_bound_s"] = bound_s;
   json["binding_resource"] = resource;
@@ -135,6 +142,10 @@ Json flat_json_of(const PlanPoint& point) {
   for (const Tier tier : all_tiers)
     json[fmt::format("{}_bytes", to_string(tier))] =
         value([&](const Plan& plan) { return plan.footprint.total(tier); });
+  Json running;
+  if (known) put_running_costs(point, point.plan->latency_s(), busy_of(*point.plan), running);
+  for (const char* key : {"joules_per_token", "usd_per_million_tokens"})
+    json[key] = known ? running[key] : Json();
   json["problem"] = point.plan ? point.plan->shortage : point.problem;
   return json;
 }
@@ -236,6 +247,40 @@ std::string tier_table(const Footprint& footprint) {
 
 Json plan_json(const PlanPoint& point) { return json_of(point); }
 
+void put_running_costs(const PlanPoint& point, double latency_s, const BusyTimes& busy,
+                       Json& json) {
+  const double tokens = static_cast<double>(point.workload.batch * point.workload.output_tokens);
+  const auto put = [&](const char* key, const std::optional<double>& total, double scale) {
+    json[key] = total ? Json(*total * scale) : Json();
+  };
+  const std::optional<double> energy_j = point.running_costs.energy_j(latency_s, busy);
+  put("energy_j", energy_j, 1);
+  put("mean_watts", energy_j, 1 / latency_s);
+  put("joules_per_token", energy_j, 1 / tokens);
+  put("usd_per_million_tokens", point.running_costs.cost_usd(latency_s), 1e6 / tokens);
+  if (!point.running_costs.problem().empty())
+    json["running_costs_problem"] = point.running_costs.problem();
+}
+
+std::string running_costs_text(const Json& json) {
+  std::vector<std::string> parts;
+  if (json["energy_j"].is_number()) {
+    parts.push_back(fmt::format("{} J per token ({} W on average)",
+                                rate_text(json["joules_per_token"].get<double>()),
+                                rate_text(json["mean_watts"].get<double>())));
+  }
+  if (json["usd_per_million_tokens"].is_number()) {
+    parts.push_back(fmt::format("${} per million tokens",
+                                rate_text(json["usd_per_million_tokens"].get<double>())));
+  }
+  if (json.contains("running_costs_problem")) {
+    parts.push_back(fmt::format("{} not known: {}",
+                                parts.empty() ? "energy and price are" : "the price is",
+                                json["running_costs_problem"].get<std::string>()));
+  }
+  return fmt::format("{}\n", fmt::join(parts, ", "));
+}
+
 std::string rate_text(double rate) {
   return rate >= 100 ? fmt::format("{:.0f}", rate) : fmt::format("{:.3g}", rate);
 }
@@ -273,6 +318,9 @@ std::string describe_plan(const PlanPoint& point) {
       seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s()), rate_text(plan.tokens_per_s()),
       seconds_text(plan.latency_s()), resource, seconds_text(bound_s),
       100 * bound_s / plan.latency_s());
+  Json running;
+  put_running_costs(point, plan.latency_s(), busy_of(plan), running);
+  text += running_costs_text(running);
   if (!plan.shortage.empty())
     text += fmt::format("this machine is too small, and the figures are for a larger one: {}\n",
                         plan.shortage);

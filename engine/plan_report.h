@@ -7,6 +7,7 @@
 
 #include "engine/planner.h"
 #include "engine/tables.h"
+#include "perfmodels/running_costs.h"
 
 namespace sluice {
 
@@ -18,6 +19,7 @@ struct PlanPoint {
   Workload workload;
   std::optional<Plan> plan;
   std::string problem;  ///< one line, when there is no plan
+  RunningCosts running_costs = {};
 };
 
 /// All points: a table of one line each; JSON as docs/plan.md says.
@@ -25,6 +27,14 @@ std::string format_plans(OutputFormat format, const std::vector<PlanPoint>& poin
 
 /// One point as in that JSON.
 nlohmann::ordered_json plan_json(const PlanPoint& point);
+
+/// Adds `energy_j`, `mean_watts`, `joules_per_token` and `usd_per_million_tokens` of a run,
+/// counting generated tokens of all sequences; null where the profile does not tell, and then
+/// `running_costs_problem` says why.
+void put_running_costs(const PlanPoint& point, double latency_s, const BusyTimes& busy,
+                       nlohmann::ordered_json& json);
+/// These in words, a line.
+std::string running_costs_text(const nlohmann::ordered_json& json);
 
 /// "1.23 s", "45.6 ms", "789 us"
 std::string seconds_text(double seconds);

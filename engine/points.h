@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct PointLists {
   std::vector<std::int64_t> input_tokens;
   std::int64_t output_tokens = 1;
   double weight_bits = 16;
+  std::optional<Tier> parameters_tier;  ///< DDR or CXL; empty: as the policy says
 
   std::size_t size() const {
     return models.size() * machines.size() * policies.size() * batches.size() * input_tokens.size();
@@ -31,8 +33,8 @@ struct PointLists {
 /// Stands for the fastest of all policies that come with Sluice.
 inline constexpr const char* any_policy = "auto";
 
-/// --model, --machine, --policy, --policy-option, --batch, --input-tokens, --output-tokens and
-/// --weight-bits.
+/// --model, --machine, --policy, --policy-option, --batch, --input-tokens, --output-tokens,
+/// --weight-bits and --parameters-tier.
 void declare_points(CommandLine& line);
 /// What they say. Throws UsageError.
 PointLists read_points(const CommandLine& line);

@@ -7,18 +7,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-/// A batch as policies see it: means, rounded up.
-BatchShape shape_of(const SubBatch& sub_batch) {
-  const auto mean = [&](std::int64_t sum) {
-    const std::int64_t count = sub_batch.batch.num_sequences();
-    return (sum + count - 1) / count;
-  };
-  return {.phase = sub_batch.phase,
-          .batch = sub_batch.batch.num_sequences(),
-          .rows = mean(sub_batch.batch.num_rows()),
-          .context = mean(sub_batch.batch.context_tokens())};
-}
-
 }  // namespace
 
 void declare_policy_options(CommandLine& line) {
@@ -44,12 +32,33 @@ std::map<std::string, std::string> read_policy_options(const CommandLine& line) 
   return options;
 }
 
+void declare_parameters_tier(CommandLine& line) {
+  line.options().add_options()(
+      "parameters-tier", po::value<std::string>(),
+      "ddr or cxl: where layers' weights live that the policy leaves in either of them");
+}
+
+std::optional<Tier> read_parameters_tier(const CommandLine& line) {
+  if (!line.given("parameters-tier")) return std::nullopt;
+  const std::string& name = line.get<std::string>("parameters-tier");
+  const std::optional<Tier> tier = parse_tier(name);
+  if (tier != Tier::ddr && tier != Tier::cxl)
+    throw UsageError("--parameters-tier {}: expected ddr or cxl", name);
+  return tier;
+}
+
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
     : policy_(policy), costs_(costs) {
   policy_.start(costs, workload);
   memory_ = policy_.plan_memory();
   if (memory_.hbm_requests >= workload.batch) {
     for (LayerHomes& homes : memory_.layers) homes.kv = Tier::hbm;
+  }
+  kv_cohorts_.push_back({kv_homes(), workload.batch});
+  if (memory_.hbm_requests > 0 && memory_.hbm_requests < workload.batch) {
+    kv_cohorts_.back().requests -= memory_.hbm_requests;
+    kv_cohorts_.insert(kv_cohorts_.begin(),
+                       {std::vector<Tier>(memory_.layers.size(), Tier::hbm), memory_.hbm_requests});
   }
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     Pipeline& pipeline = pipelines_.at(static_cast<std::size_t>(phase));
@@ -81,14 +90,19 @@ std::vector<Tier> PolicyRun::kv_homes() const {
 }
 
 void PolicyRun::place(SubBatch& sub_batch) {
-  const BatchShape shape = shape_of(sub_batch);
   const std::size_t num_layers = memory_.layers.size();
-  sub_batch.placements.assign(num_layers, Placement(Device::cpu));
-  for (std::size_t layer = 0; layer < num_layers; ++layer) {
-    sub_batch.placements[layer] =
-        policy_.place(static_cast<std::int64_t>(layer), shape, memory_.layers[layer]);
+  for (BatchPart& part : sub_batch.parts) {
+    const BatchShape shape = shape_of(part);
+    const std::vector<Tier>& kv = kv_cohorts_.at(part.cohort).homes;
+    part.placements.assign(num_layers, Placement(Device::cpu));
+    for (std::size_t layer = 0; layer < num_layers; ++layer) {
+      LayerHomes homes = memory_.layers[layer];
+      homes.kv = kv[layer];
+      part.placements[layer] = policy_.place(static_cast<std::int64_t>(layer), shape, homes);
+    }
   }
-  if (record_ != nullptr) record_->add(sub_batch, shape);
+  sub_batch.join_alike();
+  if (record_ != nullptr) record_->add(sub_batch);
   if (!policy_.lacked_device() || said_lacking_) return;
   said_lacking_ = true;
   const bool no_gpu = !costs_.has(Device::gpu);

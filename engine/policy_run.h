@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,17 @@ namespace sluice {
 void declare_policy_options(CommandLine& line);
 /// What --policy-option says, by key. Throws UsageError.
 std::map<std::string, std::string> read_policy_options(const CommandLine& line);
+/// --parameters-tier.
+void declare_parameters_tier(CommandLine& line);
+/// What it says: DDR or CXL; empty when it was not given. Throws UsageError.
+std::optional<Tier> read_parameters_tier(const CommandLine& line);
+
+/// Requests whose KV lives on the same tiers.
+struct KvCohort {
+  std::vector<Tier> homes;  ///< of each layer
+  std::int64_t requests = 0;
+};
+
 /// A policy at work in one run: it is started, its memory plan is known, and each iteration asks
 /// it.
 class PolicyRun {
@@ -28,8 +40,10 @@ class PolicyRun {
   /// `options` with the devices that its memory plan implies.
   DecoderGraph::Options graph_options(DecoderGraph::Options options) const;
 
-  /// Each layer's home of KV, for KvCache.
+  /// Each layer's home of KV, for all requests whose KV is not in HBM as a whole.
   std::vector<Tier> kv_homes() const;
+  /// The KV caches to make, for the graph; a request takes the first that has room.
+  const std::vector<KvCohort>& kv_cohorts() const { return kv_cohorts_; }
 
   /// Which requests run next, and together.
   IterationPlan plan_iteration(const std::vector<RequestView>& requests) {
@@ -42,7 +56,8 @@ class PolicyRun {
   }
   const MemoryPlan& memory() const { return memory_; }
 
-  /// Fills in where each layer of a sub-batch runs. Says once, on stderr, when the policy wants a
+  /// Fills in where each layer of a sub-batch runs, part by part; parts that turn out alike become
+  /// one. Says once, on stderr, when the policy wants a
   /// device that the machine does not have.
   void place(SubBatch& sub_batch);
   /// Every sub-batch placed from now on is added to `record`, which outlives this; null: none.
@@ -52,6 +67,7 @@ class PolicyRun {
   CheckedPolicy& policy_;
   const CostModel& costs_;
   MemoryPlan memory_;
+  std::vector<KvCohort> kv_cohorts_;
   std::array<Pipeline, 2> pipelines_;
   bool said_lacking_ = false;
   RunRecord* record_ = nullptr;

@@ -9,22 +9,28 @@
 
 namespace sluice {
 
+/// A part of a batch by its means, rounded up.
+BatchShape shape_of(const BatchPart& part);
+
 /// What a run has submitted, iteration by iteration, for a cost model to say afterwards what it
 /// should have taken.
 class RunRecord {
  public:
-  /// `shape`: the sub-batch by its means.
-  void add(const SubBatch& sub_batch, const BatchShape& shape);
+  void add(const SubBatch& sub_batch);
 
   /// Seconds and kernels by phase and sublayer, all layers and iterations together; attention as
   /// `attention` where 2 and 3 are on one device.
   KernelTotals predict(const CostModel& costs) const;
 
  private:
-  struct Iteration {
+  struct Part {
     BatchShape shape;
-    std::int64_t logit_rows = 0;
     std::vector<Placement> placements;  ///< by layer
+  };
+  struct Iteration {
+    Part all;  ///< sublayers 1 and 4 to 6
+    std::int64_t logit_rows = 0;
+    std::vector<Part> parts;  ///< sublayers 2 and 3
   };
   std::vector<Iteration> iterations_;
 };

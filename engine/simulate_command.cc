@@ -13,9 +13,11 @@
 #include "base/cpu.h"
 #include "engine/child_process.h"
 #include "engine/command_line.h"
+#include "engine/comparison.h"
 #include "engine/compute_options.h"
 #include "engine/interrupt.h"
 #include "engine/machine_costs.h"
+#include "engine/output_file.h"
 #include "engine/output_options.h"
 #include "engine/plan_report.h"
 #include "engine/platform.h"
@@ -96,8 +98,8 @@ struct Job {
 class Simulations {
  public:
   /// `trace`: the folder for a trace, or empty.
-  Simulations(const PointLists& lists, std::string trace)
-      : lists_(lists), trace_(std::move(trace)), program_(simulator_program()) {
+  Simulations(const PointLists& lists, const std::optional<MachineRates>& rates, std::string trace)
+      : lists_(lists), rates_(rates), trace_(std::move(trace)), program_(simulator_program()) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
     for (const std::string& model : lists.models) {
@@ -133,7 +135,8 @@ class Simulations {
   void add(const std::string& model, const std::string& machine) {
     ModelDimensions dimensions = model_dimensions(find_model_config(model), weight_dtype(machine));
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
-    const MachineCosts costs = simulated_costs(machine, dimensions, model);
+    const MachineCosts costs = simulated_costs(machine, dimensions, model, rates_);
+    say_if_carried(costs, model);
     const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
     write_platform(*costs.model, platform);
     for (const Workload& workload : lists_.workloads()) {
@@ -155,6 +158,7 @@ class Simulations {
     if (known_.empty()) known_ = load_known_policies();
     if (known_.empty())
       throw Error("no policy was found beside the program; give one with --policy FILE");
+    for (const auto& policy : known_) policy->policy().set_parameters_tier(lists_.parameters_tier);
     std::vector<Candidate> candidates;
     candidates.reserve(known_.size());
     for (const auto& policy : known_) candidates.push_back(plan_with(*policy, costs, workload));
@@ -183,6 +187,15 @@ class Simulations {
       arguments.emplace_back("--policy-option");
       arguments.push_back(fmt::format("{}={}", key, value));
     }
+    if (lists_.parameters_tier) {
+      arguments.emplace_back("--parameters-tier");
+      arguments.emplace_back(to_string(*lists_.parameters_tier));
+    }
+    if (rates_) {
+      arguments.emplace_back("--rates");
+      arguments.push_back(fmt::format("{},{}", rates_->read_bandwidth_bytes_per_s * 1e-9,
+                                      rates_->gemm_flop_per_s * 1e-12));
+    }
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     // The machine's description is the only source of times: nothing that StarPU adds by itself.
     const ChildResult child = run_child(program_, arguments,
@@ -206,6 +219,7 @@ class Simulations {
   }
 
   const PointLists& lists_;
+  std::optional<MachineRates> rates_;
   std::string trace_;
   std::string program_;
   PrivateFolder folder_;
@@ -240,6 +254,7 @@ std::string describe(const Json& result) {
                       seconds_text(result["tpot_s"].get<double>()),
                       rate_text(result["tokens_per_s"].get<double>()),
                       seconds_text(result["latency_s"].get<double>()));
+  text += running_costs_text(result);
   text += fmt::format("plan's lower bound {} ({}), {} of it reached; plan's estimate {}\n",
                       seconds_text(result["lower_bound_s"].get<double>()),
                       result["binding_resource"].get<std::string>(),
@@ -264,9 +279,14 @@ std::string describe(const Json& result) {
                             seconds_text(result["wall_s"].get<double>()));
 }
 
+/// A figure that may not be known.
+std::string known_text(const Json& figure) {
+  return figure.is_number() ? rate_text(figure.get<double>()) : "-";
+}
+
 TableRows rows_of(const std::vector<Job>& jobs) {
   TableRows rows = {{"batch", "input", "output", "model", "machine", "policy", "TTFT", "per token",
-                     "tokens/s", "latency", "of the bound", "note"}};
+                     "tokens/s", "latency", "of the bound", "J/token", "$/M tokens", "note"}};
   for (const Job& job : jobs) {
     std::vector<std::string>& row = rows.emplace_back();
     row = {fmt::format("{}", job.workload.batch),
@@ -276,14 +296,16 @@ TableRows rows_of(const std::vector<Job>& jobs) {
            job.machine,
            job.policy};
     if (!job.problem.empty()) {
-      row.insert(row.end(), {"-", "-", "-", "-", "-", job.problem});
+      row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-", job.problem});
       continue;
     }
     row.insert(row.end(), {seconds_text(job.result["ttft_s"].get<double>()),
                            seconds_text(job.result["tpot_s"].get<double>()),
                            rate_text(job.result["tokens_per_s"].get<double>()),
                            seconds_text(job.result["latency_s"].get<double>()),
-                           percent(job.result["lower_bound_share"]), ""});
+                           percent(job.result["lower_bound_share"]),
+                           known_text(job.result["joules_per_token"]),
+                           known_text(job.result["usd_per_million_tokens"]), ""});
   }
   return rows;
 }
@@ -296,16 +318,18 @@ Json json_of(const Job& job) {
                     .policy = job.policy,
                     .workload = job.workload,
                     .plan = std::nullopt,
-                    .problem = job.problem});
+                    .problem = job.problem,
+                    .running_costs = {}});
 }
 
 /// The numbers of one line of CSV.
 Json flat_json_of(const Job& job) {
   const Json full = json_of(job);
   Json flat;
-  for (const char* key : {"model", "machine", "policy", "batch", "input_tokens", "output_tokens",
-                          "ttft_s", "tpot_s", "latency_s", "tokens_per_s", "lower_bound_s",
-                          "lower_bound_share", "plan_latency_s", "overlap_s", "tasks", "wall_s"})
+  for (const char* key :
+       {"model", "machine", "policy", "batch", "input_tokens", "output_tokens", "ttft_s", "tpot_s",
+        "latency_s", "tokens_per_s", "lower_bound_s", "lower_bound_share", "plan_latency_s",
+        "joules_per_token", "usd_per_million_tokens", "overlap_s", "tasks", "wall_s"})
     flat[key] = full.contains(key) ? full[key] : Json();
   for (const char* part : {"cpu", "gpu", "link to gpu", "link to cpu"}) {
     std::string name = part;
@@ -325,6 +349,63 @@ std::string format_jobs(OutputFormat format, const std::vector<Job>& jobs) {
   return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
 }
 
+/// The picture that --plot asks for.
+struct PlotSettings {
+  std::string path;
+  std::string baseline;
+};
+
+namespace po = boost::program_options;
+
+void declare_plot(CommandLine& line) {
+  line.options().add_options()  //
+      ("plot", po::value<std::string>(),
+       "draw how much better each policy is than --baseline into this .svg or .png file")(
+          "baseline", po::value<std::string>(), "the policy that --plot compares the others with");
+}
+
+std::optional<PlotSettings> read_plot(const CommandLine& line, const PointLists& lists) {
+  if (!line.given("plot")) {
+    if (line.given("baseline")) throw UsageError("--baseline needs --plot");
+    return std::nullopt;
+  }
+  PlotSettings plot = {line.get<std::string>("plot"), ""};
+  picture_format("plot", plot.path);
+  const std::vector<std::string>& policies = lists.policies;
+  if (policies.size() < 2 ||
+      std::find(policies.begin(), policies.end(), any_policy) != policies.end())
+    throw UsageError(
+        "--plot compares policies; name two or more with --policy, and one of them "
+        "with --baseline");
+  if (!line.given("baseline"))
+    throw UsageError("--plot needs --baseline: one of {}", fmt::join(policies, ", "));
+  plot.baseline = line.get<std::string>("baseline");
+  if (std::find(policies.begin(), policies.end(), plot.baseline) == policies.end()) {
+    throw UsageError("--baseline {}: expected one of --policy, which are {}", plot.baseline,
+                     fmt::join(policies, ", "));
+  }
+  check_writable(plot.path);
+  return plot;
+}
+
+void draw(const PlotSettings& plot, const std::vector<Job>& jobs) {
+  std::vector<ComparedRun> runs;
+  runs.reserve(jobs.size());
+  for (const Job& job : jobs) {
+    ComparedRun& run = runs.emplace_back(
+        ComparedRun{job.model, job.machine, job.policy, job.workload, std::nullopt});
+    if (!job.problem.empty()) continue;
+    run.figures = {.tokens_per_s = job.result["tokens_per_s"],
+                   .ttft_s = job.result["ttft_s"],
+                   .tpot_s = job.result["tpot_s"],
+                   .joules_per_token = std::nullopt};
+    const Json& energy = job.result["joules_per_token"];
+    if (energy.is_number()) run.figures->joules_per_token = energy.get<double>();
+  }
+  write_file(plot.path, draw_ratios(compare_policies(runs, simulated_policy(plot.baseline)),
+                                    picture_format("plot", plot.path)));
+}
+
 }  // namespace
 
 int run_simulate(const CommandLine::Arguments& arguments) {
@@ -333,7 +414,9 @@ int run_simulate(const CommandLine::Arguments& arguments) {
       "Runs the engine's task graphs, policies and schedulers on a simulated machine, with times "
       "from the cost model. No kernel runs, no weight is needed.");
   declare_points(line);
+  declare_rates(line);
   declare_trace_option(line);
+  declare_plot(line);
   declare_format(line);
   if (!line.parse(arguments)) return 0;
   const PointLists lists = read_points(line);
@@ -343,10 +426,12 @@ int run_simulate(const CommandLine::Arguments& arguments) {
     trace = line.get<std::string>("trace");
     if (lists.size() > 1) throw UsageError("--trace is of a single point; name one of everything");
   }
-  Simulations simulations(lists, trace);
+  const std::optional<PlotSettings> plot = read_plot(line, lists);
+  Simulations simulations(lists, read_rates(line), trace);
   const std::vector<Job>& jobs = simulations.run();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);
+  if (plot) draw(*plot, jobs);
   if (jobs.size() == 1 && format == OutputFormat::table) {
     std::cout << describe(jobs.front().result);
   } else {

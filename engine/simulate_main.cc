@@ -28,21 +28,26 @@ int run(const CommandLine::Arguments& arguments) {
       ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_policy_options(line);
+  declare_parameters_tier(line);
+  declare_rates(line);
   declare_trace_option(line);
   if (!line.parse(arguments)) return 0;
   const auto& model = line.get<std::string>("model");
   const auto& machine = line.get<std::string>("machine");
   const ModelConfig config = find_model_config(model);
-  ModelDimensions dimensions = model_dimensions(config, weight_dtype(machine));
+  const DType dtype = weight_dtype(machine);
+  ModelDimensions dimensions = model_dimensions(config, dtype);
   dimensions.weight_bits = line.get<double>("weight-bits");
-  const MachineCosts costs = simulated_costs(machine, dimensions, model);
+  const MachineCosts costs = simulated_costs(machine, dimensions, model, read_rates(line));
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
+  policy.policy().set_parameters_tier(read_parameters_tier(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),
                              .output_tokens = line.get<std::int64_t>("output-tokens")};
   TraceSession trace(line);
   const auto run_point = [&] {
     const Simulation simulation = simulate({.config = config,
+                                            .dtype = dtype,
                                             .costs = *costs.model,
                                             .policy = policy,
                                             .workload = workload,
@@ -52,7 +57,8 @@ int run(const CommandLine::Arguments& arguments) {
                                   .policy = policy.name(),
                                   .workload = workload,
                                   .plan = simulation.plan,
-                                  .problem = ""},
+                                  .problem = "",
+                                  .running_costs = costs.running_costs},
                                  simulation);
     return 0;
   };

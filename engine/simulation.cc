@@ -37,6 +37,8 @@ class Watcher {
   Watcher& operator=(const Watcher&) = delete;
 
   std::int64_t num_tasks() const { return num_tasks_; }
+  /// That have drawn their tokens.
+  std::int64_t num_iterations() const { return num_iterations_; }
   double busy_s(Phase phase, Device device) const {
     return busy_s_.at(static_cast<std::size_t>(phase)).at(static_cast<std::size_t>(device));
   }
@@ -53,6 +55,8 @@ class Watcher {
     const TaskTag* tag = tag_of(&task);
     if (tag == nullptr) return;
     ++num_tasks_;
+    if (tag->sublayer == Sublayer::sampling)
+      num_iterations_ = std::max(num_iterations_, tag->iteration + 1);
     const starpu_profiling_task_info* info = task.profiling_info;
     const bool on_gpu = starpu_worker_get_type(info->workerid) == STARPU_CUDA_WORKER;
     const double start_s = seconds_of(info->start_time);
@@ -71,6 +75,7 @@ class Watcher {
 
   unsigned gpu_node_;
   std::int64_t num_tasks_ = 0;
+  std::int64_t num_iterations_ = 0;
   std::array<std::array<double, 2>, 2> busy_s_{};
   std::array<std::uint64_t, 2> peak_bytes_{};
   double covered_s_ = 0;
@@ -150,14 +155,15 @@ class Simulator {
     const auto start = std::chrono::steady_clock::now();
     result_.plan = make_plan(setup_.policy.policy(), setup_.costs, setup_.workload);
     if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
-    check_possible();
+    PolicyRun policy(setup_.policy.policy(), setup_.costs, setup_.workload);  // anew, as a run does
+    check_possible(policy.memory());
     set_staging();
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
-    const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &result_.plan.memory);
+    const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     Watcher watcher(machine.gpu_node());
     {
       const TraceSession::Recording recording = setup_.trace.record();
-      generate(machine);
+      generate(machine, watcher, policy);
       starpu_task_wait_for_all();
     }
     finish(machine, watcher);
@@ -173,20 +179,13 @@ class Simulator {
          .ahead = result_.plan.decode.pipeline.prefetch});
   }
 
-  void check_possible() const {
-    const MemoryPlan& memory = result_.plan.memory;
+  void check_possible(const MemoryPlan& memory) const {
     for (const LayerHomes& homes : memory.layers) {
       for (const Tier tier : homes.weights) check_tier(tier);
       check_tier(homes.kv);
     }
     check_tier(memory.embedding);
     check_tier(memory.lm_head);
-    if (memory.hbm_requests > 0 && memory.hbm_requests < setup_.workload.batch) {
-      throw Error(
-          "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds are not "
-          "simulated yet",
-          setup_.policy.name(), memory.hbm_requests, setup_.workload.batch);
-    }
   }
   void check_tier(Tier tier) const {
     if (tier == Tier::disk) {
@@ -195,20 +194,20 @@ class Simulator {
     }
   }
 
-  void generate(const SimulatedMachine& machine) {
+  void generate(const SimulatedMachine& machine, const Watcher& watcher, PolicyRun& policy) {
     const Workload& workload = setup_.workload;
-    PolicyRun policy(setup_.policy.policy(), setup_.costs, workload);
-    const MemoryPlan& memory = policy.memory();
-    LoadedModel model(setup_.config, DType::bf16, setup_.costs.model().weight_bits, memory,
-                      machine.tier_nodes());
-    KvCache kv(model.shape(), policy.kv_homes(), machine.tier_nodes(),
-               KvCache::pages_for(workload.total_tokens()) * workload.batch);
+    LoadedModel model(setup_.config, setup_.dtype, setup_.costs.model().weight_bits,
+                      policy.memory(), machine.tier_nodes());
+    std::vector<KvCache> kv;
+    for (const KvCohort& cohort : policy.kv_cohorts()) {
+      kv.emplace_back(model.shape(), cohort.homes, machine.tier_nodes(),
+                      KvCache::pages_for(workload.total_tokens()) * cohort.requests);
+    }
     Generator generator(model, kv, nullptr,
                         {.max_batch = workload.batch,
                          .attention = AttentionForm::fused,
                          .fusion = Fusion::stages,
                          .eos_token_ids = {},
-                         .prefill_chunk_tokens = workload.input_tokens,
                          .policy = &policy});
     std::int64_t num_taken = 0;
     const auto next = [&]() -> std::optional<Request> {
@@ -223,7 +222,7 @@ class Simulator {
     GenerationEvents events;
     std::int64_t num_started = 0;
     events.on_token = [&](const Request&, std::int64_t index) {
-      if (index == 0 && ++num_started == workload.batch) end_prefill(machine);
+      if (index == 0 && ++num_started == workload.batch) end_prefill(machine, watcher);
     };
     double tpot_sum_s = 0;
     events.on_finished = [&](const Completion& done) {
@@ -233,13 +232,14 @@ class Simulator {
     const std::atomic<bool> never{false};
     const GenerationStats stats = generator.run(next, events, never);
     result_.decode.seconds = run_clock_s() - start_s_ - result_.prefill.seconds;
-    result_.decode.iterations = std::max<std::int64_t>(0, workload.output_tokens - 1);
-    result_.prefill.iterations = stats.iterations - result_.decode.iterations;
+    result_.decode.iterations = stats.iterations - result_.prefill.iterations;
     result_.tpot_s = tpot_sum_s / static_cast<double>(workload.batch);
     add_links(machine, result_.decode);
   }
 
-  void end_prefill(const SimulatedMachine& machine) {
+  /// All requests have their first token.
+  void end_prefill(const SimulatedMachine& machine, const Watcher& watcher) {
+    result_.prefill.iterations = watcher.num_iterations();
     result_.prefill.seconds = run_clock_s() - start_s_;
     add_links(machine, result_.prefill);
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/dtype.h"
 #include "engine/planner.h"
 #include "engine/trace_session.h"
 #include "models/config.h"
@@ -14,6 +15,7 @@ namespace sluice {
 /// What is simulated.
 struct SimulationSetup {
   const ModelConfig& config;
+  DType dtype;  ///< of activations and KV: f32 or bf16
   const CostModel& costs;
   LoadedPolicy& policy;
   Workload workload;

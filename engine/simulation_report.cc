@@ -31,12 +31,13 @@ std::string simulation_json(const PlanPoint& point, const Simulation& simulation
   json["latency_s"] = simulation.latency_s();
   json["tokens_per_s"] = simulation.tokens_per_s();
   const double latency_s = simulation.latency_s();
+  const BusyTimes busy = simulation.busy();
+  put_running_costs(point, latency_s, busy, json);
   json["lower_bound_share"] = simulation.plan.lower_bound().second / latency_s;
   json["plan_latency_s"] = simulation.plan.latency_s();
   json["simulated_s"] = latency_s;
   json["wall_s"] = simulation.wall_s;
   json["tasks"] = simulation.num_tasks;
-  const BusyTimes busy = simulation.busy();
   json["busy_share"] = {{"cpu", busy.cpu_s / latency_s},
                         {"gpu", busy.gpu_s / latency_s},
                         {"link to gpu", busy.to_gpu_s / latency_s},

@@ -1,16 +1,48 @@
 #include "graphs/decoder_graph.h"
 
+#include <algorithm>
 #include <deque>
+#include <optional>
 
+#include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/runtime/trace_recorder.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/stage/stage.h"
-#include "graphs/kv_plan.h"
 
 namespace sluice {
+
+namespace {
+
+void append(BatchPart& part, const BatchPart& other) {
+  part.batch.append(other.batch);
+  if (other.phase == Phase::prefill) part.phase = Phase::prefill;
+}
+
+}  // namespace
+
+BatchPart SubBatch::whole() const {
+  BatchPart whole = parts.at(0);
+  for (std::size_t i = 1; i < parts.size(); ++i) append(whole, parts[i]);
+  return whole;
+}
+
+void SubBatch::join_alike() {
+  std::vector<BatchPart> joined;
+  joined.reserve(parts.size());
+  for (BatchPart& part : parts) {
+    const bool alike = !joined.empty() && joined.back().cohort == part.cohort &&
+                       joined.back().placements == part.placements;
+    if (alike) {
+      append(joined.back(), part);
+    } else {
+      joined.push_back(std::move(part));
+    }
+  }
+  parts = std::move(joined);
+}
 
 std::vector<std::int32_t> PendingIteration::tokens() const {
   const ReadAccess access(tokens_);
@@ -27,73 +59,60 @@ std::vector<float> PendingIteration::logits() const {
   return {first, first + num_logits_};
 }
 
-/// Activations live for one sub-batch of one iteration; StarPU frees them when its last task is
-/// done.
-struct DecoderGraph::Chain {
+PendingIteration::FlatBatch::FlatBatch(const BatchBuilder& batch)
+    : words(batch.build()),
+      handle(DataHandle::of_memory(words.data(), words.size() * sizeof(std::int32_t))) {}
+
+namespace {
+
+TaskTag tagged(TaskTag tag, const SublayerRange& range, std::int64_t layer, Device device) {
+  tag.device = device;
+  tag.sublayer = range.first;
+  tag.last_sublayer = range.last;
+  tag.layer = static_cast<std::int32_t>(layer);
+  return tag;
+}
+TaskTag tagged(const TaskTag& tag, Sublayer sublayer, std::int64_t layer, Device device) {
+  return tagged(tag, SublayerRange{sublayer, sublayer}, layer, device);
+}
+
+}  // namespace
+
+/// Empty where no stage ends that would write it.
+struct DecoderGraph::Rows {
   TaskTag tag;
   const DecoderShape& shape;
   const DataHandle& batch;
+  std::size_t cohort;
   std::int64_t score_columns;
   CachedTokens cached;
-  DataHandle x;     ///< [tokens, hidden_size] f32
-  DataHandle rope;  ///< [tokens, head_dim] f32, rotary models only
-  // What passes from one stage to another; empty where no stage ends there:
   DataHandle q;        ///< [tokens, q_size]
   DataHandle scores;   ///< split attention only
   DataHandle context;  ///< attention's output [tokens, q_size]
-  DataHandle h;        ///< [tokens, ffn_size]
 
-  Chain(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_handle,
-        const BatchBuilder& the_batch)
+  Rows(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_handle,
+       const BatchPart& part)
       : tag(the_tag),
         shape(the_shape),
         batch(the_handle),
-        score_columns(the_batch.num_score_columns()),
-        cached(the_batch.has_cached_tokens() ? CachedTokens::some : CachedTokens::none) {
-    x = DataHandle::temporary(bytes(shape.hidden_size, sizeof(float)));
-    if (shape.rope) rope = DataHandle::temporary(bytes(shape.head_dim, sizeof(float)));
+        cohort(part.cohort),
+        score_columns(part.batch.num_score_columns()),
+        cached(part.batch.has_cached_tokens() ? CachedTokens::some : CachedTokens::none) {}
+  ~Rows() {
+    for (DataHandle* handle : {&q, &scores, &context}) handle->release_after_use();
   }
-  /// Makes what passes between these stages.
-  void add_passing(const std::vector<SublayerRange>& stages) {
-    const std::size_t element = size_bytes(shape.dtype);
-    for (const SublayerRange& stage : stages) {
-      switch (stage.last) {
-        case Sublayer::qkv:
-          make(q, bytes(shape.q_size(), element));
-          break;
-        case Sublayer::qk:
-          make(scores, static_cast<std::size_t>(score_columns * shape.num_heads) * sizeof(float));
-          break;
-        case Sublayer::sv:
-          make(context, bytes(activation_stride(shape.q_size(), shape.dtype), element));
-          break;
-        case Sublayer::fc1:
-          make(h, bytes(activation_stride(shape.ffn_size, shape.dtype), element));
-          break;
-        default:
-          break;
-      }
-    }
-  }
-  ~Chain() {
-    for (DataHandle* handle : {&x, &rope, &q, &context, &scores, &h}) handle->release_after_use();
-  }
-  Chain(const Chain&) = delete;
-  Chain& operator=(const Chain&) = delete;
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
 
-  TaskTag tagged(Sublayer sublayer, Device device) const {
-    return tagged({sublayer, sublayer}, -1, device);
+  void make_q() { make(q, bytes(shape.q_size(), size_bytes(shape.dtype))); }
+  void make_scores() {
+    make(scores, static_cast<std::size_t>(score_columns * shape.num_heads) * sizeof(float));
   }
-  TaskTag tagged(const SublayerRange& range, std::int64_t layer, Device device) const {
-    TaskTag result = tag;
-    result.device = device;
-    result.sublayer = range.first;
-    result.last_sublayer = range.last;
-    result.layer = static_cast<std::int32_t>(layer);
-    return result;
+  void make_context() {
+    make(context, bytes(activation_stride(shape.q_size(), shape.dtype), size_bytes(shape.dtype)));
   }
-
- private:
+  /// The KV of one layer: the next layer need not wait until it is stored.
+  DataHandle new_kv() const { return DataHandle::temporary(new_kv_bytes(shape, tag.num_tokens)); }
   std::size_t bytes(std::int64_t width, std::size_t each) const {
     return static_cast<std::size_t>(tag.num_tokens * width) * each;
   }
@@ -102,11 +121,57 @@ struct DecoderGraph::Chain {
   }
 };
 
+/// Activations live for one sub-batch of one iteration; StarPU frees them when its last task is
+/// done.
+struct DecoderGraph::Chain {
+  Rows all;
+  std::deque<Rows> parts;  ///< none when the sub-batch is one part
+  DataHandle x;            ///< [tokens, hidden_size] f32
+  DataHandle rope;         ///< [tokens, head_dim] f32, rotary models only
+  DataHandle h;            ///< [tokens, ffn_size], where a stage ends with sublayer 5
+
+  Chain(const TaskTag& tag, const DecoderShape& shape, const DataHandle& handle,
+        const BatchPart& whole)
+      : all(tag, shape, handle, whole) {
+    x = DataHandle::temporary(all.bytes(shape.hidden_size, sizeof(float)));
+    if (shape.rope) rope = DataHandle::temporary(all.bytes(shape.head_dim, sizeof(float)));
+  }
+  /// Makes what passes between these stages.
+  void add_passing(const Stages& stages) {
+    for (const SublayerRange& stage : stages) {
+      if (stage.last == Sublayer::qkv) all.make_q();
+      if (stage.last == Sublayer::qk) all.make_scores();
+      if (stage.last == Sublayer::sv) all.make_context();
+    }
+    make_h(stages);
+  }
+  void make_h(const Stages& stages) {
+    const auto ends = [](const SublayerRange& stage) { return stage.last == Sublayer::fc1; };
+    if (std::none_of(stages.begin(), stages.end(), ends)) return;
+    const std::int64_t width = activation_stride(all.shape.ffn_size, all.shape.dtype);
+    Rows::make(h, all.bytes(width, size_bytes(all.shape.dtype)));
+  }
+  ~Chain() {
+    for (DataHandle* handle : {&x, &rope, &h}) handle->release_after_use();
+  }
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
+
+  TaskTag tagged(Sublayer sublayer, Device device) const {
+    return sluice::tagged(all.tag, sublayer, -1, device);
+  }
+};
+
 namespace {
 
+enum class Attending : std::uint8_t { together, in_parts };
+
 std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
-                                     const Placement& placement) {
+                                     const Placement& placement, Attending attending) {
   const auto fuses = [&](Sublayer sublayer) {
+    if (attending == Attending::in_parts &&
+        (sublayer == Sublayer::qk || sublayer == Sublayer::out_proj))
+      return false;
     return options.fusion == Fusion::stages ||
            (options.fusion == Fusion::halves && sublayer != Sublayer::fc1);
   };
@@ -123,11 +188,17 @@ std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
   return stages;
 }
 
+Placement placement_of(const BatchPart& part, std::int64_t layer) {
+  if (part.placements.empty()) return Placement(Device::cpu);
+  return part.placements.at(static_cast<std::size_t>(layer));
+}
+
 }  // namespace
 
-DecoderGraph::DecoderGraph(const LoadedModel& model, const KvCache& kv, const Options& options)
+DecoderGraph::DecoderGraph(const LoadedModel& model, std::span<const KvCache> cohorts,
+                           const Options& options)
     : model_(model),
-      kv_(kv),
+      cohorts_(cohorts),
       options_(options),
       slot_tokens_memory_(static_cast<std::size_t>(options.num_slots) * sizeof(std::int32_t)),
       seen_memory_(
@@ -135,42 +206,41 @@ DecoderGraph::DecoderGraph(const LoadedModel& model, const KvCache& kv, const Op
           sizeof(std::uint32_t)),
       slot_tokens_(DataHandle::of_memory(slot_tokens_memory_.data(), slot_tokens_memory_.size())),
       seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {
-  for (unsigned bits = 0; bits < num_placements; ++bits)
-    stages_.at(bits) = cut_layer(options, Placement::from_bits(bits));
+  for (unsigned bits = 0; bits < num_placements; ++bits) {
+    const Placement placement = Placement::from_bits(bits);
+    stages_.at(bits) = cut_layer(options, placement, Attending::together);
+    stages_in_parts_.at(bits) = cut_layer(options, placement, Attending::in_parts);
+  }
 }
 
-const DecoderGraph::Stages& DecoderGraph::stages(const Placement& placement) const {
-  return stages_.at(placement.bits());
-}
-
-PendingIteration DecoderGraph::begin(const SubBatch& sub_batch) const {
-  const BatchBuilder& batch = sub_batch.batch;
+PendingIteration DecoderGraph::begin(const SubBatch& sub_batch, const BatchPart& whole) const {
   PendingIteration out;
-  out.num_sequences_ = batch.num_sequences();
-  out.num_logits_ = batch.num_logit_rows() * model_.config().vocab_size;
-  out.batch_words_ = batch.build();
-  out.batch_ = DataHandle::of_memory(out.batch_words_.data(),
-                                     out.batch_words_.size() * sizeof(std::int32_t));
+  out.num_sequences_ = whole.batch.num_sequences();
+  out.num_logits_ = whole.batch.num_logit_rows() * model_.config().vocab_size;
+  out.batches_.reserve(1 + sub_batch.parts.size());
+  out.batches_.emplace_back(whole.batch);
+  if (sub_batch.parts.size() > 1) {
+    for (const BatchPart& part : sub_batch.parts) out.batches_.emplace_back(part.batch);
+  }
   out.tokens_ =
       DataHandle::temporary(static_cast<std::size_t>(out.num_sequences_) * sizeof(std::int32_t));
   return out;
 }
 
-TaskTag DecoderGraph::tag_of(const SubBatch& sub_batch, std::size_t index) const {
-  const BatchBuilder& batch = sub_batch.batch;
+TaskTag DecoderGraph::tag_of(const BatchPart& part, std::size_t sub_batch) const {
   TaskTag tag;
-  tag.phase = sub_batch.phase;
-  tag.sub_batch = static_cast<std::int16_t>(index);
+  tag.phase = part.phase;
+  tag.sub_batch = static_cast<std::int16_t>(sub_batch);
   tag.iteration = iteration_;
-  tag.num_tokens = batch.num_rows();
-  tag.context_tokens = batch.context_tokens();
-  tag.num_sequences = batch.num_sequences();
-  tag.num_logit_rows = batch.num_logit_rows();
+  tag.num_tokens = part.batch.num_rows();
+  tag.context_tokens = part.batch.context_tokens();
+  tag.num_sequences = part.batch.num_sequences();
+  tag.num_logit_rows = part.batch.num_logit_rows();
   return tag;
 }
 
-PendingIteration DecoderGraph::submit(const SubBatch& sub_batch, Logits logits) {
-  return std::move(submit(std::vector<SubBatch>{sub_batch}, logits).front());
+PendingIteration DecoderGraph::submit(const BatchPart& part, Logits logits) {
+  return std::move(submit(std::vector{SubBatch{{part}}}, logits).front());
 }
 
 std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& sub_batches,
@@ -181,19 +251,27 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
   pending.reserve(sub_batches.size());
   std::deque<Chain> chains;
   for (const SubBatch& sub_batch : sub_batches) {
-    const PendingIteration& out = pending.emplace_back(begin(sub_batch));
-    chains.emplace_back(tag_of(sub_batch, chains.size()), model_.shape(), out.batch_,
-                        sub_batch.batch);
-    submit_embedding_task(chains.back());
+    std::optional<BatchPart> joined;
+    if (sub_batch.parts.size() > 1) joined = sub_batch.whole();
+    const BatchPart& whole = joined ? *joined : sub_batch.parts.at(0);
+    const PendingIteration& out = pending.emplace_back(begin(sub_batch, whole));
+    const std::size_t index = chains.size();
+    Chain& chain = chains.emplace_back(tag_of(whole, index), model_.shape(),
+                                       out.batches_.front().handle, whole);
+    for (std::size_t i = 1; i < out.batches_.size(); ++i) {
+      const BatchPart& part = sub_batch.parts[i - 1];
+      chain.parts.emplace_back(tag_of(part, index), model_.shape(), out.batches_[i].handle, part);
+    }
+    submit_embedding_task(chain);
   }
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
     for (std::size_t i = 0; i < chains.size(); ++i) {
-      const std::vector<Placement>& placements = sub_batches[i].placements;
-      const Placement placement = placements.empty()
-                                      ? Placement(Device::cpu)
-                                      : placements.at(static_cast<std::size_t>(layer));
-      chains[i].add_passing(stages(placement));
-      submit_layer(chains[i], layer, placement);
+      const SubBatch& sub_batch = sub_batches[i];
+      if (sub_batch.parts.size() > 1) {
+        submit_layer_in_parts(chains[i], layer, sub_batch);
+      } else {
+        submit_layer(chains[i], layer, placement_of(sub_batch.parts.front(), layer));
+      }
     }
   }
   for (std::size_t i = 0; i < chains.size(); ++i) {
@@ -203,7 +281,11 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
           DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
       submit_head(chains[i], out);
     }
-    submit_sampling_task(chains[i], out, sub_batches[i].batch.has_repetition_penalty());
+    const std::vector<BatchPart>& parts = sub_batches[i].parts;
+    const bool track_seen = std::any_of(parts.begin(), parts.end(), [](const BatchPart& part) {
+      return part.batch.has_repetition_penalty();
+    });
+    submit_sampling_task(chains[i], out, track_seen);
     if (logits == Logits::drop) out.logits_.release_after_use();
   }
   return pending;
@@ -212,7 +294,7 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
 void DecoderGraph::submit_embedding_task(const Chain& chain) {
   const ModelConfig& config = model_.config();
   const EmbeddingArgs args{.tag = chain.tagged(Sublayer::embedding, options_.embedding_device),
-                           .shape = chain.shape,
+                           .shape = chain.all.shape,
                            .vocab_size = config.vocab_size,
                            .embed_size = config.embed_size,
                            .table_dtype = model_.table_dtype,
@@ -221,7 +303,7 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
                            .position_rows = config.max_positions + config.position_offset,
                            .learned_positions = config.position == PositionKind::learned,
                            .project_in = config.has_projections()};
-  submit_embedding(args, {.batch = chain.batch,
+  submit_embedding(args, {.batch = chain.all.batch,
                           .slot_tokens = slot_tokens_,
                           .table = model_.token_table,
                           .positions = model_.positions,
@@ -231,55 +313,128 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
                           .rope = chain.rope});
 }
 
-void DecoderGraph::submit_layer(const Chain& chain, std::int64_t layer,
-                                const Placement& placement) {
-  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
-  const Device home = reader_of(kv_.home(layer)).value_or(Device::cpu);
-  const KvPlan kv(placement, home, chain.cached);
+Device DecoderGraph::home_of(const Rows& rows, std::int64_t layer) const {
+  return reader_of(cohorts_[rows.cohort].home(layer)).value_or(Device::cpu);
+}
+
+void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const Placement& placement) {
+  const Stages& stages = stages_.at(placement.bits());
+  chain.add_passing(stages);
+  const KvPlan kv(placement, home_of(chain.all, layer), chain.all.cached);
   DataHandle new_kv;  // the layer's own: the next layer need not wait until it is stored
-  if (kv.passes_new_kv())
-    new_kv = DataHandle::temporary(new_kv_bytes(chain.shape, chain.tag.num_tokens));
-  for (const SublayerRange& range : stages(placement)) {
+  if (kv.passes_new_kv()) new_kv = chain.all.new_kv();
+  for (const SublayerRange& range : stages) {
     const Device device = placement[range.first];
-    submit_stage({.tag = chain.tagged(range, layer, device),
-                  .shape = chain.shape,
-                  .vectors = model_.vectors(),
-                  .kv = kv.path_on(device)},
-                 {.batch = chain.batch,
-                  .x = chain.x,
-                  .rope = chain.rope,
-                  .vectors = weights.vectors,
-                  .qkv_weight = weights.qkv,
-                  .out_weight = weights.out,
-                  .gate_weight = weights.gate,
-                  .fc1_weight = weights.fc1,
-                  .fc2_weight = weights.fc2,
-                  .slab = kv_.slab(layer),
-                  .new_kv = new_kv,
-                  .q = chain.q,
-                  .scores = chain.scores,
-                  .context = chain.context,
-                  .h = chain.h});
-    if (kv.store_after() && range.has(*kv.store_after())) {
-      const SublayerRange store{Sublayer::kv_store, Sublayer::kv_store};
-      submit_kv_store({.tag = chain.tagged(store, layer, home), .shape = chain.shape},
-                      {.batch = chain.batch, .new_kv = new_kv, .slab = kv_.slab(layer)});
-    }
+    submit_range(chain, chain.all, layer, range, device, kv.path_on(device), new_kv);
+    if (kv.store_after() && range.has(*kv.store_after())) submit_store(chain.all, layer, new_kv);
   }
   new_kv.release_after_use();
+}
+
+void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
+                                         const SubBatch& sub_batch) {
+  const Placement placement = placement_of(sub_batch.parts.front(), layer);
+  const Stages& stages = stages_in_parts_.at(placement.bits());
+  chain.all.make_context();
+  chain.make_h(stages);
+  const DecoderShape& shape = chain.all.shape;
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  PartRows rows;
+  std::vector<DataHandle> new_kv;
+  std::vector<QkvPart> qkv;
+  std::vector<const DataHandle*> contexts;
+  new_kv.reserve(chain.parts.size());
+  qkv.reserve(chain.parts.size());
+  contexts.reserve(chain.parts.size());
+  for (Rows& part : chain.parts) {
+    part.make_q();
+    part.make_context();
+    rows.add(part.tag.num_tokens);
+    qkv.push_back({part.q, new_kv.emplace_back(part.new_kv())});
+    contexts.push_back(&part.context);
+  }
+  submit_qkv_split({.tag = tagged(chain.all.tag, Sublayer::qkv, layer, placement[Sublayer::qkv]),
+                    .shape = shape,
+                    .vectors = model_.vectors(),
+                    .parts = rows},
+                   {.batch = chain.all.batch,
+                    .x = chain.x,
+                    .rope = chain.rope,
+                    .vectors = weights.vectors,
+                    .weight = weights.qkv},
+                   qkv);
+  for (std::size_t i = 0; i < chain.parts.size(); ++i) {
+    submit_attention_of(chain, chain.parts[i], layer, placement_of(sub_batch.parts[i], layer),
+                        new_kv[i]);
+    new_kv[i].release_after_use();
+  }
+  const Device device = placement[Sublayer::out_proj];
+  submit_attention_join({.tag = tagged(chain.all.tag, Sublayer::attention_join, layer, device),
+                         .shape = shape,
+                         .parts = rows},
+                        contexts, chain.all.context);
+  for (const SublayerRange& range : stages) {
+    if (range.first >= Sublayer::out_proj)
+      submit_range(chain, chain.all, layer, range, placement[range.first], KvPath::slab, {});
+  }
+}
+
+void DecoderGraph::submit_attention_of(const Chain& chain, Rows& part, std::int64_t layer,
+                                       const Placement& placement, const DataHandle& new_kv) {
+  const KvPlan kv(placement, home_of(part, layer), part.cached, NewKv::passes);
+  if (kv.store_after() == Sublayer::qkv) submit_store(part, layer, new_kv);
+  for (const SublayerRange& range : stages_in_parts_.at(placement.bits())) {
+    if (range.first != Sublayer::qk && range.first != Sublayer::sv) continue;
+    if (range.last == Sublayer::qk) part.make_scores();
+    const Device device = placement[range.first];
+    submit_range(chain, part, layer, range, device, kv.path_on(device), new_kv);
+  }
+  if (kv.store_after() == Sublayer::sv) submit_store(part, layer, new_kv);
+}
+
+void DecoderGraph::submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
+                                const SublayerRange& range, Device device, KvPath path,
+                                const DataHandle& new_kv) {
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  submit_stage({.tag = tagged(rows.tag, range, layer, device),
+                .shape = rows.shape,
+                .vectors = model_.vectors(),
+                .kv = path},
+               {.batch = rows.batch,
+                .x = chain.x,
+                .rope = chain.rope,
+                .vectors = weights.vectors,
+                .qkv_weight = weights.qkv,
+                .out_weight = weights.out,
+                .gate_weight = weights.gate,
+                .fc1_weight = weights.fc1,
+                .fc2_weight = weights.fc2,
+                .slab = cohorts_[rows.cohort].slab(layer),
+                .new_kv = new_kv,
+                .q = rows.q,
+                .scores = rows.scores,
+                .context = rows.context,
+                .h = chain.h});
+}
+
+void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) {
+  const Device home = home_of(rows, layer);
+  submit_kv_store(
+      {.tag = tagged(rows.tag, Sublayer::kv_store, layer, home), .shape = rows.shape},
+      {.batch = rows.batch, .new_kv = new_kv, .slab = cohorts_[rows.cohort].slab(layer)});
 }
 
 void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) {
   const ModelConfig& config = model_.config();
   submit_lm_head({.tag = chain.tagged(Sublayer::lm_head, options_.head_device),
-                  .shape = chain.shape,
+                  .shape = chain.all.shape,
                   .vocab_size = config.vocab_size,
                   .embed_size = config.embed_size,
                   .final_norm = config.final_norm,
                   .norm_bias = config.norm == NormKind::layer_norm,
                   .norm_weight = config.norm_affine,
                   .project_out = config.has_projections()},
-                 {.batch = chain.batch,
+                 {.batch = chain.all.batch,
                   .x = chain.x,
                   .final_norm = model_.final_norm,
                   .project_out = model_.project_out,
@@ -289,12 +444,12 @@ void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) 
 
 void DecoderGraph::submit_sampling_task(const Chain& chain, const PendingIteration& out,
                                         bool track_seen) {
-  submit_sampling(chain.shape.dtype,
+  submit_sampling(chain.all.shape.dtype,
                   {.tag = chain.tagged(Sublayer::sampling, options_.head_device),
                    .vocab_size = model_.config().vocab_size,
                    .has_logits = out.num_logits_ > 0,
                    .track_seen = track_seen},
-                  {.batch = chain.batch,
+                  {.batch = chain.all.batch,
                    .logits = out.logits_,
                    .seen = seen_,
                    .slot_tokens = slot_tokens_,

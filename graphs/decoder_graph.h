@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "codelets/runtime/batch.h"
 #include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
+#include "graphs/kv_plan.h"
 #include "graphs/loaded_model.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
@@ -19,11 +21,24 @@ enum class AttentionForm : std::uint8_t { fused, split };
 /// attention half (1 to 4) and of its FFN half, or none.
 enum class Fusion : std::uint8_t { stages, halves, sublayers };
 
-/// Which tokens an iteration computes for one sub-batch.
-struct SubBatch {
+/// Sequences of a sub-batch whose KV is of one cohort, and which attend on the same devices.
+struct BatchPart {
+  std::size_t cohort = 0;       ///< index among the graph's KV caches
   Phase phase = Phase::decode;  ///< prefill as soon as any sequence brings more than one token
   BatchBuilder batch;
   std::vector<Placement> placements;  ///< of each layer; empty: all on the CPU
+};
+
+/// What one chain of tasks computes in an iteration. All rows pass through sublayers 1 and 4 to 6
+/// together, where the first part's placements say; each part attends where its own say.
+struct SubBatch {
+  std::vector<BatchPart> parts;  ///< at most max_batch_parts
+
+  /// Makes one part of neighbours that need not be two: one cohort, and everywhere the same
+  /// placement.
+  void join_alike();
+  /// All parts as one, placed as the first.
+  BatchPart whole() const;
 };
 
 /// One submitted sub-batch: what its tasks read and what comes out. Destroying it waits for its
@@ -38,8 +53,7 @@ class PendingIteration {
     PendingIteration old(std::move(*this));
     std::swap(num_sequences_, other.num_sequences_);
     std::swap(num_logits_, other.num_logits_);
-    batch_words_ = std::move(other.batch_words_);
-    batch_ = std::move(other.batch_);
+    batches_ = std::move(other.batches_);
     tokens_ = std::move(other.tokens_);
     logits_ = std::move(other.logits_);
     return *this;
@@ -55,10 +69,14 @@ class PendingIteration {
 
  private:
   friend class DecoderGraph;
+  struct FlatBatch {
+    explicit FlatBatch(const BatchBuilder& batch);
+    std::vector<std::int32_t> words;  // outlives its handle
+    DataHandle handle;
+  };
   std::int64_t num_sequences_ = 0;
   std::int64_t num_logits_ = 0;
-  std::vector<std::int32_t> batch_words_;  // outlives the handles below
-  DataHandle batch_;
+  std::vector<FlatBatch> batches_;  ///< of the sub-batch; then of each part, when there are several
   DataHandle tokens_;
   DataHandle logits_;
 };
@@ -66,11 +84,12 @@ class PendingIteration {
 /// Turns iterations of one model into StarPU tasks: embedding, then per layer LIA's six sublayers,
 /// then LM head and sampling. Dependencies follow from the data: the next iteration may be
 /// submitted at once, its embedding waits for the tokens drawn by this one, its KV writes for this
-/// one's reads. Sub-batches of one iteration are ordered, too, by the slabs and drawn tokens that
-/// they share. A layer is cut where its placement changes the device, and each task's tag names the
-/// device; without a worker there, its scheduler takes another. Where sublayers 1 to 3 do not all
-/// run beside a layer's slab, new KV passes apart from it, and a task of its own stores it
-/// (KvPlan).
+/// one's reads. Sub-batches of one iteration follow each other where they share a slab, layer by
+/// layer, and where tokens are drawn. A layer is cut where its placement changes the device, and
+/// each task's tag names the device; without a worker there, its scheduler takes another. Where
+/// sublayers 1 to 3 do not all run beside a layer's slab, new KV passes apart from it, and a task
+/// of its own stores it (KvPlan). A sub-batch of several parts is split behind sublayer 1 and
+/// joined before sublayer 4; between them its parts' attention tasks do not wait for each other.
 class DecoderGraph {
  public:
   struct Options {
@@ -82,31 +101,43 @@ class DecoderGraph {
   };
   enum class Logits : std::uint8_t { drop, keep };
 
-  DecoderGraph(const LoadedModel& model, const KvCache& kv, const Options& options);
+  /// `cohorts`, one KV cache each, outlive the graph.
+  DecoderGraph(const LoadedModel& model, std::span<const KvCache> cohorts, const Options& options);
 
   /// Submits one iteration and returns without waiting: one result for each sub-batch. Their tasks
   /// are submitted layer by layer, so that a scheduler that looks ahead sees all that a layer's
   /// weights are for together. Throws Error when StarPU refuses.
   std::vector<PendingIteration> submit(const std::vector<SubBatch>& sub_batches,
                                        Logits logits = Logits::drop);
-  /// An iteration of one sub-batch.
-  PendingIteration submit(const SubBatch& sub_batch, Logits logits = Logits::drop);
+  /// An iteration of one sub-batch of one part.
+  PendingIteration submit(const BatchPart& part, Logits logits = Logits::drop);
 
  private:
-  struct Chain;  // the handles and tag that the tasks of one sub-batch share
-  PendingIteration begin(const SubBatch& sub_batch) const;
-  TaskTag tag_of(const SubBatch& sub_batch, std::size_t index) const;
+  using Stages = std::vector<SublayerRange>;
+  struct Rows;   // what passes to and from the attention of a sub-batch or of one part
+  struct Chain;  // the handles that the tasks of one sub-batch share
+  PendingIteration begin(const SubBatch& sub_batch, const BatchPart& whole) const;
+  TaskTag tag_of(const BatchPart& part, std::size_t sub_batch) const;
+  /// What reads the tier of a layer's KV.
+  Device home_of(const Rows& rows, std::int64_t layer) const;
   void submit_embedding_task(const Chain& chain);
-  void submit_layer(const Chain& chain, std::int64_t layer, const Placement& placement);
+  void submit_layer(Chain& chain, std::int64_t layer, const Placement& placement);
+  void submit_layer_in_parts(Chain& chain, std::int64_t layer, const SubBatch& sub_batch);
+  void submit_attention_of(const Chain& chain, Rows& part, std::int64_t layer,
+                           const Placement& placement, const DataHandle& new_kv);
+  void submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
+                    const SublayerRange& range, Device device, KvPath path,
+                    const DataHandle& new_kv);
+  void submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv);
   void submit_head(const Chain& chain, const PendingIteration& out);
   void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
 
   const LoadedModel& model_;
-  const KvCache& kv_;
+  std::span<const KvCache> cohorts_;
   Options options_;
-  using Stages = std::vector<SublayerRange>;
-  const Stages& stages(const Placement& placement) const;
-  std::array<Stages, num_placements> stages_;  ///< of a layer, by its placement's bits
+  /// Of a layer, by its placement's bits; the second with attention cut off from both neighbours.
+  std::array<Stages, num_placements> stages_;
+  std::array<Stages, num_placements> stages_in_parts_;
   std::int64_t iteration_ = -1;
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;

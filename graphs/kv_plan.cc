@@ -2,10 +2,10 @@
 
 namespace sluice {
 
-KvPlan::KvPlan(const Placement& placement, Device home, CachedTokens cached)
+KvPlan::KvPlan(const Placement& placement, Device home, CachedTokens cached, NewKv new_kv)
     : home_(home),
       elsewhere_(cached == CachedTokens::some ? KvPath::cached_and_new_kv : KvPath::new_kv) {
-  const bool makes_at_home = placement[Sublayer::qkv] == home;
+  const bool makes_at_home = placement[Sublayer::qkv] == home && new_kv == NewKv::as_placed;
   const bool all_attend_at_home =
       placement[Sublayer::qk] == home && placement[Sublayer::sv] == home;
   const bool none_attend_at_home =

@@ -11,17 +11,21 @@ namespace sluice {
 /// Whether some sequence of a batch has tokens in the KV cache.
 enum class CachedTokens : std::uint8_t { none, some };
 
+/// Who stores new tokens' KV: sublayer 1 itself where that may be, or always a task of its own.
+enum class NewKv : std::uint8_t { as_placed, passes };
+
 /// How KV passes between the tasks of one layer, given its placement p and the device h that reads
 /// the slab's tier (LIA's equations 5, 7 and 9):
 /// - h runs sublayer 1 and one of 2 and 3 at least: sublayer 1 stores into the slab itself.
 /// - h runs 2 or 3, not 1: a task on h stores what sublayer 1 passes on, directly behind its stage.
 /// - h runs neither 2 nor 3: that task comes behind the last stage of attention, so that what is
 ///   cached may come in early.
-/// Attention on h reads the slab. On the other device it reads the new tokens' KV as it is passed
-/// on, and of the slab what is cached, if anything.
+/// With NewKv::passes sublayer 1 counts as away. Attention on h reads the slab. On the other device
+/// it reads the new tokens' KV as it is passed on, and of the slab what is cached, if anything.
 class KvPlan {
  public:
-  KvPlan(const Placement& placement, Device home, CachedTokens cached);
+  KvPlan(const Placement& placement, Device home, CachedTokens cached,
+         NewKv new_kv = NewKv::as_placed);
 
   /// Of the tasks of sublayers 1 to 3 that run on `device`.
   KvPath path_on(Device device) const { return device == home_ ? at_home_ : elsewhere_; }

@@ -22,7 +22,8 @@ constexpr double micro = 1e-6;
 std::string seconds_key(Sublayer sublayer) { return fmt::format("{}_us", to_string(sublayer)); }
 
 Json json_of(const ModelDimensions& model) {
-  return {{"hidden_size", model.hidden_size},
+  return {{"num_layers", model.num_layers},
+          {"hidden_size", model.hidden_size},
           {"embed_size", model.embed_size},
           {"num_heads", model.num_heads},
           {"num_kv_heads", model.num_kv_heads},
@@ -78,10 +79,11 @@ std::int64_t read_count_or_0(const ProfileField& parent, std::string_view key) {
 }
 
 ModelDimensions read_model(const ProfileField& field) {
-  field.expect_keys({"hidden_size", "embed_size", "num_heads", "num_kv_heads", "head_dim",
-                     "ffn_size", "vocab_size", "sliding_window_tokens", "gated_ffn", "num_experts",
-                     "experts_per_token", "weight_bits", "kv_element_bytes"});
+  field.expect_keys({"num_layers", "hidden_size", "embed_size", "num_heads", "num_kv_heads",
+                     "head_dim", "ffn_size", "vocab_size", "sliding_window_tokens", "gated_ffn",
+                     "num_experts", "experts_per_token", "weight_bits", "kv_element_bytes"});
   ModelDimensions model;
+  if (field.find("num_layers")) model.num_layers = read_count_or_0(field, "num_layers");
   model.hidden_size = read_count(field, "hidden_size");
   model.embed_size = read_count(field, "embed_size");
   model.num_heads = read_count(field, "num_heads");

@@ -68,7 +68,7 @@ struct CalibrationSetup {
 /// they were seen, so that what is made of them can change without measuring again.
 struct Calibration {
   CalibrationSetup setup;
-  ModelDimensions model;  ///< num_layers says nothing here: costs are a layer's
+  ModelDimensions model;  ///< costs are a layer's; num_layers is 0 in older files
   std::uint64_t ddr_bytes = 0;
   std::int64_t repetitions = 0;          ///< that each point is to have
   std::vector<double> task_overhead_us;  ///< one a repetition

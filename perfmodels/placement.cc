@@ -66,6 +66,8 @@ std::string_view to_string(Sublayer sublayer) {
       return "sampling";
     case Sublayer::kv_store:
       return "kv_store";
+    case Sublayer::attention_join:
+      return "attention_join";
   }
   return "?";
 }

@@ -204,8 +204,12 @@ void read_links(const ProfileField& root, MachineProfile& profile) {
 }
 
 SystemProfile read_system(const ProfileField& field) {
-  field.expect_keys({"price_usd", "idle_watts", "other_watts"});
+  field.expect_keys(
+      {"price_usd", "lifetime_years", "electricity_usd_per_kwh", "idle_watts", "other_watts"});
   return {.price_usd = read_optional(field, "price_usd", Range::not_negative),
+          .lifetime_years = read_optional(field, "lifetime_years"),
+          .electricity_usd_per_kwh =
+              read_optional(field, "electricity_usd_per_kwh", Range::not_negative),
           .idle_watts = read_optional(field, "idle_watts", Range::not_negative),
           .other_watts = read_optional(field, "other_watts", Range::not_negative)};
 }

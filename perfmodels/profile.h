@@ -59,7 +59,9 @@ struct LinkProfile {
 };
 
 struct SystemProfile {
-  std::optional<Sourced<double>> price_usd;
+  std::optional<Sourced<double>> price_usd;                ///< of all of the machine
+  std::optional<Sourced<double>> lifetime_years;           ///< for which the price is paid
+  std::optional<Sourced<double>> electricity_usd_per_kwh;  ///< where it stands
   std::optional<Sourced<double>> idle_watts;   ///< all of the machine with nothing to do
   std::optional<Sourced<double>> other_watts;  ///< beside CPU and GPU, always
 };

@@ -26,6 +26,11 @@ struct SublayerLoad {
 double carried_over(double seconds, const SublayerLoad& load, const MachineRates& from,
                     const MachineRates& to);
 
+/// What attention takes with another load at the same rates: of its two parts, as above, reading
+/// goes with bytes, the rest with FLOP. No longer than its load: all of it with bytes.
+double resized_attention(double seconds, const SublayerLoad& from, const SublayerLoad& to,
+                         const MachineRates& rates);
+
 /// Of one of a layer's sublayers, or `attention`, which is 2 and 3.
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape);

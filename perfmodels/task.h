@@ -17,6 +17,7 @@ enum class Sublayer : std::uint8_t {
   lm_head = 8,
   sampling = 9,
   kv_store = 10,  ///< new tokens' KV into the slab, where sublayers 1 to 3 do not all run beside it
+  attention_join = 11,  ///< what the parts of a sub-batch attended apart, as one
 };
 
 enum class Phase : std::uint8_t { prefill, decode };

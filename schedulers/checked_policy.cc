@@ -133,10 +133,26 @@ void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
   guarded("start", [&] { policy_.start(costs, workload); });
 }
 
+void CheckedPolicy::move_parameters(MemoryPlan& plan) const {
+  if (!parameters_tier_) return;
+  for (LayerHomes& homes : plan.layers) {
+    for (Tier& home : homes.weights) {
+      if (home == Tier::ddr || home == Tier::cxl) home = *parameters_tier_;
+    }
+  }
+}
+
 MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
+  if (parameters_tier_ && costs().capacity_bytes(*parameters_tier_) == 0) {
+    throw Error(
+        "--parameters-tier {}: the machine has no such memory (it has {}); take another "
+        "--machine, or add tiers.{} to its profile",
+        to_string(*parameters_tier_), tiers_of(costs()), to_string(*parameters_tier_));
+  }
   return guarded("plan_memory", [&] {
     MemoryPlan plan = policy_.plan_memory();
     check_homes(plan, costs());
+    move_parameters(plan);
     const std::array<Pipeline, 2> pipelines = {policy_.pipeline(Phase::prefill),
                                                policy_.pipeline(Phase::decode)};
     for (const Pipeline& pipeline : pipelines) check_pipeline(pipeline, workload_);

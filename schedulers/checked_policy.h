@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ class CheckedPolicy {
   /// Throws UsageError for a key that the policy does not ask for.
   void configure(const std::map<std::string, std::string>& options);
   void start(const CostModel& costs, const Workload& workload);
+  /// From now on the layers' weights that the policy puts into DDR or CXL memory live in `tier`,
+  /// which is one of these; empty: where it puts them. KV, embedding and LM head stay (LIA
+  /// section 6).
+  void set_parameters_tier(std::optional<Tier> tier) { parameters_tier_ = tier; }
   /// Refused: another number of layers than the model's, a tier that the machine does not have,
   /// more bytes on a tier than it holds (footprint.h).
   MemoryPlan plan_memory(CapacityCheck check = CapacityCheck::every_tier);
@@ -46,11 +51,13 @@ class CheckedPolicy {
   template <typename Call>
   auto guarded(const char* what, const Call& call);
   const CostModel& costs() const;
+  void move_parameters(MemoryPlan& plan) const;
 
   Policy& policy_;
   std::string name_;
   const CostModel* costs_ = nullptr;
   Workload workload_;
+  std::optional<Tier> parameters_tier_;
   bool lacked_device_ = false;
 };
 

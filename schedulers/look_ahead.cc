@@ -34,10 +34,11 @@ std::optional<TaskTag> tag_of(const starpu_task* task) {
 }
 
 /// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts,
-/// storing KV comes behind sublayer 3.
+/// storing KV and joining attention come behind sublayer 3.
 std::int64_t place_in_layer(Sublayer sublayer) {
   if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
-  if (sublayer == Sublayer::kv_store) return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
+  if (sublayer == Sublayer::kv_store || sublayer == Sublayer::attention_join)
+    return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
   return 2 * static_cast<std::int64_t>(sublayer);
 }
 
@@ -47,8 +48,12 @@ struct Order {
   std::int64_t rank = 0;
 
   static Order of(const TaskTag& tag) {
-    return {tag.iteration,
-            (layer_of(tag) << 24) + (place_in_layer(tag.sublayer) << 16) + tag.sub_batch};
+    const std::int64_t layer = layer_of(tag) << 24;
+    const std::int64_t place = place_in_layer(tag.sublayer);
+    // A sub-batch draws its tokens before the next one's LM head, as they are submitted: so late
+    // submission does not change the order.
+    if (is_behind_layers(tag)) return {tag.iteration, layer + (tag.sub_batch << 8) + place};
+    return {tag.iteration, layer + (place << 16) + tag.sub_batch};
   }
   /// The same for all tasks of half a layer: sublayers 1 to 4, or 5 and 6.
   static Order of_half_layer(const TaskTag& tag) {
@@ -61,11 +66,11 @@ struct Order {
   }
 
  private:
-  /// The LM head and sampling come behind all layers.
+  static bool is_behind_layers(const TaskTag& tag) {
+    return tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling;
+  }
   static std::int64_t layer_of(const TaskTag& tag) {
-    if (tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling)
-      return std::numeric_limits<std::int32_t>::max();
-    return tag.layer;
+    return is_behind_layers(tag) ? std::numeric_limits<std::int32_t>::max() : tag.layer;
   }
 };
 

@@ -38,6 +38,25 @@ void BatchBuilder::add(const Sequence& sequence, LogitRows logits) {
   sequences_.push_back(entry);
 }
 
+void BatchBuilder::append(const BatchBuilder& other) {
+  const auto first_sequence = static_cast<std::int32_t>(sequences_.size());
+  const auto first_row = static_cast<std::int32_t>(rows_.size());
+  const auto first_logit_row = static_cast<std::int32_t>(logit_rows_.size());
+  const auto first_page = static_cast<std::int32_t>(pages_.size());
+  for (BatchSequence sequence : other.sequences_) {
+    sequence.first_row += first_row;
+    if (sequence.logit_row >= 0) sequence.logit_row += first_logit_row;
+    sequence.first_page += first_page;
+    sequences_.push_back(sequence);
+  }
+  for (BatchRow row : other.rows_) {
+    row.sequence += first_sequence;
+    rows_.push_back(row);
+  }
+  for (const std::int32_t row : other.logit_rows_) logit_rows_.push_back(first_row + row);
+  pages_.insert(pages_.end(), other.pages_.begin(), other.pages_.end());
+}
+
 std::int64_t BatchBuilder::context_tokens() const {
   std::int64_t tokens = 0;
   for (const BatchSequence& sequence : sequences_) {

@@ -103,6 +103,9 @@ class BatchBuilder {
   /// Throws Error when the pages do not cover the tokens.
   void add(const Sequence& sequence, LogitRows logits);
 
+  /// All sequences of another one, behind those that are there.
+  void append(const BatchBuilder& other);
+
   bool empty() const { return sequences_.empty(); }
   std::int64_t num_rows() const { return static_cast<std::int64_t>(rows_.size()); }
   std::int64_t num_logit_rows() const { return static_cast<std::int64_t>(logit_rows_.size()); }

@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-inline constexpr std::size_t num_sublayers = 11;  ///< values of Sublayer
+/// Values of Sublayer.
+inline constexpr std::size_t num_sublayers = static_cast<std::size_t>(Sublayer::attention_join) + 1;
 
 /// Time inside of kernels.
 struct KernelTotals {

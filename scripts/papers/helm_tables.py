@@ -17,22 +17,53 @@ import os
 import subprocess
 import tempfile
 
+PROFILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../perfmodels/profiles")
 RATES = range(60, 165, 4)  # between these the fit looks, GB/s
 NVDRAM, MEMORY_MODE, DRAM, ASIC, FPGA = ("icelake-a100-nvdram", "icelake-a100-memorymode", "icelake-a100-dram",
                                          "cxl-asic", "cxl-fpga")
+LARGE_DRAM = "icelake-a100-dram with DRAM for 16-bit weights"
+CAPPED_ASIC = "cxl-asic no faster than PCIe"
 FLEXGEN = ("flexgen", "gpu_percent=20", "attention=gpu")
 HELM, ALL_CPU = ("helm",), ("all-cpu",)
 TTFT, TBT, TOKENS_PER_S = "ttft_s", "tpot_s", "tokens_per_s"
 
 
+def large_dram():
+    """The DRAM machine's profile with room for OPT-175B in 16 bits; HeLM runs 8 of its 96 layers there."""
+    capacity = {"value": 1024, "source": "assumed: enough for 16-bit weights"}
+    return {"base": DRAM, "tiers": {"ddr": {"capacity_gib": capacity}}}
+
+
+def capped_asic():
+    """CXL-ASIC's profile whose CXL memory reaches the GPU no faster than DRAM does over PCIe."""
+    with open(os.path.join(PROFILES, ASIC + ".json"), encoding="ascii") as file:
+        links = json.load(file)["links"]
+    between = {(link["from"], link["to"]): link for link in links}
+    for cxl, ddr in ((("cxl", "hbm"), ("ddr", "hbm")), (("hbm", "cxl"), ("hbm", "ddr"))):
+        rate, cap = (between[ends]["bandwidth_gb_per_s"]["value"] for ends in (cxl, ddr))
+        between[cxl]["bandwidth_gb_per_s"] = {"value": min(rate, cap), "source": "derived: what PCIe lets through"}
+    return {"base": ASIC, "links": links}
+
+
+CHANGED = {LARGE_DRAM: large_dram, CAPPED_ASIC: capped_asic}
+
+
 class Machines:
-    """Plans on the shipped profiles, or on these with another dequantisation rate."""
+    """Plans on the shipped profiles, or on these with another dequantisation rate, or changed (CHANGED)."""
 
     def __init__(self, program, rate=None, command="plan"):
         self.program, self.rate, self.command = program, rate, command
         self.folder = tempfile.TemporaryDirectory()
 
+    def changed(self, machine):
+        path = os.path.join(self.folder.name, machine.replace(" ", "-") + ".json")
+        with open(path, "w", encoding="ascii") as file:
+            json.dump({"name": machine, "description": machine} | CHANGED[machine](), file)
+        return path
+
     def profile(self, machine):
+        if machine in CHANGED:
+            return self.changed(machine)
         if self.rate is None:
             return machine
         path = os.path.join(self.folder.name, machine + "-fit.json")
@@ -42,10 +73,10 @@ class Machines:
         return path
 
     @functools.cache
-    def plan(self, machine, policy, batch, bits=4.5):
+    def plan(self, machine, policy, batch, bits=4.5, model="opt-175b"):
         # Optane as a NUMA node, and CXL memory, are the cxl tier.
-        host = "ddr" if machine in (MEMORY_MODE, DRAM) else "cxl"
-        command = [self.program, self.command, "--model", "opt-175b", "--machine", self.profile(machine), "--policy",
+        host = "ddr" if machine in (MEMORY_MODE, DRAM, LARGE_DRAM) else "cxl"
+        command = [self.program, self.command, "--model", model, "--machine", self.profile(machine), "--policy",
                    policy[0], "--batch", str(batch), "--input-tokens", "128", "--output-tokens", "21",
                    "--weight-bits", str(bits), "--json"]
         for option in policy[1:] + ("host=" + host,):
@@ -53,14 +84,19 @@ class Machines:
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return json.loads(out)[0]
 
-    def compute_s(self, phase, batch, bits):
-        layer = self.plan(MEMORY_MODE, FLEXGEN, batch, bits)[phase]["layers"][0]
+    def compute_s(self, phase, batch, bits, model="opt-175b"):
+        layer = self.plan(MEMORY_MODE, FLEXGEN, batch, bits, model)[phase]["layers"][0]
         return sum(sublayer["compute_s"] for sublayer in layer["sublayers"])
 
 
 def ratio(key, plan, other):
     """Of a figure of two plans (machine, policy, batch)."""
     return lambda machines: machines.plan(*plan)[key] / machines.plan(*other)[key]
+
+
+def transfer_ratio(plan, other):
+    """Of decode's transfers of two plans (machine, policy, batch, bits)."""
+    return lambda machines: machines.plan(*plan)["decode"]["load_s"] / machines.plan(*other)["decode"]["load_s"]
 
 
 def slowdown(phase, batch):
@@ -117,6 +153,63 @@ ROWS = [
 ]
 
 
+# Section IV-B, Figures 4 and 5: 16-bit weights and FlexGen. The text does not say how much of them is on the GPU; taken are
+# section V-A's 20 %. Batches are 1, and 32 (OPT-30B) or 8 (OPT-175B).
+B30, B175 = "opt-30b", "opt-175b"
+
+
+def optane(key, batch):
+    """OPT-30B on NVDRAM over DRAM."""
+    return ratio(key, (NVDRAM, FLEXGEN, batch, 16, B30), (DRAM, FLEXGEN, batch, 16, B30))
+
+
+def batched(machine):
+    """TTFT of OPT-30B, batch 32 over 1."""
+    return ratio(TTFT, (machine, FLEXGEN, 32, 16, B30), (machine, FLEXGEN, 1, 16, B30))
+
+
+def cached(key, batch):
+    """OPT-175B on MemoryMode over NVDRAM."""
+    return ratio(key, (MEMORY_MODE, FLEXGEN, batch, 16, B175), (NVDRAM, FLEXGEN, batch, 16, B175))
+
+
+FIGURES_4_AND_5 = [
+    ("IV-B", "Figure 4: TTFT, OPT-30B, NVDRAM above DRAM, B=1", 33.03, "above", optane(TTFT, 1)),
+    ("IV-B", "the same, B=32", 15.05, "above", optane(TTFT, 32)),
+    ("IV-B", "TBT, the same, B=1", 33.03, "above", optane(TBT, 1)),
+    ("IV-B", "TBT, the same, B=32", 30.55, "above", optane(TBT, 32)),
+    ("IV-B", "tokens/s, OPT-30B, NVDRAM below DRAM, B=1", 18.96, "below", optane(TOKENS_PER_S, 1)),
+    ("IV-B", "tokens/s, the same, B=32", 22.68, "below", optane(TOKENS_PER_S, 32)),
+    ("IV-B", "TTFT, OPT-30B, B=32 above B=1, DRAM", 32.41, "above", batched(DRAM)),
+    ("IV-B", "the same, NVDRAM", 14.51, "above", batched(NVDRAM)),
+    ("IV-B", "the same, MemoryMode", 31.50, "above", batched(MEMORY_MODE)),
+    ("IV-B", "TTFT, OPT-175B, MemoryMode below NVDRAM, B=1", 7.67, "below", cached(TTFT, 1)),
+    ("IV-B", "the same, B=8", 8.90, "below", cached(TTFT, 8)),
+    ("IV-B", "TBT, the same, B=1", 7.69, "below", cached(TBT, 1)),
+    ("IV-B", "TBT, the same, B=8", 8.92, "below", cached(TBT, 8)),
+    ("IV-B", "tokens/s, OPT-175B, MemoryMode above NVDRAM, B=1", 0.60, "above", cached(TOKENS_PER_S, 1)),
+    ("IV-B", "the same, B=8", 7.98, "above", cached(TOKENS_PER_S, 8)),
+    ("IV-B", "Figure 5: compute time, prefill, OPT-30B, B=32 over 1", 15, "x",
+     lambda machines: machines.compute_s("prefill", 32, 16, B30) / machines.compute_s("prefill", 1, 16, B30)),
+    ("IV-B", "weights' transfer, OPT-175B, DRAM below NVDRAM", 32.78, "below",
+     transfer_ratio((LARGE_DRAM, FLEXGEN, 1, 16), (NVDRAM, FLEXGEN, 1, 16))),
+    ("IV-B", "the same, DRAM below MemoryMode", 22.41, "below",
+     transfer_ratio((LARGE_DRAM, FLEXGEN, 1, 16), (MEMORY_MODE, FLEXGEN, 1, 16))),
+    ("IV-B", "the same, 4.5 bits below 16, NVDRAM", 72, "below",
+     transfer_ratio((NVDRAM, FLEXGEN, 1, 4.5), (NVDRAM, FLEXGEN, 1, 16))),
+    ("IV-B", "the same, MemoryMode", 74, "below",
+     transfer_ratio((MEMORY_MODE, FLEXGEN, 1, 4.5), (MEMORY_MODE, FLEXGEN, 1, 16))),
+]
+# Section V-D again, with 28 GB/s held to what PCIe lets through.
+CAPPED = [
+    ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic` capped at PCIe", 21, "below",
+     ratio(TTFT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
+    ("V-D", "TBT, the same", 21, "below", ratio(TBT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
+    ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic` capped at PCIe", 4.74, "x",
+     ratio(TOKENS_PER_S, (CAPPED_ASIC, ALL_CPU, 44), (CAPPED_ASIC, FLEXGEN, 8))),
+]
+
+
 def as_ratio(figure, form):
     return {"x": figure, "below": 1 - figure / 100, "above": 1 + figure / 100}[form]
 
@@ -126,15 +219,23 @@ def as_text(value, form):
     return f"{figure:.2f}" if form == "x" else f"{figure:.1f} %"
 
 
+def error_text(value, figure, form):
+    """How far our ratio is from the paper's figure, in its unit."""
+    if form == "x":
+        return f"{100 * (value / figure - 1):+.0f} %"
+    ours = 100 * (1 - value if form == "below" else value - 1)
+    return f"{ours - figure:+.1f} points"
+
+
 def print_rows(rows, ours, more=None):
-    """`ours`, and `more` under its name: ratios by row."""
-    columns = [ours] + ([more[1]] if more else [])
-    print("| section | what | paper | ours |" + (f" {more[0]} |" if more else ""))
-    print("|---|---|" + "---:|" * (1 + len(columns)))
+    """`ours` with its errors, and `more` under its name: ratios by row."""
+    print("| section | what | paper | ours | error |" + (f" {more[0]} |" if more else ""))
+    print("|---|---|---:|---:|---:|" + ("---:|" if more else ""))
     for i, (section, what, paper, form, _) in enumerate(rows):
         unit = "" if form == "x" else " %"
-        cells = "".join(f" {as_text(column[i], form)} |" for column in columns)
-        print(f"| {section} | {what} | {paper}{unit} |{cells}")
+        last = f" {as_text(more[1][i], form)} |" if more else ""
+        print(f"| {section} | {what} | {paper}{unit} | {as_text(ours[i], form)} | "
+              f"{error_text(ours[i], paper, form)} |{last}")
 
 
 class Fit:
@@ -187,7 +288,7 @@ def main():
         fit(arguments.sluice)
         return
     machines = Machines(arguments.sluice, command="simulate" if arguments.simulate else "plan")
-    rows = NOT_FITTED + ROWS
+    rows = FIGURES_4_AND_5 + NOT_FITTED + ROWS + CAPPED
     print_rows(rows, [row[4](machines) for row in rows])
 
 

@@ -3,6 +3,7 @@
 
   lia_ratios.py [--sluice PROGRAM]    by `sluice plan`
   lia_ratios.py --simulate            by `sluice simulate`; takes long
+  lia_ratios.py --section 7.7         of one section
 
 Sections 7.2 (latency, batch 1), 7.3 (throughput, batches 64 and 900) and 7.7 (other models, four machines). IPEX is
 `cpu-only`, FlexGen is `flexgen` with the CPU's attention slowed to AVX-512. No parameter was fitted to any of these. Which input lengths the figures show
@@ -89,20 +90,28 @@ def ratios(command, machines, models, batches, folder):
     return over
 
 
+def error(ours, paper):
+    return f"{100 * (ours / paper - 1):+.0f} %"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sluice", default="sluice", help="the program")
     parser.add_argument("--simulate", action="store_true", help="ask the simulator instead of the planner")
+    parser.add_argument("--section", help="7.2, 7.3 or 7.7 alone")
     arguments = parser.parse_args()
     command = [arguments.sluice, "simulate" if arguments.simulate else "plan"]
-    print("| section | machines | model | what | against | paper | ours |\n|---|---|---|---|---|---|---|")
+    print("| section | machines | model | what | against | paper | ours | error |\n|---|---|---|---|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         for section, machines, models, what, batches, ipex, flexgen in CLAIMS:
+            if arguments.section not in (None, section):
+                continue
             ours = ratios(command, machines, models, batches, folder)
             for other, paper in (("IPEX", ipex), ("FlexGen", flexgen)):
                 found = ours[other]
                 print(f"| {section} | {', '.join(machines)} | {', '.join(models)} | {what} | {other} | "
-                      f"{paper[0]} to {paper[1]} | {min(found):.1f} to {max(found):.1f} |", flush=True)
+                      f"{paper[0]} to {paper[1]} | {min(found):.1f} to {max(found):.1f} | "
+                      f"{error(min(found), paper[0])}, {error(max(found), paper[1])} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,33 @@ TEST(BatchTest, OfNothingIsAHeader) {
   EXPECT_FALSE(builder.has_repetition_penalty());
 }
 
+TEST(BatchTest, AppendedIsAsAddedInARow) {
+  const std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5};
+  const std::vector<std::int32_t> pages = {7, 2};
+  const auto add = [&](BatchBuilder& builder, std::int32_t slot, std::size_t count,
+                       BatchBuilder::LogitRows logits) {
+    builder.add({.slot = slot,
+                 .context = 10 * slot,
+                 .tokens = std::span(tokens).first(count),
+                 .pages = pages,
+                 .sampling = {}},
+                logits);
+  };
+  BatchBuilder in_a_row;
+  BatchBuilder first;
+  BatchBuilder second;
+  add(in_a_row, 0, 5, BatchBuilder::LogitRows::none);
+  add(in_a_row, 1, 2, BatchBuilder::LogitRows::last);
+  add(first, 0, 5, BatchBuilder::LogitRows::none);
+  add(first, 1, 2, BatchBuilder::LogitRows::last);
+  add(in_a_row, 2, 3, BatchBuilder::LogitRows::all);
+  add(in_a_row, 1, 1, BatchBuilder::LogitRows::none);
+  add(second, 2, 3, BatchBuilder::LogitRows::all);
+  add(second, 1, 1, BatchBuilder::LogitRows::none);
+  first.append(second);
+  EXPECT_EQ(first.build(), in_a_row.build());
+}
+
 TEST(BatchTest, ThrowsWhenThePagesDoNotCoverTheTokens) {
   const std::vector<std::int32_t> tokens(2);
   const std::vector<std::int32_t> pages = {0, 1};

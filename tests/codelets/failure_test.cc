@@ -105,13 +105,13 @@ TEST_F(FailureTest, WaitingForTokensThrowsTheCodeletsName) {
   test::TestModel model(test::golden_folder("llama-3-gqa"), DType::f32);
   KvCache kv(model.loaded().shape(), model.loaded().config().num_layers, 4);
   const std::vector<std::int32_t> pages = kv.take_pages(1).value();
-  DecoderGraph graph(model.loaded(), kv, {.num_slots = 1});
+  DecoderGraph graph(model.loaded(), {&kv, 1}, {.num_slots = 1});
   const auto submit = [&](const std::vector<std::int32_t>& tokens) {
-    SubBatch sub_batch;
-    sub_batch.phase = Phase::prefill;
-    sub_batch.batch.add({.fresh = true, .tokens = tokens, .pages = pages, .sampling = {}},
-                        BatchBuilder::LogitRows::last);
-    return graph.submit(sub_batch, DecoderGraph::Logits::keep);
+    BatchPart part;
+    part.phase = Phase::prefill;
+    part.batch.add({.fresh = true, .tokens = tokens, .pages = pages, .sampling = {}},
+                   BatchBuilder::LogitRows::last);
+    return graph.submit(part, DecoderGraph::Logits::keep);
   };
   const std::vector<std::int32_t> good = {1, 2, 3};
   const std::vector<std::int32_t> expected = submit(good).tokens();

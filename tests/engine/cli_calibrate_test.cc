@@ -140,6 +140,35 @@ TEST_F(CalibratedTest, InfoCountsIt) {
   EXPECT_NE(result.out.find("calibrated     1 model, "), std::string::npos) << result.out;
 }
 
+Arguments point_of(const char* command) {
+  return {command,    "--model",        "opt-1.3b", "--machine",       "this", "--policy",
+          "cpu-only", "--input-tokens", "64",       "--output-tokens", "8",    "--json"};
+}
+
+TEST_F(CalibratedTest, AnotherModelsRatesStandInAndThatIsSaid) {
+  // From caches, as the embedded model: says nothing of a model that reads its weights from memory.
+  const CliResult without = run_with(*data, point_of("plan"));
+  EXPECT_NE(without.err.find("quick probes"), std::string::npos) << without.err;
+  // The same layers, so many that no cache holds them.
+  json file = json::parse(content_of(files_in(*data).at(0)));
+  file["model"]["num_layers"] = 6000;
+  const std::filesystem::path folder = std::filesystem::path(files_in(*data)[0]).parent_path();
+  std::ofstream(folder / "large.json") << file;
+  const CliResult with = run_with(*data, point_of("plan"));
+  std::ofstream(folder / "broken.json") << "{";
+  const CliResult beside_broken = run_with(*data, point_of("plan"));
+  std::filesystem::remove(folder / "large.json");
+  std::filesystem::remove(folder / "broken.json");
+  ASSERT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_EQ(lines_of(with.err).size(), 1U) << with.err;
+  for (const char* part :
+       {"opt-1.3b is not calibrated here", "256 wide layers", "sluice calibrate --model opt-1.3b"})
+    EXPECT_NE(with.err.find(part), std::string::npos) << with.err;
+  EXPECT_GT(json::parse(with.out)[0]["latency_s"], 0);
+  EXPECT_EQ(beside_broken.out, with.out);
+  EXPECT_EQ(lines_of(beside_broken.err).size(), 2U) << beside_broken.err;
+}
+
 TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {
   const TemporaryFolder data;
   CliProcess first("/usr/bin/env", with_data(data, {"calibrate", "--repeat", "100"}));

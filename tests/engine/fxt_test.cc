@@ -31,24 +31,24 @@ void decode(Runtime& runtime, TraceRecorder& recorder, int num_iterations, Fusio
   KvCache kv(loaded.shape(), num_layers, 64);
   const std::vector<std::vector<std::int32_t>> pages = {kv.take_pages(8).value(),
                                                         kv.take_pages(8).value()};
-  DecoderGraph graph(loaded, kv, {.num_slots = 2, .fusion = fusion});
+  DecoderGraph graph(loaded, {&kv, 1}, {.num_slots = 2, .fusion = fusion});
   recorder.start();
   std::vector<PendingIteration> pending;
   for (int i = 0; i < num_iterations; ++i) {
     std::vector<SubBatch> sub_batches(2);
     const std::int32_t token = 7;
     for (std::int32_t slot = 0; slot < 2; ++slot) {
-      SubBatch& sub_batch = sub_batches[static_cast<std::size_t>(slot)];
-      sub_batch.phase = Phase::decode;
-      sub_batch.batch.add({.slot = slot,
-                           .context = i,
-                           .fresh = i == 0,
-                           .tokens = std::span(&token, 1),
-                           .pages = pages[static_cast<std::size_t>(slot)],
-                           .sampling = {}},
-                          BatchBuilder::LogitRows::last);
+      BatchPart& part = sub_batches[static_cast<std::size_t>(slot)].parts.emplace_back();
+      part.phase = Phase::decode;
+      part.batch.add({.slot = slot,
+                      .context = i,
+                      .fresh = i == 0,
+                      .tokens = std::span(&token, 1),
+                      .pages = pages[static_cast<std::size_t>(slot)],
+                      .sampling = {}},
+                     BatchBuilder::LogitRows::last);
     }
-    for (PendingIteration& part : graph.submit(sub_batches)) pending.push_back(std::move(part));
+    for (PendingIteration& done : graph.submit(sub_batches)) pending.push_back(std::move(done));
   }
   for (const PendingIteration& iteration : pending) iteration.tokens();
   recorder.stop();

@@ -76,7 +76,7 @@ class TinyModel {
     const std::int64_t pages =
         setting.kv_pages > 0 ? setting.kv_pages : KvCache::pages_for(longest) * setting.max_batch;
     KvCache kv(model_.loaded().shape(), config.num_layers, pages);
-    Generator generator(model_.loaded(), kv, &tokenizer(),
+    Generator generator(model_.loaded(), {&kv, 1}, &tokenizer(),
                         {.max_batch = setting.max_batch,
                          .attention = AttentionForm::fused,
                          .eos_token_ids = setting.eos_token_ids,

@@ -52,10 +52,14 @@ TEST(PlanCliTest, JsonHasTheFieldsOfTheDocumentation) {
   std::set<std::string> keys;
   for (const auto& [key, value] : point.items()) keys.insert(key);
   EXPECT_EQ(keys,
-            (std::set<std::string>{"model", "machine", "policy", "batch", "input_tokens",
-                                   "output_tokens", "prefill", "decode", "resident_layers", "bytes",
-                                   "ttft_s", "tpot_s", "latency_s", "tokens_per_s", "lower_bound_s",
-                                   "binding_resource", "lower_bound_share", "fits"}));
+            (std::set<std::string>{"model",         "machine",          "policy",
+                                   "batch",         "input_tokens",     "output_tokens",
+                                   "prefill",       "decode",           "resident_layers",
+                                   "bytes",         "ttft_s",           "tpot_s",
+                                   "latency_s",     "tokens_per_s",     "energy_j",
+                                   "mean_watts",    "joules_per_token", "usd_per_million_tokens",
+                                   "lower_bound_s", "binding_resource", "lower_bound_share",
+                                   "fits"}));
   EXPECT_EQ(point["model"], "opt-30b");
   EXPECT_EQ(point["machine"], "spr-a100");
   EXPECT_EQ(point["policy"], "lia");
@@ -104,6 +108,33 @@ TEST(PlanCliTest, FiguresAgreeWithEachOther) {
   }
 }
 
+TEST(PlanCliTest, EnergyAndPriceAreThoseOfTheProfile) {
+  // spr-a100: 150 + 120 + 45 W with nothing to do, 210 more while the CPU works, 205 while the GPU
+  // does; $24,750 over three years, and 150 + 330 + 250 W at 0.1 $/kWh.
+  const json point = plan_json(
+      {"--policy", "lia", "--batch", "64", "--input-tokens", "256", "--output-tokens", "32"})[0];
+  const double latency_s = point["latency_s"];
+  double energy_j = 315 * latency_s;
+  for (const char* phase : {"prefill", "decode"})
+    energy_j +=
+        210 * point[phase]["cpu_s"].get<double>() + 205 * point[phase]["gpu_s"].get<double>();
+  EXPECT_NEAR(point["energy_j"].get<double>(), energy_j, 1e-9 * energy_j);
+  EXPECT_NEAR(point["mean_watts"].get<double>(), energy_j / latency_s, 1e-6);
+  EXPECT_NEAR(point["joules_per_token"].get<double>(), energy_j / (64 * 32), 1e-6);
+  const double usd_per_s = 24750 / (3 * 365 * 86400.0) + 0.730 * 0.1 / 3600;
+  const double usd = usd_per_s * latency_s / (64 * 32) * 1e6;
+  EXPECT_NEAR(point["usd_per_million_tokens"].get<double>(), usd, 1e-9 * usd);
+}
+
+TEST(PlanCliTest, WhatAProfileDoesNotTellIsNotGuessed) {
+  const json point = plan_json({"--policy", "lia", "--machine", "grace-hopper"})[0];
+  EXPECT_TRUE(point["joules_per_token"].is_null());
+  EXPECT_TRUE(point["usd_per_million_tokens"].is_null());
+  expect_contains(point["running_costs_problem"], {"lacks cpu.idle_watts, cpu.busy_watts"});
+  const CliResult told = plan({"--policy", "lia", "--machine", "grace-hopper"});
+  expect_contains(told.out, {"energy and price are not known: the profile lacks cpu.idle_watts"});
+}
+
 TEST(PlanCliTest, ListsMakeOneObjectAPoint) {
   const json all =
       plan_json({"--model", "opt-30b,opt-66b", "--machine", "spr-a100,spr-h100", "--policy",
@@ -144,10 +175,11 @@ TEST(PlanCliTest, CsvIsOneLineAPoint) {
   EXPECT_EQ(lines[0],
             "model,machine,policy,batch,input_tokens,output_tokens,prefill_placement,"
             "decode_placement,resident_layers,ttft_s,tpot_s,latency_s,tokens_per_s,lower_bound_s,"
-            "binding_resource,hbm_bytes,ddr_bytes,cxl_bytes,disk_bytes,problem");
+            "binding_resource,hbm_bytes,ddr_bytes,cxl_bytes,disk_bytes,joules_per_token,"
+            "usd_per_million_tokens,problem");
   EXPECT_TRUE(lines[1].starts_with("opt-30b,spr-a100,lia,1,512,128,")) << lines[1];
   // No plan: nothing but the reason, quoted for its commas.
-  EXPECT_TRUE(lines[2].starts_with("opt-30b,spr-a100,gpu-only,1,512,128,,,,,,,,,,,,,,\"policy"))
+  EXPECT_TRUE(lines[2].starts_with("opt-30b,spr-a100,gpu-only,1,512,128,,,,,,,,,,,,,,,,\"policy"))
       << lines[2];
 }
 
@@ -233,6 +265,20 @@ TEST(PlanCliTest, DdrThatIsTooSmallIsSaid) {
   expect_contains(told.out, {"this machine is too small", "of ddr"});
 }
 
+TEST(PlanCliTest, ParametersTierOverridesThePolicy) {
+  // At this batch the GPU alone reads the weights, and LIA moves them to CXL memory by itself.
+  Arguments point = {"--policy", "lia", "--batch", "900", "--parameters-tier"};
+  const json by_policy = plan_json({"--policy", "lia", "--batch", "900"})[0];
+  EXPECT_GT(by_policy["bytes"]["cxl"], 0);
+  point.emplace_back("ddr");
+  const json in_ddr = plan_json(point)[0];
+  EXPECT_EQ(in_ddr["bytes"]["cxl"], 0);
+  EXPECT_NEAR(in_ddr["bytes"]["ddr"].get<double>() - by_policy["bytes"]["ddr"].get<double>(),
+              by_policy["bytes"]["cxl"].get<double>(), 1);
+  point.back() = "cxl";
+  EXPECT_EQ(plan_json(point)[0], by_policy);
+}
+
 TEST(PlanCliTest, TheCpuAloneNeedsNoHbm) {
   const json point = plan_json({"--model", "opt-175b", "--policy", "cpu-only", "--batch", "64"})[0];
   EXPECT_EQ(point["bytes"]["hbm"], 0);
@@ -306,6 +352,8 @@ TEST(PlanCliTest, MapsThatCannotBeAreSaid) {
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--json"}), 2, {"--json", "--map"});
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--batch", "4"}), 2,
                  {"--batch", "--map"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--parameters-tier", "cxl"}), 2,
+                 {"--parameters-tier", "--map"});
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 // one part of the machine is slow and all others are fast.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tests/engine/cli_process.h"
@@ -26,6 +29,7 @@ struct RoundMachine {
   double cxl_link_gb_per_s = 0;  ///< 0: no CXL
   double hbm_gib = 6;
   double ddr_gib = 512;
+  bool knows_watts = false;
 
   std::string write(const TemporaryFolder& folder) const {
     const auto number = [](double value) { return json{{"value", value}, {"source", "a test"}}; };
@@ -64,7 +68,17 @@ struct RoundMachine {
         machine["links"].push_back(link(other, "cxl", cxl_link_gb_per_s));
       }
     }
-    const std::string path = (folder.path() / "round.json").string();
+    if (knows_watts) {
+      machine["cpu"]["idle_watts"] = number(50);
+      machine["cpu"]["busy_watts"] = number(150);
+      machine["gpu"]["idle_watts"] = number(20);
+      machine["gpu"]["busy_watts"] = number(220);
+      machine["system"] = {{"other_watts", number(30)},
+                           {"price_usd", number(9460.8)},
+                           {"lifetime_years", number(3)},
+                           {"electricity_usd_per_kwh", number(0)}};
+    }
+    std::string path = (folder.path() / "round.json").string();
     std::ofstream(path) << machine;
     return path;
   }
@@ -127,6 +141,144 @@ TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   const double iteration_s = 48 * layer_bytes / (5 * giga);
   EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.1 * iteration_s);
   EXPECT_GT(result["bytes"]["cxl"].get<double>(), 47 * layer_bytes);
+}
+
+TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
+  const TemporaryFolder folder;
+  RoundMachine machine;
+  machine.cxl_link_gb_per_s = 5;
+  const Arguments point = {
+      "--machine",        machine.write(folder), "--model", "opt-30b",         "--policy",
+      "cpu-only",         "--input-tokens",      "16",      "--output-tokens", "3",
+      "--parameters-tier"};
+  Arguments in_cxl = point;
+  in_cxl.emplace_back("cxl");
+  const json cxl = simulate_json(in_cxl)[0];
+  // The CPU reads CXL memory at 5 GB/s, DDR (the head) at 100.
+  const double iteration_s = 48 * layer_bytes / (5 * giga) + head_bytes / (100 * giga);
+  EXPECT_NEAR(cxl["tpot_s"].get<double>(), iteration_s, 0.005 * iteration_s);
+  EXPECT_GT(cxl["bytes"]["cxl"].get<double>(), 47.9 * layer_bytes);
+  EXPECT_LT(cxl["bytes"]["ddr"].get<double>(), 3 * head_bytes);
+  Arguments in_ddr = point;
+  in_ddr.emplace_back("ddr");
+  const json ddr = simulate_json(in_ddr)[0];
+  EXPECT_EQ(ddr["bytes"]["cxl"], 0);
+  EXPECT_NEAR(ddr["tpot_s"].get<double>(), (48 * layer_bytes + head_bytes) / (100 * giga),
+              0.005 * iteration_s);
+}
+
+TEST(SimulateCliTest, EnergyAndPriceByHand) {
+  const TemporaryFolder folder;
+  const Arguments point = {"--machine",       RoundMachine{.knows_watts = true}.write(folder),
+                           "--model",         "opt-30b",
+                           "--policy",        "cpu-only",
+                           "--input-tokens",  "16",
+                           "--output-tokens", "4"};
+  const json result = simulate_json(point)[0];
+  // The CPU works all the time, the GPU draws what it draws idle: 30 + 150 + 20 W. A second costs
+  // 0.0001 $.
+  const double latency_s = 4 * (48 * layer_bytes + head_bytes) / (100 * giga);
+  EXPECT_NEAR(result["mean_watts"].get<double>(), 200, 1);
+  EXPECT_NEAR(result["energy_j"].get<double>(), 200 * latency_s, 0.01 * 200 * latency_s);
+  EXPECT_NEAR(result["joules_per_token"].get<double>(), 50 * latency_s, 0.01 * 50 * latency_s);
+  EXPECT_NEAR(result["usd_per_million_tokens"].get<double>(), 1e2 * latency_s / 4,
+              0.005 * 1e2 * latency_s / 4);
+  const CliResult told = simulate(point);
+  EXPECT_NE(told.out.find(" J per token (200 W on average), $"), std::string::npos) << told.out;
+}
+
+TEST(SimulateCliTest, PlotsCompareWithABaseline) {
+  const TemporaryFolder folder;
+  const Arguments point = {"--model",        "opt-30b", "--policy",        "cpu-only,lia,gpu-only",
+                           "--input-tokens", "16",      "--output-tokens", "2"};
+  const auto plot = [&](const char* file, const Arguments& more) {
+    Arguments all = point;
+    all.insert(all.end(), {"--plot", folder.file(file)});
+    all.insert(all.end(), more.begin(), more.end());
+    return simulate(all);
+  };
+  const CliResult drawn = plot("plot.svg", {"--batch", "1,4", "--baseline", "cpu-only"});
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+  EXPECT_NE(drawn.out.find("gpu-only"), std::string::npos);  // the table as without a plot
+  const std::string svg = testing::content_of(folder.file("plot.svg"));
+  EXPECT_NE(svg.find("<svg"), std::string::npos);
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  expect_failure(plot("plot.pdf", {"--baseline", "lia"}), 2, {"plot.pdf", ".svg or .png"});
+  expect_failure(plot("plot.svg", {}), 2, {"--plot needs --baseline: one of cpu-only, lia"});
+  expect_failure(plot("plot.svg", {"--baseline", "flexgen"}), 2,
+                 {"--baseline flexgen: expected one of --policy, which are cpu-only, lia"});
+  expect_failure(simulate({"--policy", "lia", "--baseline", "lia", "--plot", folder.file("a.svg")}),
+                 2, {"--plot compares policies; name two or more"});
+  expect_failure(
+      simulate({"--policy", "lia,auto", "--baseline", "lia", "--plot", folder.file("a.svg")}), 2,
+      {"--plot compares policies"});
+  expect_failure(simulate({"--policy", "lia,flexgen", "--baseline", "lia"}), 2,
+                 {"--baseline needs --plot"});
+}
+
+TEST(SimulateCliTest, PromptsAreCutAsARunCutsThem) {
+  const json result =
+      simulate_json({"--machine", "spr-a100", "--model", "llama-3.2-1b", "--policy", "cpu-only",
+                     "--input-tokens", "5000", "--output-tokens", "2"})[0];
+  EXPECT_EQ(result["prefill"]["iterations"], 3);  // of at most 2048 tokens
+}
+
+/// What one iteration of `neo` has in its trace.
+struct NeoIteration {
+  bool prompts = false;
+  int sub_batches = 0;
+  std::array<double, 2> cpu_kv_tokens{};  ///< of each sub-batch's attention
+  double gpu_kv_tokens = 0;
+  std::map<int, double> ffn_start_s;  ///< of sub-batch 0, by layer
+};
+
+std::map<int, NeoIteration> neo_iterations(const std::string& trace) {
+  std::map<int, NeoIteration> iterations;
+  std::ifstream lines(trace + "/trace.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const json task = json::parse(line);
+    if (!task.contains("first") || task.value("layer", -1) < 0) continue;
+    NeoIteration& iteration = iterations[task["iteration"].get<int>()];
+    const auto sub_batch = task["sub_batch"].get<std::size_t>();
+    const double kv_tokens = task["context"];
+    iteration.sub_batches = std::max(iteration.sub_batches, static_cast<int>(sub_batch) + 1);
+    if (task["phase"] == "prefill") iteration.prompts = true;
+    if (task["first"] == 7 && task["device"] == "cpu")
+      iteration.cpu_kv_tokens.at(sub_batch) = kv_tokens;
+    if (task["first"] == 7 && task["device"] == "gpu") iteration.gpu_kv_tokens = kv_tokens;
+    if (task["first"] == 4 && sub_batch == 0)
+      iteration.ffn_start_s[task["layer"].get<int>()] = task["start"].get<double>() * 1e-9;
+  }
+  return iterations;
+}
+
+/// NEO section 3.2: a layer takes max(T_l0, T_ca1) + max(T_l1 + T_ga0, T_ca0). The GPU reads a
+/// layer's weights in T_l, whatever the few rows; attention reads KV.
+TEST(SimulateCliTest, NeosTwoSubBatchesOverlapAsByItsFormula) {
+  const TemporaryFolder folder;
+  RoundMachine machine;
+  machine.link_gb_per_s = 1000;
+  machine.hbm_gib = 60;  // all weights, and KV of some requests
+  const std::string trace = folder.file("trace");
+  const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-30b",
+                                     "--policy", "neo", "--batch", "12", "--input-tokens", "500",
+                                     "--output-tokens", "6", "--trace", trace})[0];
+  EXPECT_LE(result["bytes"]["hbm"].get<double>(), 60.0 * (1 << 30));
+  constexpr double kv_bytes = 2 * 7168 * 2;  // of a token in a layer
+  const double linear_s = layer_bytes / (1000 * giga);
+  int compared = 0;
+  for (const auto& [number, iteration] : neo_iterations(trace)) {
+    if (iteration.prompts || iteration.sub_batches != 2 || iteration.gpu_kv_tokens == 0) continue;
+    const double ca0_s = iteration.cpu_kv_tokens[0] * kv_bytes / (100 * giga);
+    const double ca1_s = iteration.cpu_kv_tokens[1] * kv_bytes / (100 * giga);
+    const double ga0_s = iteration.gpu_kv_tokens * kv_bytes / (1000 * giga);
+    const double expected_s = std::max(linear_s, ca1_s) + std::max(linear_s + ga0_s, ca0_s);
+    EXPECT_GT(ca0_s + ca1_s, 0.5 * linear_s) << "nothing to hide";
+    const double found_s = (iteration.ffn_start_s.at(40) - iteration.ffn_start_s.at(10)) / 30;
+    EXPECT_NEAR(found_s, expected_s, 0.03 * expected_s) << "iteration " << number;
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
 }
 
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
@@ -224,6 +376,15 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(on({}, "nope"), 1, {"no such policy"});
   expect_failure(simulate({"--machine", "spr-a101"}), 1, {"spr-a101", "spr-a100"});
   expect_failure(simulate({"--batch", "0"}), 2, {"--batch"});
+  expect_failure(simulate({"--parameters-tier", "hbm"}), 2,
+                 {"--parameters-tier hbm: expected ddr or cxl"});
+  expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
+                           "cpu-only", "--parameters-tier", "cxl"}),
+                 1, {"--parameters-tier cxl: the machine has no such memory (it has hbm, ddr)"});
+  expect_failure(simulate({"--machine", "this", "--rates", "40"}), 2, {"--rates 40", "TFLOP/s"});
+  expect_failure(simulate({"--machine", "this", "--rates", "40,0"}), 2, {"--rates 40,0"});
+  expect_failure(simulate({"--machine", "spr-a100", "--rates", "40,1"}), 1,
+                 {"--rates", "spr-a100"});
   expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 

@@ -119,20 +119,35 @@ std::vector<Form> all_forms() {
   return forms;
 }
 
+/// Whether the sequences share one KV cache, or each has its own, so that it attends as a part.
+enum class Cohorts : std::uint8_t { one, two };
+
 /// A prompt in two pieces, a second one beside the second piece, and two decode steps of both.
 class TwoSequences {
  public:
-  TwoSequences(const LoadedModel& model, const std::vector<Placement>& placements,
-               const std::vector<Tier>& homes, AttentionForm attention, Fusion fusion)
-      : kv_(model.shape(), model.config().num_layers, 9, homes),
-        graph_(model, kv_, {.num_slots = 2, .attention = attention, .fusion = fusion}),
-        placements_(placements) {
-    kv_.take_pages(2);  // so that pages do not start at the slab's beginning
-    for (auto& pages : pages_) pages = kv_.take_pages(num_pages).value();
+  /// Placements and homes of each layer; of the second sequence, if it is a part of its own.
+  struct Layers {
+    std::vector<Placement> placements;
+    std::vector<Tier> homes;
+  };
+  TwoSequences(const LoadedModel& model, const std::vector<Layers>& cohorts,
+               AttentionForm attention, Fusion fusion)
+      : layers_(cohorts) {
+    caches_.reserve(cohorts.size());
+    for (const Layers& layers : cohorts) {
+      caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes);
+      caches_.back().take_pages(2);  // so that pages do not start at the slab's beginning
+    }
+    graph_.emplace(model, caches_,
+                   DecoderGraph::Options{.num_slots = 2, .attention = attention, .fusion = fusion});
+    for (std::size_t slot = 0; slot < pages_.size(); ++slot)
+      pages_.at(slot) = caches_.at(cohort_of(slot)).take_pages(num_pages).value();
   }
-  TwoSequences(const LoadedModel& model, const Form& form)
-      : TwoSequences(model, layers(model, form.placement), layers(model, form.home), form.attention,
-                     form.fusion) {}
+  TwoSequences(const LoadedModel& model, const Form& form, Cohorts cohorts = Cohorts::one)
+      : TwoSequences(model,
+                     std::vector<Layers>(cohorts == Cohorts::one ? 1 : 2,
+                                         {layers(model, form.placement), layers(model, form.home)}),
+                     form.attention, form.fusion) {}
 
   /// One element for each layer.
   template <typename T>
@@ -144,18 +159,16 @@ class TwoSequences {
   /// The first has no cached tokens, all others have some.
   PendingIteration submit(int iteration) {
     SubBatch sub_batch;
-    sub_batch.placements = placements_;
-    sub_batch.phase = iteration < 2 ? Phase::prefill : Phase::decode;
     if (iteration == 0) add(sub_batch, 0, 0, 21);
     if (iteration == 1) {
       add(sub_batch, 0, 21, 20);
       add(sub_batch, 1, 0, 9);
     }
     if (iteration >= 2) {
-      add(sub_batch, 1, 9 + iteration - 2, 1);
       add(sub_batch, 0, 41 + iteration - 2, 1);
+      add(sub_batch, 1, 9 + iteration - 2, 1);
     }
-    return graph_.submit(sub_batch, DecoderGraph::Logits::keep);
+    return std::move(graph_->submit(std::vector{sub_batch}, DecoderGraph::Logits::keep).front());
   }
 
   std::vector<float> logits() {
@@ -170,29 +183,40 @@ class TwoSequences {
     return all;
   }
 
-  const DataHandle& slab(std::int64_t layer) const { return kv_.slab(layer); }
+  const DataHandle& slab(std::int64_t layer, std::size_t cohort = 0) const {
+    return caches_.at(cohort).slab(layer);
+  }
 
  private:
   static constexpr std::int64_t num_pages = 3;
 
+  std::size_t cohort_of(std::size_t slot) const { return std::min(slot, layers_.size() - 1); }
+
   void add(SubBatch& sub_batch, std::int32_t slot, int context, int count) {
+    const std::size_t cohort = cohort_of(static_cast<std::size_t>(slot));
+    if (sub_batch.parts.empty() || sub_batch.parts.back().cohort != cohort)
+      sub_batch.parts.emplace_back();
+    BatchPart& part = sub_batch.parts.back();
+    part.cohort = cohort;
+    part.placements = layers_.at(cohort).placements;
+    part.phase = count > 1 ? Phase::prefill : Phase::decode;
     std::vector<std::int32_t> tokens;
     tokens.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i)
-      tokens.push_back(sub_batch.phase == Phase::decode ? -(slot + 1)
-                                                        : (37 * slot + 11 * (context + i)) % 97);
-    sub_batch.batch.add({.slot = slot,
-                         .context = context,
-                         .fresh = context == 0,
-                         .tokens = tokens,
-                         .pages = pages_.at(static_cast<std::size_t>(slot)),
-                         .sampling = {}},
-                        BatchBuilder::LogitRows::all);
+      tokens.push_back(part.phase == Phase::decode ? -(slot + 1)
+                                                   : (37 * slot + 11 * (context + i)) % 97);
+    part.batch.add({.slot = slot,
+                    .context = context,
+                    .fresh = context == 0,
+                    .tokens = tokens,
+                    .pages = pages_.at(static_cast<std::size_t>(slot)),
+                    .sampling = {}},
+                   BatchBuilder::LogitRows::all);
   }
 
-  KvCache kv_;
-  DecoderGraph graph_;
-  std::vector<Placement> placements_;
+  std::vector<Layers> layers_;
+  std::vector<KvCache> caches_;
+  std::optional<DecoderGraph> graph_;
   std::array<std::vector<std::int32_t>, 2> pages_;
 };
 
@@ -237,8 +261,39 @@ TEST_P(KvPathBitsTest, LayersMayDifferInHomeAndPlacement) {
   placements.front() = *Placement::parse("000111");
   homes.front() = Tier::ddr;
   const std::vector<float> expected = TwoSequences(model, Form{}).logits();
-  EXPECT_EQ(TwoSequences(model, placements, homes, AttentionForm::fused, Fusion::stages).logits(),
-            expected);
+  EXPECT_EQ(
+      TwoSequences(model, {{placements, homes}}, AttentionForm::fused, Fusion::stages).logits(),
+      expected);
+}
+
+TEST_P(KvPathBitsTest, AttentionInPartsGivesTheSameBits) {
+  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+  const std::vector<float> fused = TwoSequences(model, Form{}).logits();
+  const std::vector<float> split =
+      TwoSequences(model, Form{.attention = AttentionForm::split}).logits();
+  for (const Form& form : all_forms()) {
+    const bool parts = form.attention == AttentionForm::split ||
+                       form.placement[Sublayer::qk] != form.placement[Sublayer::sv];
+    ASSERT_EQ(TwoSequences(model, form, Cohorts::two).logits(), parts ? split : fused)
+        << form.to_string();
+  }
+}
+
+/// NEO's sub-batch 0: the first request's KV in HBM, the second one's in DDR.
+std::vector<TwoSequences::Layers> neo_layers(const LoadedModel& model, const char* second) {
+  return {
+      {TwoSequences::layers(model, Placement(Device::gpu)), TwoSequences::layers(model, Tier::hbm)},
+      {TwoSequences::layers(model, *Placement::parse(second)),
+       TwoSequences::layers(model, Tier::ddr)}};
+}
+
+TEST_P(KvPathBitsTest, PartsMayDifferInHomeAndPlacement) {
+  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+  const std::vector<float> expected = TwoSequences(model, Form{}).logits();
+  for (const char* second : {"011000", "000000", "111111"}) {
+    TwoSequences run(model, neo_layers(model, second), AttentionForm::fused, Fusion::stages);
+    EXPECT_EQ(run.logits(), expected) << second;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -326,6 +381,33 @@ TEST(KvPathTasksTest, StoresBehindTheLastAttentionThatIsAway) {
                    Sublayer::fc2}));
   // Sublayer 1 and some attention are at home: sublayer 1 stores.
   EXPECT_EQ(order_of(model, "110111", Tier::ddr), Order({qkv, Sublayer::sv, Sublayer::out_proj}));
+}
+
+/// What NEO's two kinds of requests run in one layer, decoding: "sublayer device".
+TEST(KvPathTasksTest, PartsAttendBesideEachOther) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  TwoSequences run(model, neo_layers(model, "011000"), AttentionForm::fused, Fusion::stages);
+  for (int iteration = 0; iteration < 2; ++iteration) run.submit(iteration).tokens();
+  std::vector<std::string> found;
+  std::vector<Submitted> attention;
+  for (const Submitted& task : tasks_of_layer(run, 2, 1)) {
+    found.push_back(fmt::format("{} {} {}", to_string(task.tag.sublayer),
+                                task.tag.device == Device::gpu ? "gpu" : "cpu",
+                                task.tag.num_tokens));
+    if (task.tag.sublayer == Sublayer::attention) attention.push_back(task);
+    // Each slab is touched on its own device only.
+    const Device home = task.mode(run.slab(1, 0)) != STARPU_NONE ? Device::gpu : Device::cpu;
+    const bool touches =
+        task.mode(run.slab(1, 0)) != STARPU_NONE || task.mode(run.slab(1, 1)) != STARPU_NONE;
+    EXPECT_TRUE(!touches || task.tag.device == home) << found.back();
+  }
+  EXPECT_EQ(found, std::vector<std::string>({"qkv gpu 2", "kv_store gpu 1", "attention gpu 1",
+                                             "kv_store cpu 1", "attention cpu 1",
+                                             "attention_join gpu 2", "out_proj gpu 2"}));
+  ASSERT_EQ(attention.size(), 2U);
+  for (const Access& access : attention[0].accesses) {
+    for (const Access& other : attention[1].accesses) EXPECT_NE(access.handle, other.handle);
+  }
 }
 
 TEST(KvPathTasksTest, HomesAreOneALayer) {

@@ -12,22 +12,22 @@ namespace {
 std::vector<float> logits(const LoadedModel& model, const std::vector<Placement>& placements) {
   KvCache kv(model.shape(), model.config().num_layers, 1);
   const std::vector<std::int32_t> pages = kv.take_pages(1).value();
-  DecoderGraph graph(model, kv, {.num_slots = 1});
+  DecoderGraph graph(model, {&kv, 1}, {.num_slots = 1});
   const std::vector<std::int32_t> prompt = {1, 2, 3, 4, 5};
   std::vector<PendingIteration> pending;
   for (std::int32_t context : {0, 5, 6, 7}) {
-    SubBatch sub_batch;
-    sub_batch.phase = context == 0 ? Phase::prefill : Phase::decode;
-    sub_batch.placements = placements;
+    BatchPart part;
+    part.phase = context == 0 ? Phase::prefill : Phase::decode;
+    part.placements = placements;
     const std::int32_t last_drawn = -1;
-    sub_batch.batch.add({.slot = 0,
-                         .context = context,
-                         .fresh = context == 0,
-                         .tokens = context == 0 ? std::span(prompt) : std::span(&last_drawn, 1),
-                         .pages = pages,
-                         .sampling = {}},
-                        BatchBuilder::LogitRows::last);
-    pending.push_back(graph.submit(sub_batch, DecoderGraph::Logits::keep));
+    part.batch.add({.slot = 0,
+                    .context = context,
+                    .fresh = context == 0,
+                    .tokens = context == 0 ? std::span(prompt) : std::span(&last_drawn, 1),
+                    .pages = pages,
+                    .sampling = {}},
+                   BatchBuilder::LogitRows::last);
+    pending.push_back(graph.submit(part, DecoderGraph::Logits::keep));
   }
   std::vector<float> all;
   for (const PendingIteration& iteration : pending) {

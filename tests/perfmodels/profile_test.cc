@@ -82,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(All, ShippedProfileTest, testing::ValuesIn(known_profil
 TEST(KnownProfilesTest, AreThoseOfThePapers) {
   const std::vector<std::string> expected = {"cxl-asic",
                                              "cxl-fpga",
+                                             "dgx-a100",
                                              "g4-4xlarge",
                                              "g5-16xlarge",
                                              "g5-2xlarge",

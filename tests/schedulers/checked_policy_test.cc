@@ -104,6 +104,33 @@ TEST_F(CheckedPolicyTest, CountsTheKvOfTheWholeWorkload) {
   expect_memory_error({"of hbm", "KV 16.0 KiB"});
 }
 
+TEST_F(CheckedPolicyTest, MovesHostWeightsToTheTierThatIsAskedFor) {
+  costs_.capacities = {{Tier::hbm, 1 << 30}, {Tier::ddr, 1 << 30}, {Tier::cxl, 1 << 30}};
+  puppet_.memory.layers[0] = LayerHomes::all(Tier::hbm, Tier::hbm);
+  checked_.set_parameters_tier(Tier::cxl);
+  const MemoryPlan plan = checked_.plan_memory();
+  EXPECT_EQ(plan.layers[0], LayerHomes::all(Tier::hbm, Tier::hbm));
+  EXPECT_EQ(plan.layers[1], LayerHomes::all(Tier::cxl, Tier::ddr));
+  EXPECT_EQ(plan.embedding, Tier::ddr);
+  puppet_.memory.layers[1] = LayerHomes::all(Tier::cxl, Tier::ddr);
+  checked_.set_parameters_tier(Tier::ddr);
+  EXPECT_EQ(checked_.plan_memory().layers[1], LayerHomes::all(Tier::ddr, Tier::ddr));
+  checked_.set_parameters_tier(std::nullopt);
+  EXPECT_EQ(checked_.plan_memory().layers, puppet_.memory.layers);
+}
+
+TEST_F(CheckedPolicyTest, AParametersTierThatTheMachineLacksIsTheUsersMistake) {
+  checked_.set_parameters_tier(Tier::cxl);
+  try {
+    checked_.plan_memory();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "--parameters-tier cxl: the machine has no such memory (it has ddr); take another "
+                 "--machine, or add tiers.cxl to its profile");
+  }
+}
+
 TEST_F(CheckedPolicyTest, SendsWorkForAMissingDeviceToTheOther) {
   puppet_.placement = Placement(Device::cpu);
   EXPECT_EQ(checked_.place(0, {}, {}), Placement(Device::cpu));

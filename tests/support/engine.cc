@@ -36,13 +36,14 @@ std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens,
   KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages + 3);
   kv.take_pages(2);  // so that pages do not start at the slab's beginning
   const std::vector<std::int32_t> table = kv.take_pages(pages).value();
-  DecoderGraph graph(*loaded_, kv, {.num_slots = 1, .attention = attention, .fusion = fusion});
+  DecoderGraph graph(*loaded_, {&kv, 1},
+                     {.num_slots = 1, .attention = attention, .fusion = fusion});
   std::vector<PendingIteration> pending;  // all submitted before any is waited for
   std::int64_t done = 0;
   for (const std::int64_t chunk : chunks) {
-    SubBatch sub_batch;
-    sub_batch.phase = chunk > 1 ? Phase::prefill : Phase::decode;
-    sub_batch.batch.add(
+    BatchPart part;
+    part.phase = chunk > 1 ? Phase::prefill : Phase::decode;
+    part.batch.add(
         {.slot = 0,
          .context = static_cast<std::int32_t>(done),
          .fresh = done == 0,
@@ -50,7 +51,7 @@ std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens,
          .pages = table,
          .sampling = {}},
         BatchBuilder::LogitRows::all);
-    pending.push_back(graph.submit(sub_batch, DecoderGraph::Logits::keep));
+    pending.push_back(graph.submit(part, DecoderGraph::Logits::keep));
     done += chunk;
   }
   std::vector<float> result;
@@ -79,7 +80,7 @@ std::vector<std::vector<std::int32_t>> TestModel::generate(
   }
   KvCache kv(loaded_->shape(), loaded_->config().num_layers,
              KvCache::pages_for(longest) * max_batch);
-  Generator generator(*loaded_, kv, nullptr,
+  Generator generator(*loaded_, {&kv, 1}, nullptr,
                       {.max_batch = max_batch,
                        .attention = attention,
                        .eos_token_ids = {},

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "codelets/qkv/qkv.h"
+
+namespace sluice {
+
+/// A sub-batch attends in so many parts at most: prompts and decodes, with KV in either of two
+/// places.
+constexpr std::size_t max_batch_parts = 4;
+
+/// How a batch is cut for attention: the rows of a part lie together, the parts one after the
+/// other.
+struct PartRows {
+  std::int64_t num_parts = 0;
+  std::array<std::int64_t, max_batch_parts> rows{};  ///< of each part
+
+  void add(std::int64_t part_rows) { rows.at(static_cast<std::size_t>(num_parts++)) = part_rows; }
+};
+
+/// Argument of sublayer 1 for a batch that attends in parts.
+struct QkvSplitArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  VectorLayout vectors;
+  PartRows parts;
+};
+struct QkvSplitHandles {
+  const DataHandle& batch;
+  const DataHandle& x;
+  const DataHandle& rope;
+  const DataHandle& vectors;
+  const DataHandle& weight;
+};
+/// What sublayer 1 leaves for one part's attention; see QkvOperands.
+struct QkvPart {
+  const DataHandle& q;
+  const DataHandle& new_kv;
+};
+/// qkv() of all rows at once, q and new KV to each part's own.
+void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,
+                      std::span<const QkvPart> parts);
+
+/// Argument of the codelet that joins what the parts' attention gave.
+struct AttentionJoinArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  PartRows parts;
+};
+/// Copies the parts' attention outputs one behind the other into `out`; all [rows, q_size], dtype,
+/// rows activation_stride() apart.
+void submit_attention_join(const AttentionJoinArgs& args, std::span<const DataHandle* const> parts,
+                           const DataHandle& out);
+
+}  // namespace sluice
