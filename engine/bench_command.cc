@@ -296,7 +296,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
   std::unique_ptr<ResidentWeights> resident;
   if (stand_in) {
-    resident = stand_in->bring(runtime, loaded, kv, max_iteration_rows(settings.tests),
+    resident = stand_in->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests),
                                max_batch(settings.tests));
   }
   BenchRunner runner(loaded, kv, runtime,

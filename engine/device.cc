@@ -111,14 +111,16 @@ bool StandInRun::reads_kv_from_elsewhere() const {
   return false;
 }
 
-StandInRun::Need StandInRun::need_of(const LoadedModel& model, const KvCache& kv,
+StandInRun::Need StandInRun::need_of(const LoadedModel& model, std::span<const KvCache> caches,
                                      std::int64_t max_rows, std::int64_t max_logit_rows) const {
   Need need;
   std::uint64_t largest_layer = 0;
   for (std::size_t layer = 0; layer < plan_.memory.layers.size(); ++layer) {
-    const std::uint64_t slab = bytes_of(kv.slab(static_cast<std::int64_t>(layer)));
-    check_sendable(slab, "a layer's KV");
-    (kv.home(static_cast<std::int64_t>(layer)) == Tier::hbm ? need.kv : need.passing_kv) += slab;
+    for (const KvCache& kv : caches) {
+      const std::uint64_t slab = bytes_of(kv.slab(static_cast<std::int64_t>(layer)));
+      check_sendable(slab, "a layer's KV");
+      (kv.home(static_cast<std::int64_t>(layer)) == Tier::hbm ? need.kv : need.passing_kv) += slab;
+    }
     const bool resident = plan_.memory.layers[layer].resident();
     if (!resident) largest_layer = std::max(largest_layer, bytes_of(model.layers()[layer]));
   }
@@ -139,12 +141,13 @@ StandInRun::Need StandInRun::need_of(const LoadedModel& model, const KvCache& kv
 }
 
 std::unique_ptr<ResidentWeights> StandInRun::bring(const Runtime& runtime, const LoadedModel& model,
-                                                   const KvCache& kv, std::int64_t max_rows,
+                                                   std::span<const KvCache> caches,
+                                                   std::int64_t max_rows,
                                                    std::int64_t max_logit_rows) const {
   check_sendable(bytes_of(model.head), "the LM head");
   check_sendable(bytes_of(model.token_table), "the embedding");
   auto resident = std::make_unique<ResidentWeights>(model, plan_.memory);
-  Need need = need_of(model, kv, max_rows, max_logit_rows);
+  Need need = need_of(model, caches, max_rows, max_logit_rows);
   need.resident = resident->size_bytes();
   const std::uint64_t there = runtime.stand_in_use().memory_bytes;
   if (need.total() > there) {

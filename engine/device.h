@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "codelets/runtime/runtime.h"
@@ -35,7 +36,7 @@ class StandInRun {
   /// stays, for as long as the result lives. `max_rows`: tokens that one iteration computes,
   /// `max_logit_rows`: logits of them. Throws Error with the sizes when it does not fit.
   std::unique_ptr<ResidentWeights> bring(const Runtime& runtime, const LoadedModel& model,
-                                         const KvCache& kv, std::int64_t max_rows,
+                                         std::span<const KvCache> caches, std::int64_t max_rows,
                                          std::int64_t max_logit_rows) const;
 
   /// "stand-in accelerator ...: peak ..., ... moved to it, ... from it"
@@ -46,7 +47,7 @@ class StandInRun {
  private:
   struct Need;
   /// All but `resident`.
-  Need need_of(const LoadedModel& model, const KvCache& kv, std::int64_t max_rows,
+  Need need_of(const LoadedModel& model, std::span<const KvCache> caches, std::int64_t max_rows,
                std::int64_t max_logit_rows) const;
   bool reads_kv_from_elsewhere() const;
   const StandInUse& use(const Runtime& runtime);

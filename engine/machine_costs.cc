@@ -133,7 +133,7 @@ MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
                        .latency_us = {50, source}};
   };
   profile.links = {link(Tier::ddr, Tier::hbm), link(Tier::hbm, Tier::ddr)};
-  return {this_machine, fmt::format("{}, and a stand-in accelerator", host.source), false,
+  return {this_machine, fmt::format("{}, and a stand-in accelerator", host.source), false, "",
           std::make_unique<AnalyticModel>(std::move(profile), model)};
 }
 
