@@ -261,7 +261,7 @@ TEST(SimulateCliTest, NeosTwoSubBatchesOverlapAsByItsFormula) {
   machine.hbm_gib = 60;  // all weights, and KV of some requests
   const std::string trace = folder.file("trace");
   const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-30b",
-                                     "--policy", "neo", "--batch", "12", "--input-tokens", "500",
+                                     "--policy", "neo", "--batch", "20", "--input-tokens", "500",
                                      "--output-tokens", "6", "--trace", trace})[0];
   EXPECT_LE(result["bytes"]["hbm"].get<double>(), 60.0 * (1 << 30));
   constexpr double kv_bytes = 2 * 7168 * 2;  // of a token in a layer
