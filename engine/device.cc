@@ -41,7 +41,8 @@ void check_kept(const Plan& plan, const std::string& policy) {
   }
   if (plan.memory.hbm_requests > 0 && plan.memory.hbm_requests < plan.workload.batch) {
     throw Error(
-        "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds do not run yet",
+        "policy {} keeps the KV of {} of {} requests in HBM; the stand-in accelerator does not "
+        "run requests of two kinds",
         policy, plan.memory.hbm_requests, plan.workload.batch);
   }
 }

@@ -234,10 +234,8 @@ std::ostream& operator<<(std::ostream& out, const Case& of) {
   return out << of.model << " " << to_string(of.dtype);
 }
 
-class KvPathBitsTest : public ::testing::TestWithParam<Case> {};
-
-TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
-  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+/// Every form gives what all sublayers on the CPU give.
+void expect_the_plain_bits(const LoadedModel& model, Cohorts cohorts) {
   const std::vector<float> fused = TwoSequences(model, Form{}).logits();
   const std::vector<float> split =
       TwoSequences(model, Form{.attention = AttentionForm::split}).logits();
@@ -245,8 +243,16 @@ TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
     // Where sublayers 2 and 3 part, the scores are stored, and summed in another order.
     const bool parts = form.attention == AttentionForm::split ||
                        form.placement[Sublayer::qk] != form.placement[Sublayer::sv];
-    ASSERT_EQ(TwoSequences(model, form).logits(), parts ? split : fused) << form.to_string();
+    ASSERT_EQ(TwoSequences(model, form, cohorts).logits(), parts ? split : fused)
+        << form.to_string();
   }
+}
+
+class KvPathBitsTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
+  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+  expect_the_plain_bits(model, Cohorts::one);
   if (stand_in_bytes() == 0) return;
   const StandInUse use = runtime().stand_in_use();
   EXPECT_GT(use.to_bytes, model.weight_bytes());
@@ -268,15 +274,7 @@ TEST_P(KvPathBitsTest, LayersMayDifferInHomeAndPlacement) {
 
 TEST_P(KvPathBitsTest, AttentionInPartsGivesTheSameBits) {
   const LoadedModel model = load(GetParam().model, GetParam().dtype);
-  const std::vector<float> fused = TwoSequences(model, Form{}).logits();
-  const std::vector<float> split =
-      TwoSequences(model, Form{.attention = AttentionForm::split}).logits();
-  for (const Form& form : all_forms()) {
-    const bool parts = form.attention == AttentionForm::split ||
-                       form.placement[Sublayer::qk] != form.placement[Sublayer::sv];
-    ASSERT_EQ(TwoSequences(model, form, Cohorts::two).logits(), parts ? split : fused)
-        << form.to_string();
-  }
+  expect_the_plain_bits(model, Cohorts::two);
 }
 
 /// NEO's sub-batch 0: the first request's KV in HBM, the second one's in DDR.
