@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::cuda {
+
+/// Throws Error when a CUDA call failed. `what` says what was tried.
+void check(cudaError_t status, const char* what);
+
+/// Device memory that a kernel needs while it runs: the worker's, one task at a time, in the order
+/// of its stream. It grows to what the largest task asked for.
+class Workspace {
+ public:
+  /// Where the memory comes from, so that it counts against the device's budget.
+  struct Source {
+    void* (*allocate)(std::size_t bytes, void* state);  ///< null when there is none
+    void (*release)(void* memory, std::size_t bytes, void* state);
+    void* state;
+  };
+  Workspace(const Source& source, cudaStream_t stream) : source_(source), stream_(stream) {}
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  /// `bytes` of device memory, aligned to 256 bytes, not initialised; what an earlier call gave is
+  /// gone. Throws Error when the device has no room.
+  std::byte* reserve(std::size_t bytes);
+
+ private:
+  void release() noexcept;
+
+  Source source_;
+  cudaStream_t stream_;
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// What device code found wrong, in memory that host and device both see. The first one stays.
+struct DeviceFailure {
+  enum Code : std::int32_t { none = 0, token_outside_vocabulary, position_beyond_table, logit_nan };
+  std::int32_t code = none;
+  std::int32_t row = 0;
+  std::int64_t value = 0;
+};
+
+class Blas;
+
+/// What a CUDA kernel runs with: CpuContext's sibling.
+struct Context {
+  cudaStream_t stream = nullptr;
+  Workspace& workspace;
+  Blas& blas;
+  DeviceFailure* failure = nullptr;
+  int compute_capability = 0;  ///< 75, 80, 90, ...
+  int num_multiprocessors = 0;
+};
+
+}  // namespace sluice::cuda

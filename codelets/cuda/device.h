@@ -1,0 +1,64 @@
+#pragma once
+
+// What every .cu file includes: device code, and how it is launched. Compiled by nvcc, or as plain
+// C++ with SLUICE_CUDA_EMULATION, where the same kernels run on the CPU (emulation/emulation.h).
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codelets/cuda/context.h"
+
+#ifdef SLUICE_CUDA_EMULATION
+#include "codelets/cuda/emulation/emulation.h"
+#endif
+
+namespace sluice::cuda {
+
+/// Threads of a warp.
+constexpr int warp_threads = 32;
+/// All lanes of a warp, for shuffles.
+constexpr unsigned all_lanes = 0xffffffffU;
+
+/// How a kernel is launched.
+struct LaunchShape {
+  dim3 blocks{1};
+  dim3 threads{1};                ///< of a block
+  std::size_t dynamic_bytes = 0;  ///< of shared memory, see dynamic_shared()
+};
+
+/// Starts `kernel` on the stream. A grid without blocks is no launch. Throws Error when CUDA
+/// refuses; `name` is the kernel's, for the message.
+template <typename... Parameters, typename... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape,
+            cudaStream_t stream, const Arguments&... arguments) {
+  if (shape.blocks.x == 0 || shape.blocks.y == 0 || shape.blocks.z == 0) return;
+#ifdef SLUICE_CUDA_EMULATION
+  static_cast<void>(stream);  // everything is done when it returns
+  const emulation::Grid grid{name, shape.blocks, shape.threads, shape.dynamic_bytes};
+  emulation::run(grid, [&] { kernel(arguments...); });
+#else
+  constexpr std::size_t without_asking_bytes = 48 << 10;
+  if (shape.dynamic_bytes > without_asking_bytes) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.dynamic_bytes)),
+          name);
+  }
+  kernel<<<shape.blocks, shape.threads, shape.dynamic_bytes, stream>>>(arguments...);
+  check(cudaGetLastError(), name);
+#endif
+}
+
+/// The block's dynamic shared memory, aligned to 16 bytes; every use names the same memory.
+template <typename T>
+__device__ T* dynamic_shared() {
+#ifdef SLUICE_CUDA_EMULATION
+  return reinterpret_cast<T*>(emulation::dynamic_shared_memory());
+#else
+  extern __shared__ __align__(16) unsigned char sluice_dynamic_shared_memory[];
+  return reinterpret_cast<T*>(sluice_dynamic_shared_memory);
+#endif
+}
+
+}  // namespace sluice::cuda
