@@ -52,7 +52,7 @@ class Blas;
 struct Context {
   cudaStream_t stream = nullptr;
   Workspace& workspace;
-  Blas& blas;
+  Blas* blas = nullptr;
   DeviceFailure* failure = nullptr;
   int compute_capability = 0;  ///< 75, 80, 90, ...
   int num_multiprocessors = 0;

@@ -22,6 +22,9 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   std::memset(*memory, poison, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  return cudaMalloc(memory, bytes);
+}
 cudaError_t cudaFree(void* memory) {
   std::free(memory);
   return cudaSuccess;
@@ -42,6 +45,21 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int /*device*/) {
+  switch (which) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 4;
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;

@@ -1,0 +1,48 @@
+#include "tests/codelets/cuda/device_data.h"
+
+#include <utility>
+
+namespace sluice::test {
+namespace {
+
+void* allocate(std::size_t bytes, void* /*state*/) {
+  void* memory = nullptr;
+  return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
+}
+void release(void* memory, std::size_t /*bytes*/, void* /*state*/) { cudaFree(memory); }
+
+cuda::DeviceFailure* failure() {
+  static cuda::DeviceFailure* shared = [] {
+    void* memory = nullptr;
+    cuda::check(cudaMallocManaged(&memory, sizeof(cuda::DeviceFailure), cudaMemAttachGlobal),
+                "taking managed memory");
+    return new (memory) cuda::DeviceFailure;
+  }();
+  return shared;
+}
+
+int attribute(cudaDeviceAttr which) {
+  int value = 0;
+  cuda::check(cudaDeviceGetAttribute(&value, which, 0), "asking for the device");
+  return value;
+}
+
+}  // namespace
+
+const cuda::Context& gpu() {
+  static cuda::Workspace workspace({allocate, release, nullptr}, nullptr);
+  static const cuda::Context context{
+      .workspace = workspace,
+      .failure = failure(),
+      .compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
+                            attribute(cudaDevAttrComputeCapabilityMinor),
+      .num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount)};
+  return context;
+}
+
+cuda::DeviceFailure take_device_failure() {
+  cuda::check(cudaDeviceSynchronize(), "waiting for the device");
+  return std::exchange(*failure(), cuda::DeviceFailure{});
+}
+
+}  // namespace sluice::test
