@@ -1,7 +1,6 @@
 #include "engine/compute_options.h"
 
 #include <filesystem>
-#include <sstream>
 
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"
@@ -27,27 +26,6 @@ std::optional<DType> read_dtype(const CommandLine& line) {
 std::optional<int> read_threads(const CommandLine& line) {
   if (!line.given("threads")) return std::nullopt;
   return in_range(line, "threads", 1, 512);
-}
-
-void declare_rates(CommandLine& line) {
-  line.options().add_options()  //
-      ("rates", boost::program_options::value<std::string>(),
-       "with --machine this: GB/s,TFLOP/s of its memory and its GEMMs at the time, as generate "
-       "--explain shows them; without it, the medians of the calibration");
-}
-
-std::optional<MachineRates> read_rates(const CommandLine& line) {
-  if (!line.given("rates")) return std::nullopt;
-  const auto& text = line.get<std::string>("rates");
-  std::istringstream in(text);
-  double gb_per_s = 0;
-  double tflop_per_s = 0;
-  char comma = 0;
-  const bool all = in >> gb_per_s >> comma >> tflop_per_s && in.eof() && comma == ',';
-  if (!all || !(gb_per_s > 0) || !(tflop_per_s > 0))
-    throw UsageError("--rates {}: expected GB/s,TFLOP/s, e.g. 40,0.8", text);
-  return MachineRates{.read_bandwidth_bytes_per_s = gb_per_s * 1e9,
-                      .gemm_flop_per_s = tflop_per_s * 1e12};
 }
 
 DType choose_dtype(std::optional<DType> asked) {

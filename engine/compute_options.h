@@ -31,11 +31,6 @@ std::optional<DType> read_dtype(const CommandLine& line);
 /// --threads, if it was given. Throws UsageError.
 std::optional<int> read_threads(const CommandLine& line);
 
-/// --rates.
-void declare_rates(CommandLine& line);
-/// What --rates says, if it was given. Throws UsageError.
-std::optional<MachineRates> read_rates(const CommandLine& line);
-
 /// The GEMM type that suits this processor, with a word on stderr when that is not what was asked
 /// for.
 DType choose_dtype(std::optional<DType> asked);

@@ -12,6 +12,7 @@
 #include "perfmodels/analytic_model.h"
 #include "perfmodels/calibration_transfer.h"
 #include "perfmodels/measured_model.h"
+#include "perfmodels/stand_in_model.h"
 
 namespace sluice {
 namespace {
@@ -26,6 +27,14 @@ std::string name_of(const ModelDimensions& calibrated, DType dtype) {
     if (same_layers(calibrated, model_dimensions(shape.config, dtype))) return shape.name;
   }
   return fmt::format("a model of {} wide layers", calibrated.hidden_size);
+}
+
+/// The same machine, and a stand-in accelerator.
+MachineCosts with_stand_in(MachineCosts host, const StandInDevice& stand_in) {
+  host.source += ", and a stand-in accelerator";
+  host.calibrated = false;
+  host.model = std::make_unique<StandInModel>(std::move(host.model), stand_in);
+  return host;
 }
 
 }  // namespace
@@ -114,27 +123,7 @@ MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
 
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
                             std::uint64_t memory_bytes) {
-  const MachineCosts host = host_costs(model, use);
-  const auto* measured = dynamic_cast<const MeasuredModel*>(host.model.get());
-  const std::string source = "assumed: a second process on the same processor";
-  MachineProfile profile =
-      host_profile(measured != nullptr ? measured->rates() : nominal_rates, host.source);
-  profile.gpu = profile.cpu;
-  profile.gpu->name = "stand-in accelerator";
-  const double gib = static_cast<double>(memory_bytes) / static_cast<double>(1U << 30);
-  profile.tiers[static_cast<std::size_t>(Tier::hbm)] = {
-      .capacity_gib = {gib, "asked for"},
-      .reserved_gib = Sourced<double>{gib / 16, "ours: padding"},
-      .cpu_bandwidth_gb_per_s = std::nullopt};
-  const auto link = [&](Tier from, Tier to) {
-    return LinkProfile{.from = from,
-                       .to = to,
-                       .bandwidth_gb_per_s = {Curve::constant(2), source},
-                       .latency_us = {50, source}};
-  };
-  profile.links = {link(Tier::ddr, Tier::hbm), link(Tier::hbm, Tier::ddr)};
-  return {this_machine, fmt::format("{}, and a stand-in accelerator", host.source), false, "",
-          std::make_unique<AnalyticModel>(std::move(profile), model)};
+  return with_stand_in(host_costs(model, use), {.memory_bytes = memory_bytes});
 }
 
 MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
@@ -150,17 +139,18 @@ MachineCosts profile_costs(const std::string& machine, const ModelDimensions& mo
 }
 
 MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,
-                             const std::string& model_name,
-                             const std::optional<MachineRates>& rates) {
+                             const std::string& model_name, const SimulatedHost& host) {
   if (machine != this_machine) {
-    if (rates) throw Error("--rates are of --machine this; {} has its profile's", machine);
+    if (host.rates) throw Error("--rates are of --machine this; {} has its profile's", machine);
+    if (host.stand_in) throw Error("--device is of --machine this; {} has its own", machine);
     return profile_costs(machine, model);
   }
-  std::optional<MachineCosts> found = calibrated_costs(model, default_host_use(), rates);
+  std::optional<MachineCosts> found = calibrated_costs(model, default_host_use(), host.rates);
   if (!found) {
     throw Error("{} is not calibrated here; sluice calibrate --model {} does it", model_name,
                 model_name);
   }
+  if (host.stand_in) return with_stand_in(std::move(*found), *host.stand_in);
   return std::move(*found);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "engine/simulated_host.h"
 #include "perfmodels/cost_model.h"
 #include "perfmodels/profile.h"
 #include "perfmodels/running_costs.h"
@@ -58,18 +59,16 @@ std::string rates_text(const MachineRates& rates);
 MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model);
 
 /// What a simulation goes by: a profile's model, or calibrated_costs(). Throws Error when there is
-/// none, and for rates of a machine that is described.
+/// none, and when something is said of a machine that is described.
 MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& model,
-                             const std::string& model_name,
-                             const std::optional<MachineRates>& rates);
+                             const std::string& model_name, const SimulatedHost& host);
 
 /// This machine for one model: measured where a finished calibration fits, else analytic, by a
 /// desktop processor's rates: policies compare devices, and there is one. A calibration that cannot
 /// be read is said in a line on stderr, and left.
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
 
-/// The same machine with a stand-in accelerator of so much memory: the CPU once more, for whose
-/// memory a sixteenth is set aside (padding, and what StarPU cuts it into), behind a local socket.
+/// The same machine with a stand-in accelerator of so much memory.
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
                             std::uint64_t memory_bytes);
 

@@ -98,8 +98,8 @@ struct Job {
 class Simulations {
  public:
   /// `trace`: the folder for a trace, or empty.
-  Simulations(const PointLists& lists, const std::optional<MachineRates>& rates, std::string trace)
-      : lists_(lists), rates_(rates), trace_(std::move(trace)), program_(simulator_program()) {
+  Simulations(const PointLists& lists, const SimulatedHost& host, std::string trace)
+      : lists_(lists), host_(host), trace_(std::move(trace)), program_(simulator_program()) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
     for (const std::string& model : lists.models) {
@@ -135,7 +135,7 @@ class Simulations {
   void add(const std::string& model, const std::string& machine) {
     ModelDimensions dimensions = model_dimensions(find_model_config(model), weight_dtype(machine));
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
-    const MachineCosts costs = simulated_costs(machine, dimensions, model, rates_);
+    const MachineCosts costs = simulated_costs(machine, dimensions, model, host_);
     say_if_carried(costs, model);
     const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
     write_platform(*costs.model, platform);
@@ -191,11 +191,8 @@ class Simulations {
       arguments.emplace_back("--parameters-tier");
       arguments.emplace_back(to_string(*lists_.parameters_tier));
     }
-    if (rates_) {
-      arguments.emplace_back("--rates");
-      arguments.push_back(fmt::format("{},{}", rates_->read_bandwidth_bytes_per_s * 1e-9,
-                                      rates_->gemm_flop_per_s * 1e-12));
-    }
+    const std::vector<std::string> host = arguments_of(host_);
+    arguments.insert(arguments.end(), host.begin(), host.end());
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     // The machine's description is the only source of times: nothing that StarPU adds by itself.
     const ChildResult child = run_child(program_, arguments,
@@ -203,6 +200,7 @@ class Simulations {
                                          {"STARPU_PERF_MODEL_DIR", job.platform},
                                          {"STARPU_HOME", job.platform},
                                          {"STARPU_SILENT", "1"},
+                                         {"STARPU_SUBALLOCATOR", "0"},  // pieces of 32 MiB
                                          {"STARPU_SIMGRID_CUDA_MALLOC_COST", "0"},
                                          {"STARPU_SIMGRID_CUDA_QUEUE_COST", "0"},
                                          {"STARPU_SIMGRID_TASK_SUBMIT_COST", "0"},
@@ -219,7 +217,7 @@ class Simulations {
   }
 
   const PointLists& lists_;
-  std::optional<MachineRates> rates_;
+  SimulatedHost host_;
   std::string trace_;
   std::string program_;
   PrivateFolder folder_;
@@ -414,7 +412,7 @@ int run_simulate(const CommandLine::Arguments& arguments) {
       "Runs the engine's task graphs, policies and schedulers on a simulated machine, with times "
       "from the cost model. No kernel runs, no weight is needed.");
   declare_points(line);
-  declare_rates(line);
+  declare_simulated_host(line);
   declare_trace_option(line);
   declare_plot(line);
   declare_format(line);
@@ -427,7 +425,7 @@ int run_simulate(const CommandLine::Arguments& arguments) {
     if (lists.size() > 1) throw UsageError("--trace is of a single point; name one of everything");
   }
   const std::optional<PlotSettings> plot = read_plot(line, lists);
-  Simulations simulations(lists, read_rates(line), trace);
+  Simulations simulations(lists, read_simulated_host(line), trace);
   const std::vector<Job>& jobs = simulations.run();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);

@@ -29,7 +29,7 @@ int run(const CommandLine::Arguments& arguments) {
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_policy_options(line);
   declare_parameters_tier(line);
-  declare_rates(line);
+  declare_simulated_host(line);
   declare_trace_option(line);
   if (!line.parse(arguments)) return 0;
   const auto& model = line.get<std::string>("model");
@@ -38,7 +38,7 @@ int run(const CommandLine::Arguments& arguments) {
   const DType dtype = weight_dtype(machine);
   ModelDimensions dimensions = model_dimensions(config, dtype);
   dimensions.weight_bits = line.get<double>("weight-bits");
-  const MachineCosts costs = simulated_costs(machine, dimensions, model, read_rates(line));
+  const MachineCosts costs = simulated_costs(machine, dimensions, model, read_simulated_host(line));
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
   policy.policy().set_parameters_tier(read_parameters_tier(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),

@@ -164,11 +164,7 @@ class Simulator {
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     Watcher watcher(machine.gpu_node());
-    {
-      const TraceSession::Recording recording = setup_.trace.record();
-      generate(machine, watcher, policy);
-      starpu_task_wait_for_all();
-    }
+    generate(machine, watcher, policy);
     finish(machine, watcher);
     result_.wall_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -233,7 +229,12 @@ class Simulator {
     };
     start_s_ = run_clock_s();
     const std::atomic<bool> never{false};
-    const GenerationStats stats = generator.run(next, events, never);
+    GenerationStats stats;
+    {
+      const TraceSession::Recording recording = setup_.trace.record();
+      stats = generator.run(next, events, never);
+      starpu_task_wait_for_all();
+    }
     result_.decode.seconds = run_clock_s() - start_s_ - result_.prefill.seconds;
     result_.decode.iterations = stats.iterations - result_.prefill.iterations;
     result_.tpot_s = tpot_sum_s / static_cast<double>(workload.batch);

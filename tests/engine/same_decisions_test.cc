@@ -27,6 +27,7 @@ struct Prompts {
   std::int64_t batch = 1;
   std::int64_t input_tokens = 1;
   std::int64_t output_tokens = 1;
+  Arguments more = {};  ///< of both programs
 };
 
 /// The program with calibrations of its own.
@@ -44,6 +45,7 @@ class Program {
     const std::string folder = folder_.file(name);
     arguments.insert(arguments.end(), {"--batch", std::to_string(run.batch), "--trace", folder});
     if (!run.policy.empty()) arguments.insert(arguments.end(), {"--policy", run.policy});
+    arguments.insert(arguments.end(), run.more.begin(), run.more.end());
     this->run(arguments);
     const std::string file = folder + "/trace.jsonl";
     return trace_from_lines(content_of(file), file);
@@ -75,23 +77,45 @@ class Program {
   const TemporaryFolder& folder_;
 };
 
+std::map<int, Device> devices_of(const Trace& trace) {
+  std::map<int, Device> devices;
+  for (const TraceWorker& worker : trace.workers) devices[worker.id] = worker.device;
+  return devices;
+}
+
 /// What was decided of each task, in the order in which they ran, but for times. Not what it waited
 /// for: StarPU leaves out what has ended by the time of submission.
 Lines decisions(const Trace& trace) {
-  std::map<int, Device> devices;
-  for (const TraceWorker& worker : trace.workers) devices[worker.id] = worker.device;
+  const std::map<int, Device> devices = devices_of(trace);
   Lines lines;
   lines.reserve(trace.tasks.size());
   for (const TraceTask& task : trace.tasks) {
     EXPECT_TRUE(task.tagged) << task.name;
     const TaskTag& tag = task.tag;
     lines.push_back(fmt::format(
-        "{} {} of {}, {}, wanted on {}, ran on {} {}; {} tokens, context {}, {} sequences",
-        task.name, task_label(task), task_place(task), to_string(tag.phase), to_string(tag.device),
-        to_string(devices.at(task.worker)), task.worker, tag.num_tokens, tag.context_tokens,
-        tag.num_sequences));
+        "{} {} of {}, {}, wanted on {}, ran on {}; {} tokens, context {}, {} sequences", task.name,
+        task_label(task), task_place(task), to_string(tag.phase), to_string(tag.device),
+        to_string(devices.at(task.worker)), tag.num_tokens, tag.context_tokens, tag.num_sequences));
   }
   return lines;
+}
+
+/// The same of one device's tasks.
+Lines decisions_of(Device device, Trace trace) {
+  const std::map<int, Device> devices = devices_of(trace);
+  std::erase_if(trace.tasks,
+                [&](const TraceTask& task) { return devices.at(task.worker) != device; });
+  return decisions(trace);
+}
+
+/// Bytes that went into one tier's memory.
+double bytes_into(Tier tier, const Trace& trace) {
+  std::map<int, Tier> tiers;
+  for (const TraceNode& node : trace.nodes) tiers[node.id] = node.tier;
+  double sum = 0;
+  for (const TraceTransfer& transfer : trace.transfers)
+    sum += tiers.at(transfer.to) == tier ? static_cast<double>(transfer.bytes) : 0;
+  return sum;
 }
 
 /// Bytes of each transfer, in order.
@@ -145,6 +169,36 @@ TEST(SameDecisionsTest, SimulationRunsTheTasksThatThisMachineRuns) {
     const bool cuts = runs[i].policy == SLUICE_TEST_POLICY;
     EXPECT_EQ(cuts, std::any_of(real.tasks.begin(), real.tasks.end(),
                                 [](const TraceTask& task) { return task.tag.sub_batch > 0; }));
+  }
+}
+
+/// Weights that stay, that stream and are evicted, KV on its way, CPU and accelerator by turns.
+TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
+  const TemporaryFolder folder;
+  const Program program(folder);
+  program.run({"calibrate", "--model", "tiny", "--repeat", "1"});
+  const auto streamed = [](const char* prefill, const char* decode, const char* memory) {
+    return Arguments{"--policy-option", fmt::format("prefill={}", prefill),
+                     "--policy-option", fmt::format("decode={}", decode),
+                     "--policy-option", "opt1=off",
+                     "--device",        fmt::format("standin:{}", memory)};
+  };
+  const std::vector<Prompts> runs = {{"lia", 4, 60, 8, streamed("000000", "000000", "12MiB")},
+                                     {"lia", 1, 40, 12, streamed("000011", "100110", "16MiB")},
+                                     {"flexgen", 4, 60, 8, {"--device", "standin:12MiB"}}};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::string name = fmt::format("{}", i);
+    SCOPED_TRACE("run " + name + ", policy " + runs[i].policy);
+    const Trace real = program.real(runs[i], name);
+    const Trace simulated = program.simulated(runs[i], name);
+    EXPECT_EQ(real.num_lost + simulated.num_lost, 0);
+    for (const Device device : {Device::cpu, Device::gpu})
+      expect_same(decisions_of(device, real), decisions_of(device, simulated));
+    for (const Tier tier : {Tier::hbm, Tier::ddr}) {
+      const double moved = bytes_into(tier, real);
+      EXPECT_GT(moved, 0);
+      EXPECT_NEAR(bytes_into(tier, simulated) / moved, 1, 0.02) << to_string(tier);
+    }
   }
 }
 

@@ -1,0 +1,73 @@
+#include "engine/simulated_host.h"
+
+#include <sstream>
+
+#include "engine/device.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+/// Two numbers above 0, in units of `scales`.
+std::pair<double, double> read_pair(const CommandLine& line, const std::string& name,
+                                    std::pair<double, double> scales, const char* expected) {
+  const auto& text = line.get<std::string>(name);
+  std::istringstream in(text);
+  double first = 0;
+  double second = 0;
+  char comma = 0;
+  const bool all = in >> first >> comma >> second && in.eof() && comma == ',';
+  if (!all || !(first > 0) || !(second > 0))
+    throw UsageError("--{} {}: expected {}", name, text, expected);
+  return {first * scales.first, second * scales.second};
+}
+
+}  // namespace
+
+void declare_simulated_host(CommandLine& line) {
+  line.options().add_options()  //
+      ("rates", po::value<std::string>(),
+       "with --machine this: GB/s,TFLOP/s of its memory and its GEMMs at the time, as generate "
+       "--explain shows them; without it, the medians of the calibration")(
+          "link", po::value<std::string>(),
+          "with --device standin:MEMORY: GB/s,us of its link, as its transfers have them in a "
+          "trace");
+  declare_device_option(line);
+}
+
+SimulatedHost read_simulated_host(const CommandLine& line) {
+  SimulatedHost host;
+  if (line.given("rates")) {
+    const auto [bytes_per_s, flop_per_s] =
+        read_pair(line, "rates", {1e9, 1e12}, "GB/s,TFLOP/s, e.g. 40,0.8");
+    host.rates = {.read_bandwidth_bytes_per_s = bytes_per_s, .gemm_flop_per_s = flop_per_s};
+  }
+  if (const std::uint64_t memory_bytes = read_device(line); memory_bytes > 0)
+    host.stand_in = {.memory_bytes = memory_bytes};
+  if (line.given("link")) {
+    if (!host.stand_in) throw UsageError("--link needs --device standin:MEMORY");
+    std::tie(host.stand_in->bytes_per_s, host.stand_in->latency_s) =
+        read_pair(line, "link", {1e9, 1e-6}, "GB/s,us, e.g. 2,50");
+  }
+  return host;
+}
+
+std::vector<std::string> arguments_of(const SimulatedHost& host) {
+  std::vector<std::string> arguments;
+  if (host.rates) {
+    arguments.emplace_back("--rates");
+    arguments.push_back(fmt::format("{},{}", host.rates->read_bandwidth_bytes_per_s * 1e-9,
+                                    host.rates->gemm_flop_per_s * 1e-12));
+  }
+  if (host.stand_in) {
+    arguments.emplace_back("--device");
+    arguments.push_back(fmt::format("standin:{}", host.stand_in->memory_bytes));
+    arguments.emplace_back("--link");
+    arguments.push_back(
+        fmt::format("{},{}", host.stand_in->bytes_per_s * 1e-9, host.stand_in->latency_s * 1e6));
+  }
+  return arguments;
+}
+
+}  // namespace sluice

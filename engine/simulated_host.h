@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/command_line.h"
+#include "perfmodels/stand_in_model.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// What is said of the machine at hand when it is simulated.
+struct SimulatedHost {
+  std::optional<MachineRates> rates;  ///< of the moment; else the calibration's median ones
+  std::optional<StandInDevice> stand_in;
+};
+
+/// --rates, --device and --link.
+void declare_simulated_host(CommandLine& line);
+/// What they say. Throws UsageError.
+SimulatedHost read_simulated_host(const CommandLine& line);
+/// The arguments that say the same.
+std::vector<std::string> arguments_of(const SimulatedHost& host);
+
+}  // namespace sluice
