@@ -241,11 +241,15 @@ MachineProfile read_profile(const ProfileDocument& document) {
 
 // ---- Names and files
 
-/// Where profiles come from: the source tree that this was built in, else where it is installed.
+/// Where profiles come from: the source tree that this was built in, else beside the program,
+/// wherever it was moved to, else where they were to be installed.
 fs::path profile_directory() {
   std::error_code ignored;
   const fs::path in_tree = SLUICE_PROFILE_SOURCE_DIR;
-  return fs::is_directory(in_tree, ignored) ? in_tree : fs::path(SLUICE_PROFILE_INSTALL_DIR);
+  if (fs::is_directory(in_tree, ignored)) return in_tree;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path beside = program.parent_path() / SLUICE_PROFILE_FOLDER_FROM_PROGRAM;
+  return fs::is_directory(beside, ignored) ? beside : fs::path(SLUICE_PROFILE_INSTALL_DIR);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

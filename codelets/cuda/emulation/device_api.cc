@@ -25,6 +25,13 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned /*flags*/) {
   return cudaMalloc(memory, bytes);
 }
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  return cudaMalloc(memory, bytes);
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
 cudaError_t cudaFree(void* memory) {
   std::free(memory);
   return cudaSuccess;
