@@ -31,7 +31,7 @@ std::vector<double> reference_of(const std::vector<float>& x, std::int64_t x_str
 }
 
 OnDevice<std::byte> on_device(const Buffer& packed) {
-  return OnDevice<std::byte>(std::span<const std::byte>(packed.data(), packed.size()));
+  return OnDevice<std::byte>(test::memory_of(packed));
 }
 
 template <typename Call, typename Run>
