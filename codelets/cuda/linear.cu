@@ -228,7 +228,7 @@ constexpr int tile_rows = 16;
 template <int Tiles>
 __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
     multiply_strips(StripCall call) {
-  __shared__ float tiles[strips_per_block][slices][tile_rows][tile_stride];
+  __shared__ float4 tiles[strips_per_block][slices][tile_rows][tile_stride / 4];
   const int warp = static_cast<int>(threadIdx.x) / warp_threads;
   const int lane = static_cast<int>(threadIdx.x) % warp_threads;
   const int group = lane / 4;
@@ -299,10 +299,10 @@ __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
     if (tile > 0) __syncthreads();  // the last tile was read
 #pragma unroll
     for (int v = 0; v < 4; ++v) {  // of rows group and group + 8, columns 8 place + 4 (v % 2) + j
-      float* row = tiles[side][slice][group + v / 2 * 8];
+      float4* row = tiles[side][slice][group + v / 2 * 8];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        *reinterpret_cast<float4*>(row + 32 * h + 8 * place + 4 * (v % 2)) =
+        row[8 * h + 2 * place + v % 2] =
             make_float4(sum[tile][h][0].value[v], sum[tile][h][1].value[v],
                         sum[tile][h][2].value[v], sum[tile][h][3].value[v]);
       }
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
         float total = 0;
 #pragma unroll
         for (int of_slice = 0; of_slice < slices; ++of_slice) {
-          total += tiles[from][of_slice][row][column];
+          total += reinterpret_cast<const float*>(tiles[from][of_slice][row])[column];
         }
         return total;
       };
