@@ -203,9 +203,10 @@ TEST_P(CudaLinearTest, FinishesInEveryWay) {
 }
 
 TEST_P(CudaLinearTest, GatedPairIsTheProductOfItsHalves) {
-  constexpr std::int64_t in = 130;
   Random random(9);
-  for (const std::int64_t out : {1, 65, 333}) {
+  // Shallow, and deep enough to be split among blocks.
+  for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {130, 1}, {130, 65}, {130, 333}, {1026, 65}}) {
     const test::Weight gate = test::make_weight(random, out, in, GetParam());
     const test::Weight up = test::make_weight(random, out, in, GetParam());
     const OnDevice<std::byte> gate_there = on_device(gate.packed);
@@ -214,7 +215,7 @@ TEST_P(CudaLinearTest, GatedPairIsTheProductOfItsHalves) {
     const OnDevice<float> biases_there(biases);
     for (const std::int64_t rows : {1, 9, 64, 66}) {
       const bool biased = rows == 9 || rows == 66;
-      SCOPED_TRACE(::testing::Message() << "out " << out << ", rows " << rows);
+      SCOPED_TRACE(::testing::Message() << "in " << in << ", out " << out << ", rows " << rows);
       const test::Operand x = test::make_operand(random.floats(rows * in, 2.0), GetParam());
       const OnDevice<std::byte> x_there(x.memory);
       std::vector<double> expected =
