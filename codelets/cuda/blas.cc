@@ -35,14 +35,13 @@ cudaDataType_t type_of(DType dtype) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Gemm& gemm) {
-  const bool biased = gemm.bias != nullptr;
   switch (gemm.epilogue) {
     case GemmEpilogue::relu:
-      return biased ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+      return CUBLASLT_EPILOGUE_RELU;
     case GemmEpilogue::gelu_tanh:
-      return biased ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+      return CUBLASLT_EPILOGUE_GELU;
     default:
-      return biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+      return gemm.bias != nullptr ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
 }
 
@@ -72,6 +71,7 @@ struct Plan {
   Operation operation;
   Layout weight, x, y;
   cublasLtMatmulAlgo_t algorithm{};
+  bool adds_bias = false;
 };
 
 template <typename Value>
@@ -102,7 +102,6 @@ struct Blas::Impl {
   std::size_t workspace_bytes = 0;
   std::map<decltype(key_of(Gemm{})), Plan> plans;
 
-  /// Throws Error when there is no way to compute it.
   void make(const Gemm& gemm, Plan& plan) const {
     // Pedantic: f32 stays f32 whatever NVIDIA_TF32_OVERRIDE says.
     const cublasComputeType_t compute =
@@ -136,14 +135,27 @@ struct Blas::Impl {
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
       prefer(attribute, alignment_bytes);
     }
+    plan.adds_bias = gemm.bias != nullptr;
+    if (find(gemm, preference, plan)) return;
+    if (plan.adds_bias) {
+      plan.adds_bias = false;
+      set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT, gemm);
+      if (find(gemm, preference, plan)) return;
+    }
+    throw Error("cuBLASLt has no way to compute {}", shape_of(gemm));
+  }
+
+  /// The best way to compute it, if there is any.
+  bool find(const Gemm& gemm, const Preference& preference, Plan& plan) const {
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    check_blas(cublasLtMatmulAlgoGetHeuristic(handle, plan.operation.get(), plan.weight.get(),
-                                              plan.x.get(), plan.y.get(), plan.y.get(),
-                                              preference.get(), 1, &found, &count),
-               gemm, "planning");
-    if (count == 0) throw Error("cuBLASLt has no way to compute {}", shape_of(gemm));
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, plan.operation.get(), plan.weight.get(), plan.x.get(), plan.y.get(), plan.y.get(),
+        preference.get(), 1, &found, &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    check_blas(status, gemm, "planning");
     plan.algorithm = found.algo;
+    return count > 0;
   }
 
   const Plan& plan_for(const Gemm& gemm) {
@@ -177,10 +189,9 @@ Blas::~Blas() {
   cublasLtDestroy(impl_->handle);
 }
 
-void Blas::multiply(const Gemm& gemm, cudaStream_t stream) {
-  if (gemm.rows == 0 || gemm.out == 0) return;
+bool Blas::multiply(const Gemm& gemm, cudaStream_t stream) {
   const Plan& plan = impl_->plan_for(gemm);
-  if (gemm.bias != nullptr) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
+  if (plan.adds_bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
   const float one = 1.0F;
   const float of_y = gemm.epilogue == GemmEpilogue::accumulate ? 1.0F : 0.0F;
   check_blas(
@@ -188,6 +199,7 @@ void Blas::multiply(const Gemm& gemm, cudaStream_t stream) {
                      gemm.x, plan.x.get(), &of_y, gemm.y, plan.y.get(), gemm.y, plan.y.get(),
                      &plan.algorithm, impl_->workspace, impl_->workspace_bytes, stream),
       gemm, "starting");
+  return plan.adds_bias;
 }
 
 }  // namespace sluice::cuda

@@ -31,7 +31,8 @@ struct Gemm {
   DType y_dtype = DType::f32;  ///< f32, or x's
   void* y = nullptr;           ///< [rows, out]
   std::int64_t y_stride = 0;
-  const float* bias = nullptr;  ///< [out], or null; only where y is f32 and x is not
+  /// [out], or null. Only where y is f32, x is not, and the epilogue is store or accumulate.
+  const float* bias = nullptr;
   GemmEpilogue epilogue = GemmEpilogue::store;
 };
 
@@ -49,8 +50,9 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  /// Throws Error with the shape when cuBLASLt has no way or refuses.
-  void multiply(const Gemm& gemm, cudaStream_t stream);
+  /// Returns whether the bias, if any, was added: what cuBLASLt cannot do the caller does. Throws
+  /// Error with the shape when it has no way to compute the product, or refuses.
+  bool multiply(const Gemm& gemm, cudaStream_t stream);
 
  private:
   struct Impl;

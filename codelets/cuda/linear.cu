@@ -541,9 +541,9 @@ struct ProductPlan {
         return GemmEpilogue::store;
     }
   }
-  /// Blas adds the bias; otherwise a kernel of ours does, after it.
-  bool adds_bias(const Job& job) const {
-    return straight && job.output.bias != nullptr && dtype != DType::f32 &&
+  /// Blas may add the bias; otherwise a kernel of ours does, after it.
+  bool may_add_bias(const Job& job) const {
+    return job.output.bias != nullptr && dtype != DType::f32 && job.output.dtype == DType::f32 &&
            is_aligned(job.output.bias);
   }
 
@@ -626,9 +626,8 @@ class Product {
       gemm.y = to.dst;
       gemm.y_dtype = to.dtype;
       gemm.y_stride = to.stride;
-      if (plan_.adds_bias(job_)) gemm.bias = to.bias;
-      gpu_.blas->multiply(gemm, gpu_.stream);
-      if (to.bias == nullptr || plan_.adds_bias(job_)) return;
+      if (plan_.may_add_bias(job_)) gemm.bias = to.bias;
+      if (gpu_.blas->multiply(gemm, gpu_.stream) || to.bias == nullptr) return;
       Output add_bias = to;
       add_bias.epilogue = Epilogue::store;
       finish(gpu_, {static_cast<const float*>(to.dst), nullptr, 1, 0, to.stride}, add_bias,

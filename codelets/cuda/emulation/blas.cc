@@ -65,8 +65,9 @@ Blas::Blas(void* /*workspace*/, std::size_t /*workspace_bytes*/) {}
 Blas::~Blas() = default;
 
 /// As a kernel of one thread: host code has no business in the device's memory.
-void Blas::multiply(const Gemm& gemm, cudaStream_t /*stream*/) {
+bool Blas::multiply(const Gemm& gemm, cudaStream_t /*stream*/) {
   emulation::run({"multiply_plainly", dim3(1), dim3(1), 0}, [&] { multiply_plainly(gemm); });
+  return gemm.bias != nullptr;
 }
 
 }  // namespace sluice::cuda
