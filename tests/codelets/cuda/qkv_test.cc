@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "codelets/kv_store/kv_store.h"
 #include "tests/codelets/cuda/device_data.h"
 #include "tests/codelets/qkv_fixture.h"
 
