@@ -12,8 +12,11 @@
 #include "base/thread_pool.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
+
+namespace sluice {
+struct CpuContext;
+}
 
 namespace sluice::test {
 
@@ -70,6 +73,10 @@ std::vector<float> to_floats(const void* data, std::int64_t count, DType dtype);
 template <typename T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
+}
+
+inline std::span<const std::byte> memory_of(const Buffer& buffer) {
+  return {buffer.data(), buffer.size()};
 }
 
 /// A weight [out, in], plain and packed for the CPU.
