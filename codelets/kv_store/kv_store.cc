@@ -1,5 +1,6 @@
 #include "codelets/kv_store/kv_store.h"
 
+#include "codelets/runtime/codelet.h"
 namespace sluice {
 namespace {
 
