@@ -69,6 +69,7 @@ function(sluice_cuda_library name)
   target_include_directories(sluice_${name}_emulated PUBLIC ${PROJECT_SOURCE_DIR})
   target_include_directories(sluice_${name}_emulated SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(sluice_${name}_emulated PUBLIC SLUICE_CUDA_EMULATION)
+  target_compile_options(sluice_${name}_emulated PRIVATE -Wno-unknown-pragmas)  # nvcc's "unroll"
   target_link_libraries(sluice_${name}_emulated PUBLIC ${ARG_LINK} sluice::cuda_emulation sluice_options)
   target_compile_options(sluice_${name}_emulated PRIVATE -Wno-unknown-pragmas)  # "unroll" is nvcc's
   set_target_properties(sluice_${name}_emulated PROPERTIES EXPORT_COMPILE_COMMANDS OFF)

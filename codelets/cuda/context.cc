@@ -28,4 +28,9 @@ std::byte* Workspace::reserve(std::size_t bytes) {
   return static_cast<std::byte*>(memory_);
 }
 
+Workspace& Workspace::inner() {
+  if (!inner_) inner_ = std::make_unique<Workspace>(source_, stream_);
+  return *inner_;
+}
+
 }  // namespace sluice::cuda

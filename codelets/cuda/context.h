@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace sluice::cuda {
 
@@ -29,6 +30,9 @@ class Workspace {
   /// gone. Throws Error when the device has no room.
   std::byte* reserve(std::size_t bytes);
 
+  /// Another one beside it, for the kernels that a kernel calls while it holds memory of this one.
+  Workspace& inner();
+
  private:
   void release() noexcept;
 
@@ -36,6 +40,7 @@ class Workspace {
   cudaStream_t stream_;
   void* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::unique_ptr<Workspace> inner_;
 };
 
 /// What device code found wrong, in memory that host and device both see. The first one stays.

@@ -5,6 +5,7 @@
 
 #include "codelets/kernels/linear.h"
 #include "codelets/qk/qk.h"
+#include "codelets/runtime/runtime.h"
 #include "codelets/sv/sv.h"
 #include "tests/codelets/attention_data.h"
 
