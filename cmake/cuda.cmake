@@ -58,6 +58,7 @@ function(sluice_cuda_library name)
   target_include_directories(sluice_${name}_emulated PUBLIC ${PROJECT_SOURCE_DIR})
   target_include_directories(sluice_${name}_emulated SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(sluice_${name}_emulated PUBLIC SLUICE_CUDA_EMULATION)
-  target_link_libraries(sluice_${name}_emulated PUBLIC ${ARG_LINK} sluice::cuda_emulation sluice_options)
+  target_link_libraries(sluice_${name}_emulated PUBLIC ${ARG_LINK}
+    $<LINK_LIBRARY:WHOLE_ARCHIVE,sluice_cuda_emulation> sluice_options)
   set_target_properties(sluice_${name}_emulated PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
 endfunction()
