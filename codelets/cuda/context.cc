@@ -8,6 +8,14 @@ void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw Error("CUDA: {} failed: {}", what, cudaGetErrorString(status));
 }
 
+std::uint64_t library_bytes() {
+#ifdef SLUICE_CUDA_EMULATION
+  return std::uint64_t{1} << 20;
+#else
+  return std::uint64_t{1} << 30;
+#endif
+}
+
 Workspace::~Workspace() { release(); }
 
 void Workspace::release() noexcept {

@@ -46,12 +46,17 @@ struct DeviceFailure {
   std::int64_t value = 0;
 };
 
+/// Of a device's memory, what CUDA's modules and cuBLAS take, and what is left free so that large
+/// blocks can be had.
+std::uint64_t library_bytes();
+
 class Blas;
 
 /// What a CUDA kernel runs with: CpuContext's sibling.
 struct Context {
   cudaStream_t stream = nullptr;
   Workspace& workspace;
+  Workspace* stage_workspace = nullptr;  ///< for what passes between the kernels of one task
   Blas* blas = nullptr;
   DeviceFailure* failure = nullptr;
   int compute_capability = 0;  ///< 75, 80, 90, ...

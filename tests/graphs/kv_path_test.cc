@@ -254,7 +254,7 @@ TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
   const LoadedModel model = load(GetParam().model, GetParam().dtype);
   expect_the_plain_bits(model, Cohorts::one);
   if (stand_in_bytes() == 0) return;
-  const StandInUse use = runtime().stand_in_use();
+  const AcceleratorUse use = runtime().accelerator_use();
   EXPECT_GT(use.to_bytes, model.weight_bytes());
   EXPECT_GT(use.from_bytes, 0U);
   EXPECT_LE(use.peak_bytes, stand_in_bytes());

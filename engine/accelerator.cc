@@ -1,0 +1,28 @@
+#include "engine/accelerator.h"
+
+#include "base/error.h"
+#include "engine/command_line.h"
+
+namespace sluice {
+
+std::string Accelerator::name() const {
+  return kind == Kind::cuda
+             ? fmt::format("{} with {}", gpu.name, format_bytes(memory_bytes))
+             : fmt::format("stand-in accelerator (a second process, for tests) of {}",
+                           format_bytes(memory_bytes));
+}
+
+std::string Accelerator::option_for(std::uint64_t bytes) const {
+  constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+  if (kind == Kind::cuda)
+    return fmt::format("--hbm {}MiB", (bytes + gpu_reserve_bytes() + mebibyte - 1) / mebibyte);
+  return fmt::format("--device standin:{}MiB", (bytes + mebibyte - 1) / mebibyte);
+}
+
+RuntimeOptions Accelerator::runtime_options(RuntimeOptions options) const {
+  if (kind == Kind::stand_in) options.stand_in_bytes = memory_bytes;
+  if (kind == Kind::cuda) options.gpu_bytes = memory_bytes;
+  return options;
+}
+
+}  // namespace sluice
