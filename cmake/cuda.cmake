@@ -28,23 +28,10 @@ if(SLUICE_CUDA)
   endif()
 endif()
 
-# sluice_cuda_library(NAME sources... LINK libraries...): sluice::NAME for GPUs, and sluice::NAME_emulated, the same
-# .cu files as plain C++ for tests that have no GPU (codelets/cuda/emulation). Nothing without CUDA.
-function(sluice_cuda_library name)
-  if(NOT SLUICE_HAS_CUDA)
-    return()
-  endif()
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
-  add_library(sluice_${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
-  add_library(sluice::${name} ALIAS sluice_${name})
-  target_include_directories(sluice_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(sluice_${name} PUBLIC ${ARG_LINK} CUDA::cudart CUDA::cublas CUDA::cublasLt)
-  # A source that is ours alone is C++ with warnings; nvcc's host pass sees code that it wrote itself.
-  target_compile_options(sluice_${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -lineinfo -Xcompiler=-Wall -Werror=all-warnings>)
-
+# sluice_emulated(VARIABLE sources...): the same sources with each .cu as plain C++, for targets that run on the CPU.
+function(sluice_emulated variable)
   set(emulated)
-  foreach(source IN LISTS ARG_UNPARSED_ARGUMENTS)
+  foreach(source IN LISTS ARGN)
     if(source MATCHES "\\.cu$")
       set(wrapper ${CMAKE_CURRENT_BINARY_DIR}/emulated/${source}.cc)
       file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${CMAKE_CURRENT_SOURCE_DIR}/${source}\"\n")
@@ -53,6 +40,26 @@ function(sluice_cuda_library name)
       list(APPEND emulated ${source})
     endif()
   endforeach()
+  set(${variable} ${emulated} PARENT_SCOPE)
+endfunction()
+
+# sluice_cuda_library(NAME sources... LINK libraries... REAL sources... EMULATED sources...): sluice::NAME for GPUs, and
+# sluice::NAME_emulated, the same .cu files as plain C++ for tests that have no GPU (codelets/cuda/emulation). REAL and
+# EMULATED: sources of one of the two only. Nothing without CUDA.
+function(sluice_cuda_library name)
+  if(NOT SLUICE_HAS_CUDA)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "LINK;REAL;EMULATED" ${ARGN})
+  add_library(sluice_${name} STATIC ${ARG_UNPARSED_ARGUMENTS} ${ARG_REAL})
+  add_library(sluice::${name} ALIAS sluice_${name})
+  target_include_directories(sluice_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(sluice_${name} PUBLIC ${ARG_LINK} CUDA::cudart CUDA::cublas CUDA::cublasLt)
+  # A source that is ours alone is C++ with warnings; nvcc's host pass sees code that it wrote itself.
+  target_compile_options(sluice_${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -lineinfo -Xcompiler=-Wall -Werror=all-warnings>)
+
+  sluice_emulated(emulated ${ARG_UNPARSED_ARGUMENTS} ${ARG_EMULATED})
   add_library(sluice_${name}_emulated STATIC ${emulated})
   add_library(sluice::${name}_emulated ALIAS sluice_${name}_emulated)
   target_include_directories(sluice_${name}_emulated PUBLIC ${PROJECT_SOURCE_DIR})

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "codelets/kv_store/attention_kv.h"
+#include "codelets/runtime/kv_access.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,7 @@
 #include "codelets/attention_parts/attention_parts.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

@@ -1,5 +1,7 @@
 #include "codelets/embedding/embedding.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

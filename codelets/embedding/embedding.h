@@ -1,10 +1,18 @@
 #pragma once
 
+#include <cstddef>
+
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the embedding codelet.
 struct EmbeddingArgs {
@@ -35,6 +43,8 @@ struct EmbeddingOperands {
   float* rope = nullptr;                  ///< [rows, head_dim] or null
 };
 void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands);
+void embedding_cuda(const cuda::Context& gpu,
+                    const EmbeddingOperands& operands);  ///< operands in device memory
 
 /// The same in double precision; `project_in` is plain [hidden_size, embed_size] or null.
 void embedding_reference(const EmbeddingOperands& operands, const float* project_in, double* x,

@@ -3,6 +3,7 @@
 #include "codelets/embedding/embedding.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {

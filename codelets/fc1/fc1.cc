@@ -1,5 +1,7 @@
 #include "codelets/fc1/fc1.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

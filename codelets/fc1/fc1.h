@@ -1,9 +1,17 @@
 #pragma once
 
-#include "codelets/runtime/codelet.h"
+#include <cstddef>
+
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the FC1 codelet (LIA Table 1, sublayer 5).
 struct Fc1Args {
@@ -23,6 +31,8 @@ struct Fc1Operands {
   std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
 };
 void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands);
+void fc1_cuda(const cuda::Context& gpu,
+              const Fc1Operands& operands);  ///< operands in device memory
 /// Double precision with plain weights [ffn_size, hidden_size]; h [num_tokens, ffn_size].
 void fc1_reference(const Fc1Operands& operands, const float* weight, const float* gate, double* h);
 

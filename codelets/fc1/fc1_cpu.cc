@@ -1,6 +1,7 @@
 #include "codelets/fc1/fc1.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/norm.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,7 @@
 #include "codelets/fc2/fc2.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

@@ -1,9 +1,17 @@
 #pragma once
 
-#include "codelets/runtime/codelet.h"
+#include <cstddef>
+
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the FC2 codelet (LIA Table 1, sublayer 6).
 struct Fc2Args {
@@ -21,6 +29,8 @@ struct Fc2Operands {
   float* x = nullptr;                 ///< [num_tokens, hidden_size], updated
 };
 void fc2_cpu(const CpuContext& cpu, const Fc2Operands& operands);
+void fc2_cuda(const cuda::Context& gpu,
+              const Fc2Operands& operands);  ///< operands in device memory
 /// Double precision with plain `weight` [hidden_size, ffn_size]; reads operands.x, writes `x`.
 void fc2_reference(const Fc2Operands& operands, const float* weight, double* x);
 

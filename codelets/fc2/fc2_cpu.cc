@@ -1,6 +1,7 @@
 #include "codelets/fc2/fc2.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/norm.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 

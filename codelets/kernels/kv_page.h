@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-inline void put_element(float value, float* to) { *to = value; }
-inline void put_element(float value, BFloat16* to) { *to = to_bf16(value); }
-inline void put_element(BFloat16 value, BFloat16* to) { *to = value; }
+constexpr void put_element(float value, float* to) { *to = value; }
+constexpr void put_element(float value, BFloat16* to) { *to = to_bf16(value); }
+constexpr void put_element(BFloat16 value, BFloat16* to) { *to = value; }
 
 /// Puts one token's k and v, `kv` [2 * kv_size], into its page; `token` is counted within the page.
 template <typename From, typename To>
@@ -26,8 +26,8 @@ void store_kv(const DecoderShape& shape, std::int64_t token, const From* kv, To*
 }
 
 /// The page of the slab in which a row's token lies.
-inline std::byte* page_of(const DecoderShape& shape, const BatchView& batch, const BatchRow& row,
-                          std::byte* slab) {
+constexpr std::byte* page_of(const DecoderShape& shape, const BatchView& batch, const BatchRow& row,
+                             std::byte* slab) {
   const auto& sequence = batch.sequences()[static_cast<std::size_t>(row.sequence)];
   const std::int64_t page =
       batch.pages(sequence)[static_cast<std::size_t>(row.position / page_tokens)];

@@ -1,6 +1,9 @@
 #pragma once
 
-#include "codelets/runtime/runtime.h"
+#include <cstddef>
+#include <cstdint>
+
+#include "base/thread_pool.h"
 #include "codelets/runtime/shape.h"
 
 namespace sluice {

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/kv_path.h"
+#include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
 
 namespace sluice {

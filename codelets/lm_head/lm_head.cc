@@ -1,5 +1,7 @@
 #include "codelets/lm_head/lm_head.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

@@ -1,10 +1,18 @@
 #pragma once
 
+#include <cstddef>
+
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the LM head codelet.
 struct LmHeadArgs {
@@ -30,6 +38,8 @@ struct LmHeadOperands {
   float* logits = nullptr;                 ///< [logit rows, vocab_size]
 };
 void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands);
+void lm_head_cuda(const cuda::Context& gpu,
+                  const LmHeadOperands& operands);  ///< operands in device memory
 /// Double precision with plain weights; logits [logit rows, vocab_size].
 void lm_head_reference(const LmHeadOperands& operands, const float* project_out, const float* head,
                        double* logits);

@@ -1,6 +1,7 @@
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/lm_head/lm_head.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 

@@ -1,5 +1,7 @@
 #include "codelets/out_proj/out_proj.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

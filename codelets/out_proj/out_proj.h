@@ -1,9 +1,17 @@
 #pragma once
 
-#include "codelets/runtime/codelet.h"
+#include <cstddef>
+
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the output projection codelet (LIA Table 1, sublayer 4).
 struct OutProjArgs {
@@ -22,6 +30,8 @@ struct OutProjOperands {
   float* x = nullptr;                 ///< [num_tokens, hidden_size], updated
 };
 void out_proj_cpu(const CpuContext& cpu, const OutProjOperands& operands);
+void out_proj_cuda(const cuda::Context& gpu,
+                   const OutProjOperands& operands);  ///< operands in device memory
 /// Double precision with plain `weight` [hidden_size, q_size]; reads operands.x, writes `x`.
 void out_proj_reference(const OutProjOperands& operands, const float* weight, double* x);
 

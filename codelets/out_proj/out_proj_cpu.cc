@@ -1,6 +1,7 @@
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/norm.h"
 #include "codelets/out_proj/out_proj.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 

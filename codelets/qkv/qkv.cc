@@ -1,5 +1,8 @@
 #include "codelets/qkv/qkv.h"
 
+#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/kv_access.h"
+
 namespace sluice {
 namespace {
 

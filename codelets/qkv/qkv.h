@@ -1,11 +1,19 @@
 #pragma once
 
+#include <cstddef>
+
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the QKV codelet (LIA Table 1, sublayer 1).
 struct QkvArgs {
@@ -29,6 +37,8 @@ struct QkvOperands {
   std::byte* new_kv = nullptr;        ///< [rows, 2 * kv_size], dtype, see KvPath; or null
 };
 void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands);
+void qkv_cuda(const cuda::Context& gpu,
+              const QkvOperands& operands);  ///< operands in device memory
 
 /// The same in double precision with plain `weight` [qkv_size, hidden_size]; qkv [rows, qkv_size]
 /// gets the rotated q and k, and v.

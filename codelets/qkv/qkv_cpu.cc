@@ -7,6 +7,7 @@
 #include "codelets/kernels/simd.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {

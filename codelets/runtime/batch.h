@@ -46,36 +46,34 @@ struct BatchRow {
 /// (indices into the slab). Layout is little-endian 32-bit words.
 class BatchView {
  public:
-  explicit BatchView(const void* data) : words_(static_cast<const std::int32_t*>(data)) {}
+  constexpr explicit BatchView(const void* data) : words_(static_cast<const std::int32_t*>(data)) {}
 
-  std::int64_t num_sequences() const { return words_[0]; }
-  std::int64_t num_rows() const { return words_[1]; }
-  std::int64_t num_logit_rows() const { return words_[2]; }
-  std::int64_t num_pages() const { return words_[3]; }
+  constexpr std::int64_t num_sequences() const { return words_[0]; }
+  constexpr std::int64_t num_rows() const { return words_[1]; }
+  constexpr std::int64_t num_logit_rows() const { return words_[2]; }
+  constexpr std::int64_t num_pages() const { return words_[3]; }
 
-  std::span<const BatchSequence> sequences() const {
-    return {reinterpret_cast<const BatchSequence*>(words_ + header_words),
-            static_cast<std::size_t>(num_sequences())};
+  constexpr std::span<const BatchSequence> sequences() const {
+    return {at<BatchSequence>(header_words), static_cast<std::size_t>(num_sequences())};
   }
-  std::span<const BatchRow> rows() const {
-    return {
-        reinterpret_cast<const BatchRow*>(words_ + header_words + num_sequences() * sequence_words),
-        static_cast<std::size_t>(num_rows())};
+  constexpr std::span<const BatchRow> rows() const {
+    return {at<BatchRow>(header_words + num_sequences() * sequence_words),
+            static_cast<std::size_t>(num_rows())};
   }
   /// Row of the batch behind each row of the logits.
-  std::span<const std::int32_t> logit_rows() const {
+  constexpr std::span<const std::int32_t> logit_rows() const {
     return {words_ + header_words + num_sequences() * sequence_words + num_rows() * row_words,
             static_cast<std::size_t>(num_logit_rows())};
   }
-  std::span<const std::int32_t> pages() const {
+  constexpr std::span<const std::int32_t> pages() const {
     return {logit_rows().data() + num_logit_rows(), static_cast<std::size_t>(num_pages())};
   }
   /// The whole block.
-  std::span<const std::int32_t> words() const {
+  constexpr std::span<const std::int32_t> words() const {
     return {words_, static_cast<std::size_t>(pages().data() + num_pages() - words_)};
   }
   /// The pages of one sequence, in order of position.
-  std::span<const std::int32_t> pages(const BatchSequence& sequence) const {
+  constexpr std::span<const std::int32_t> pages(const BatchSequence& sequence) const {
     return pages().subspan(static_cast<std::size_t>(sequence.first_page),
                            static_cast<std::size_t>(sequence.num_pages));
   }
@@ -85,6 +83,12 @@ class BatchView {
   static constexpr std::int64_t header_words = 4;
   static constexpr std::int64_t sequence_words = sizeof(BatchSequence) / 4;
   static constexpr std::int64_t row_words = sizeof(BatchRow) / 4;
+
+  template <typename T>
+  constexpr const T* at(std::int64_t word) const {
+    return static_cast<const T*>(static_cast<const void*>(words_ + word));
+  }
+
   const std::int32_t* words_;
 };
 

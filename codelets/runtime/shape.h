@@ -26,38 +26,40 @@ struct DecoderShape {
   bool rope = true;
   DType dtype = DType::bf16;  ///< of GEMM operands and KV; the residual stream is always f32
 
-  std::int64_t q_size() const { return num_heads * head_dim; }
-  std::int64_t kv_size() const { return num_kv_heads * head_dim; }
-  std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
-  std::int64_t group_size() const { return num_heads / num_kv_heads; }
+  constexpr std::int64_t q_size() const { return num_heads * head_dim; }
+  constexpr std::int64_t kv_size() const { return num_kv_heads * head_dim; }
+  constexpr std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  constexpr std::int64_t group_size() const { return num_heads / num_kv_heads; }
 
   /// One page of a slab holds, for each KV head, K [padded_head_dim / P, page_tokens, P] and then V
   /// [page_tokens / P, padded_head_dim, P], where P elements make up 32 bits: 2 of bf16, 1 of f32.
   /// So a vector holds P neighbouring products' operands for its lanes, each lane a token in K and
   /// a dimension in V: no sum runs across lanes, and pages side by side are what a GEMM with bf16
   /// dot products reads. The padding is zero.
-  std::int64_t page_elements() const { return 2 * num_kv_heads * page_tokens * padded_head_dim(); }
-  std::int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
-  std::int64_t elements_per_word() const {
+  constexpr std::int64_t page_elements() const {
+    return 2 * num_kv_heads * page_tokens * padded_head_dim();
+  }
+  constexpr std::int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+  constexpr std::int64_t elements_per_word() const {
     return static_cast<std::int64_t>(4 / size_bytes(dtype));
   }
   /// Elements from a page's start to K of one head, and V.
-  std::int64_t k_offset(std::int64_t kv_head) const {
+  constexpr std::int64_t k_offset(std::int64_t kv_head) const {
     return 2 * kv_head * page_tokens * padded_head_dim();
   }
-  std::int64_t v_offset(std::int64_t kv_head) const {
+  constexpr std::int64_t v_offset(std::int64_t kv_head) const {
     return k_offset(kv_head) + page_tokens * padded_head_dim();
   }
   /// Element of a page that holds k[token, dim] of one head, `token` counted within the page.
-  std::int64_t k_index(std::int64_t kv_head, std::int64_t token, std::int64_t dim) const {
+  constexpr std::int64_t k_index(std::int64_t kv_head, std::int64_t token, std::int64_t dim) const {
     const std::int64_t word = elements_per_word();
     return k_offset(kv_head) + (dim / word * page_tokens + token) * word + dim % word;
   }
-  std::int64_t v_index(std::int64_t kv_head, std::int64_t token, std::int64_t dim) const {
+  constexpr std::int64_t v_index(std::int64_t kv_head, std::int64_t token, std::int64_t dim) const {
     const std::int64_t word = elements_per_word();
     return v_offset(kv_head) + (token / word * padded_head_dim() + dim) * word + token % word;
   }
-  std::size_t page_bytes() const {
+  constexpr std::size_t page_bytes() const {
     return static_cast<std::size_t>(page_elements()) * size_bytes(dtype);
   }
 
@@ -86,7 +88,7 @@ struct VectorLayout {
   std::int64_t gate_bias = -1;              ///< [ffn_size], gated FFN only
   std::int64_t num_elements = 0;
 
-  static const float* at(const float* block, std::int64_t offset) {
+  static constexpr const float* at(const float* block, std::int64_t offset) {
     return offset < 0 ? nullptr : block + offset;
   }
 };

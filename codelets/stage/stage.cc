@@ -8,6 +8,7 @@
 #include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/runtime/kv_access.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {

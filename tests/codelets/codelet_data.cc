@@ -11,6 +11,7 @@
 
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice::test {
 

@@ -12,8 +12,11 @@
 #include "base/thread_pool.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
+
+namespace sluice {
+struct CpuContext;
+}
 
 namespace sluice::test {
 
