@@ -36,4 +36,12 @@ std::byte* Workspace::reserve(std::size_t bytes) {
   return static_cast<std::byte*>(memory_);
 }
 
+void copy(const Context& gpu, const void* from, void* to, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.stream), "copying");
+}
+
+std::byte* stage_memory(const Context& gpu, std::size_t bytes) {
+  return gpu.stage_workspace->reserve(bytes);
+}
+
 }  // namespace sluice::cuda

@@ -63,4 +63,9 @@ struct Context {
   int num_multiprocessors = 0;
 };
 
+/// Copies within device memory, in the order of the stream. Throws Error when CUDA refuses.
+void copy(const Context& gpu, const void* from, void* to, std::size_t bytes);
+/// `bytes` of the context's stage workspace. Throws Error when the device has no room.
+std::byte* stage_memory(const Context& gpu, std::size_t bytes);
+
 }  // namespace sluice::cuda

@@ -92,6 +92,10 @@ class BusyTime {
   KernelTimes::Clock::time_point start_;
 };
 
+/// What a codelet's kernel is called with where it runs on a GPU, and not with a CpuContext.
+template <typename Context>
+inline constexpr bool is_gpu = std::is_same_v<Context, cuda::Context>;
+
 /// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
 /// model. `Args` is plain data whose first member is `TaskTag tag`. A device that has no
 /// implementation leaves its entry out; a program that was built without CUDA has none for GPUs.

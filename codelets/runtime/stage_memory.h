@@ -1,0 +1,26 @@
+#pragma once
+
+#include "base/memory.h"
+
+namespace sluice {
+
+struct CpuContext;
+namespace cuda {
+struct Context;
+/// Copies within device memory, in the order of the context's stream.
+void copy(const Context& gpu, const void* from, void* to, std::size_t bytes);
+/// Of the worker's second workspace; aligned to 256 bytes.
+std::byte* stage_memory(const Context& gpu, std::size_t bytes);
+}  // namespace cuda
+
+/// Memory for what passes between the kernels of one task, until the worker's next one; the kernels
+/// themselves have another workspace.
+inline std::byte* stage_memory(const CpuContext& /*cpu*/, std::size_t bytes) {
+  thread_local Workspace scratch;
+  return scratch.reserve(bytes);
+}
+inline std::byte* stage_memory(const cuda::Context& gpu, std::size_t bytes) {
+  return cuda::stage_memory(gpu, bytes);
+}
+
+}  // namespace sluice
