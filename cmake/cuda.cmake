@@ -18,6 +18,10 @@ if(SLUICE_CUDA)
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
     enable_language(CUDA)
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # a CMake older than the compiler
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     find_package(CUDAToolkit REQUIRED)
@@ -65,6 +69,7 @@ function(sluice_cuda_library name)
   target_include_directories(sluice_${name}_emulated PUBLIC ${PROJECT_SOURCE_DIR})
   target_include_directories(sluice_${name}_emulated SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(sluice_${name}_emulated PUBLIC SLUICE_CUDA_EMULATION)
+  target_compile_options(sluice_${name}_emulated PRIVATE -Wno-unknown-pragmas)  # nvcc's "unroll"
   target_link_libraries(sluice_${name}_emulated PUBLIC ${ARG_LINK}
     $<LINK_LIBRARY:WHOLE_ARCHIVE,sluice_cuda_emulation> sluice_options)
   set_target_properties(sluice_${name}_emulated PROPERTIES EXPORT_COMPILE_COMMANDS OFF)

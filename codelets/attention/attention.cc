@@ -1,8 +1,7 @@
 #include "codelets/attention/attention.h"
 
-#include <cmath>
-
 #include "codelets/kv_store/attention_kv.h"
+#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/kv_access.h"
 
 namespace sluice {
@@ -40,10 +39,6 @@ void submit_attention(const AttentionArgs& args, const AttentionHandles& handles
   KvAccess(args.kv, both_sublayers).add_to(accesses, handles.slab, handles.new_kv);
   accesses.add(writes(handles.out));
   codelet.submit(args.shape.dtype, args, accesses);
-}
-
-float attention_scale(const DecoderShape& shape) {
-  return 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
 }
 
 simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,

@@ -1,12 +1,21 @@
 #pragma once
 
+#include <cmath>
+#include <cstddef>
+
 #include "codelets/kernels/attention_simd.h"
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the attention codelets.
 struct AttentionArgs {
@@ -23,8 +32,13 @@ struct AttentionOperands {
   const std::byte* q = nullptr;     ///< [rows, q_size], dtype
   const std::byte* slab = nullptr;  ///< pages, dtype
   std::byte* out = nullptr;         ///< [rows, q_size], dtype, rows activation_stride() apart
+  /// attention_cuda away from home, see KvPath; the CPU's caller puts the pages together before
+  const std::byte* new_kv = nullptr;
 };
 void attention_cpu(const CpuContext& cpu, const AttentionOperands& operands);
+/// All pointers are device memory. The tag's num_tokens, num_sequences and context_tokens are the
+/// batch's. Throws Error when a head has more than 256 elements.
+void attention_cuda(const cuda::Context& gpu, const AttentionOperands& operands);
 
 /// Double precision, straight from the formula; out [rows, q_size].
 void attention_reference(const AttentionOperands& operands, double* out);
@@ -39,7 +53,9 @@ struct AttentionHandles {
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 
 /// 1 / sqrt(head_dim)
-float attention_scale(const DecoderShape& shape);
+inline float attention_scale(const DecoderShape& shape) {
+  return 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+}
 
 /// The keys and values of one sequence, of `num_heads` KV heads; shared with the split pair.
 simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,

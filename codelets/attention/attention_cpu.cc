@@ -6,6 +6,7 @@
 
 #include "codelets/attention/attention.h"
 #include "codelets/kernels/bf16_strip.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {

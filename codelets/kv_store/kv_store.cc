@@ -1,5 +1,7 @@
 #include "codelets/kv_store/kv_store.h"
 
+#include "codelets/runtime/codelet.h"
+
 namespace sluice {
 namespace {
 

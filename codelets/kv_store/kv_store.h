@@ -1,10 +1,18 @@
 #pragma once
 
+#include <cstddef>
+
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the codelet that stores KV (LIA's equation 9).
 struct KvStoreArgs {
@@ -21,6 +29,8 @@ struct KvStoreOperands {
   std::byte* slab = nullptr;          ///< pages, dtype; see DecoderShape::page_elements()
 };
 void kv_store_cpu(const CpuContext& cpu, const KvStoreOperands& operands);
+/// All pointers are device memory; the tag names the number of rows.
+void kv_store_cuda(const cuda::Context& gpu, const KvStoreOperands& operands);
 /// The same element by element, straight from the pages' layout.
 void kv_store_reference(const KvStoreOperands& operands);
 

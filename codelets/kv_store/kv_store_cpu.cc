@@ -1,5 +1,6 @@
 #include "codelets/kernels/kv_page.h"
 #include "codelets/kv_store/kv_store.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,7 @@
 #include "codelets/qk/qk.h"
 
 #include "codelets/kv_store/attention_kv.h"
+#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/kv_access.h"
 
 namespace sluice {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "codelets/attention/attention.h"
 
 namespace sluice {
@@ -26,8 +28,12 @@ struct QkOperands {
   const std::byte* q = nullptr;     ///< [rows, q_size], dtype
   const std::byte* slab = nullptr;  ///< pages, dtype
   float* scores = nullptr;          ///< see ScoreLayout
+  /// qk_cuda away from home, see AttentionOperands
+  const std::byte* new_kv = nullptr;
 };
 void qk_cpu(const CpuContext& cpu, const QkOperands& operands);
+/// As attention_cuda.
+void qk_cuda(const cuda::Context& gpu, const QkOperands& operands);
 /// Double precision; scores in the same layout.
 void qk_reference(const QkOperands& operands, double* scores);
 

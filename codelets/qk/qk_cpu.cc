@@ -1,4 +1,5 @@
 #include "codelets/qk/qk.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 

@@ -1,5 +1,6 @@
 #include "codelets/sampling/sampling.h"
 
+#include "codelets/runtime/codelet.h"
 namespace sluice {
 namespace {
 

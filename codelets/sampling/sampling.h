@@ -1,11 +1,20 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <vector>
 
+#include "base/dtype.h"
 #include "codelets/runtime/batch.h"
-#include "codelets/runtime/codelet.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
 
 /// Argument of the sampling codelet.
 struct SamplingArgs {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "codelets/kernels/simd.h"
+#include "codelets/runtime/runtime.h"
 #include "codelets/sampling/sampling.h"
 
 namespace sluice {

@@ -10,9 +10,13 @@ struct SvOperands {
   BatchView batch{nullptr};
   const float* scores = nullptr;    ///< see ScoreLayout
   const std::byte* slab = nullptr;  ///< pages, dtype
-  std::byte* out = nullptr;         ///< [rows, q_size], dtype
+  std::byte* out = nullptr;         ///< [rows, q_size], dtype, rows activation_stride() apart
+  /// sv_cuda away from home, see AttentionOperands
+  const std::byte* new_kv = nullptr;
 };
 void sv_cpu(const CpuContext& cpu, const SvOperands& operands);
+/// As attention_cuda.
+void sv_cuda(const cuda::Context& gpu, const SvOperands& operands);
 /// Double precision; out [rows, q_size].
 void sv_reference(const SvOperands& operands, double* out);
 

@@ -1,3 +1,4 @@
+#include "codelets/runtime/runtime.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {

@@ -8,6 +8,7 @@
 
 #include "codelets/qk/qk.h"
 #include "codelets/sv/sv.h"
+#include "tests/codelets/attention_cases.h"
 #include "tests/codelets/attention_data.h"
 #include "tests/support/engine.h"
 
@@ -16,36 +17,15 @@ namespace {
 
 using test::AttentionData;
 
-struct Shape {
-  const char* name;
-  std::int64_t num_heads;
-  std::int64_t num_kv_heads;
-  std::int64_t head_dim;
-  std::int64_t window;
-};
-
-std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.name; }
-
-/// Prompts from one token to 200, rows that continue one, and decode rows, in no order.
-const std::vector<test::Part> ragged = {{0, 17}, {1, 1},   {199, 1}, {0, 1},  {40, 35}, {15, 1},
-                                        {16, 1}, {31, 33}, {0, 100}, {6, 2},  {127, 1}, {23, 1},
-                                        {24, 1}, {0, 200}, {47, 1},  {99, 20}};
-
-class AttentionTest : public ::testing::TestWithParam<std::tuple<DType, Shape>> {
+class AttentionTest : public ::testing::TestWithParam<std::tuple<DType, test::AttentionShape>> {
  protected:
   AttentionTest()
       : data_(
             [] {
               const auto& [dtype, from] = GetParam();
-              DecoderShape shape;
-              shape.dtype = dtype;
-              shape.num_heads = from.num_heads;
-              shape.num_kv_heads = from.num_kv_heads;
-              shape.head_dim = from.head_dim;
-              shape.sliding_window_tokens = from.window;
-              return shape;
+              return test::decoder_shape(from, dtype);
             }(),
-            ragged) {}
+            test::ragged_attention) {}
 
   const AttentionArgs& args() const { return data_.args; }
   AttentionData data_;
@@ -149,30 +129,6 @@ TEST_P(AttentionTest, GivesTheSameBitsAsStarPuTasks) {
   EXPECT_EQ(split_task, split);
 }
 
-/// Takes the keys and values of the new tokens out of the slab, as sublayer 1 passes them on; what
-/// stays there in their place is NaN.
-std::vector<std::byte> take_new_kv(const DecoderShape& shape, const BatchView& batch,
-                                   std::vector<std::byte>& slab) {
-  const std::size_t element = size_bytes(shape.dtype);
-  std::vector<std::byte> new_kv;
-  for (const BatchRow& row : batch.rows()) {
-    const auto pages = batch.pages(batch.sequences()[static_cast<std::size_t>(row.sequence)]);
-    const std::int64_t page = pages[static_cast<std::size_t>(row.position / page_tokens)];
-    const std::int64_t token = row.position % page_tokens;
-    for (std::int64_t i = 0; i < 2 * shape.kv_size(); ++i) {
-      const std::int64_t head = i % shape.kv_size() / shape.head_dim;
-      const std::int64_t dim = i % shape.head_dim;
-      const std::int64_t at =
-          page * shape.page_elements() +
-          (i < shape.kv_size() ? shape.k_index(head, token, dim) : shape.v_index(head, token, dim));
-      const auto first = slab.begin() + at * static_cast<std::int64_t>(element);
-      new_kv.insert(new_kv.end(), first, first + static_cast<std::int64_t>(element));
-      std::fill_n(first, element, std::byte{0xff});
-    }
-  }
-  return new_kv;
-}
-
 TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
   attention_cpu(test::cpu(), data_.operands());
   const std::vector<std::byte> fused = data_.out;
@@ -185,7 +141,7 @@ TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
 
   test::runtime();
   std::vector<std::byte> cached = data_.slab.memory;
-  const std::vector<std::byte> given = take_new_kv(args().shape, data_.batch.view(), cached);
+  const std::vector<std::byte> given = test::take_new_kv(args().shape, data_.batch.view(), cached);
   const std::vector<std::byte> cached_before = cached;
   AttentionArgs away = args();
   away.kv = KvPath::cached_and_new_kv;
@@ -212,18 +168,13 @@ TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
   EXPECT_EQ(cached, cached_before);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, AttentionTest,
-    ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
-                       ::testing::Values(Shape{"head_9_group_1", 3, 3, 9, 0},
-                                         Shape{"head_24_group_3_window_24", 6, 2, 24, 24},
-                                         Shape{"head_28_group_4", 4, 1, 28, 0},
-                                         Shape{"head_64_group_7_window_7", 7, 1, 64, 7},
-                                         Shape{"head_80_group_1_window_1", 2, 2, 80, 1},
-                                         Shape{"head_128_group_3", 3, 1, 128, 0})),
-    [](const auto& case_info) {
-      return test::name_of(std::get<0>(case_info.param)) + "_" + std::get<1>(case_info.param).name;
-    });
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::ValuesIn(test::attention_shapes)),
+                         [](const auto& case_info) {
+                           return test::name_of(std::get<0>(case_info.param)) + "_" +
+                                  std::get<1>(case_info.param).name;
+                         });
 
 TEST(AttentionHandComputedTest, TwoTokens) {
   // One head of two elements, scale 1 / sqrt(2). q k = (0, ln 3 sqrt 2): weights 1/4 and 3/4.
