@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "base/memory.h"
 
 namespace sluice {
@@ -18,9 +20,6 @@ std::byte* stage_memory(const Context& gpu, std::size_t bytes);
 inline std::byte* stage_memory(const CpuContext& /*cpu*/, std::size_t bytes) {
   thread_local Workspace scratch;
   return scratch.reserve(bytes);
-}
-inline std::byte* stage_memory(const cuda::Context& gpu, std::size_t bytes) {
-  return cuda::stage_memory(gpu, bytes);
 }
 
 }  // namespace sluice

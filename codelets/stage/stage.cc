@@ -65,7 +65,7 @@ struct StageOperands {
   std::byte* h = nullptr;
 
   template <typename Context>
-  StageOperands(const Context& context, const StageArgs& args, Buffers buffers) {
+  StageOperands(const Context& device, const StageArgs& args, Buffers buffers) {
     const SublayerRange range = args.range();
     if (uses_batch(range)) batch = BatchView(buffers.take<void>());
     x = buffers.take_if<float>(reads_x(range) || updates_x(range));
@@ -81,12 +81,12 @@ struct StageOperands {
     scores = buffers.take_if<float>(scores_of(range).crosses());
     context = buffers.take_if<std::byte>(context_of(range).crosses());
     h = buffers.take_if<std::byte>(h_of(range).crosses());
-    take_scratch(context, args);
+    take_scratch(device, args);
   }
 
  private:
   template <typename Context>
-  void take_scratch(const Context& context, const StageArgs& args) {
+  void take_scratch(const Context& device, const StageArgs& args) {
     const DecoderShape& shape = args.shape;
     constexpr std::size_t alignment = 256;  // what CUDA's memory has
     const auto bytes = [&](bool needed, std::int64_t width) {
@@ -100,7 +100,7 @@ struct StageOperands {
         bytes(context_of(args.range()).inside(), activation_stride(shape.q_size(), shape.dtype));
     const std::size_t h_bytes =
         bytes(h_of(args.range()).inside(), activation_stride(shape.ffn_size, shape.dtype));
-    std::byte* memory = stage_memory(context, q_bytes + context_bytes + h_bytes);
+    std::byte* memory = stage_memory(device, q_bytes + context_bytes + h_bytes);
     if (q_bytes != 0) q = memory;
     if (context_bytes != 0) context = memory + q_bytes;
     if (h_bytes != 0) h = memory + q_bytes + context_bytes;
