@@ -32,15 +32,18 @@ function(sluice_flavour target alias sources libraries)
   target_link_libraries(${target} PUBLIC ${libraries} sluice_options)
 endfunction()
 
-# Warnings and sanitizers, for our own code only.
+# Warnings and sanitizers, for our own code only. nvcc has its own (cuda.cmake).
 add_library(sluice_options INTERFACE)
-target_compile_options(sluice_options INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual;-Werror>"
-  # GCC 12 sees overlaps in std::string that are not there
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+set(options -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual
+            -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  list(APPEND options -Wno-restrict)  # GCC 12 sees overlaps in std::string that are not there
+endif()
 if(SLUICE_SANITIZE)
-  target_compile_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer
-                         -fno-sanitize-recover=all)
+  list(APPEND options -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+endif()
+target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
+if(SLUICE_SANITIZE)
   target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
 endif()
 

@@ -4,24 +4,6 @@
 #include "codelets/runtime/runtime.h"
 
 namespace sluice {
-namespace {
-
-Epilogue epilogue_of(Activation activation) {
-  switch (activation) {
-    case Activation::relu:
-      return Epilogue::relu;
-    case Activation::gelu:
-      return Epilogue::gelu;
-    case Activation::gelu_tanh:
-      return Epilogue::gelu_tanh;
-    case Activation::silu:
-      return Epilogue::silu;
-  }
-  return Epilogue::store;
-}
-
-}  // namespace
-
 void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;

@@ -260,6 +260,43 @@ bool PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* p
 
 namespace {
 
+PanelBlocks blocks_of(const LinearShape& shape, const memory::desc& desc) {
+  const dnnl_memory_desc_t& data = desc.data;
+  const dnnl_blocking_desc_t& blocking = data.format_desc.blocking;
+  if (data.format_kind != dnnl_blocked || blocking.inner_nblks > PanelBlocks::max_inner ||
+      data.offset0 != 0 || data.extra.flags != dnnl_memory_extra_flag_none) {
+    throw Error(
+        "oneDNN packs a weight [{}, {}] in {} in a way of its own, which a GPU cannot read; "
+        "expected "
+        "blocks: keep this weight's sublayer on the CPU, or try another --dtype",
+        shape.out, shape.in, to_string(shape.dtype));
+  }
+  PanelBlocks blocks{.in_stride = blocking.strides[0],
+                     .column_stride = blocking.strides[1],
+                     .num_inner = blocking.inner_nblks};
+  for (int i = 0; i < blocking.inner_nblks; ++i) {
+    blocks.inner_size[i] = static_cast<std::int32_t>(blocking.inner_blks[i]);
+    blocks.inner_is_column[i] = blocking.inner_idxs[i] == 1;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+PackedBlocks PackedLayout::blocks() const {
+  return {
+      .in = shape_.in,
+      .out = shape_.out,
+      .dtype = shape_.dtype,
+      .num_panels = num_panels_,
+      .panel_columns = columns_,
+      .panel_elements = static_cast<std::int64_t>(panel_bytes_ / sluice::size_bytes(shape_.dtype)),
+      .full = blocks_of(shape_, impl_->full_panel),
+      .last = blocks_of(shape_, impl_->last_panel)};
+}
+
+namespace {
+
 template <typename Pointer>
 Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
   using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte,

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/thread_pool.h"
+#include "codelets/kernels/packed_blocks.h"
 #include "codelets/kernels/simd.h"
 
 namespace sluice {
@@ -42,6 +43,9 @@ class PackedLayout {
   /// row-major in `shape().dtype`; `packed` is the start of the whole packed weight. Returns
   /// whether all of them are finite.
   bool pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const;
+
+  /// Where each element lies. Throws Error when oneDNN chose a layout that is not made of blocks.
+  PackedBlocks blocks() const;
 
   struct Impl;
   Impl& impl() const { return *impl_; }

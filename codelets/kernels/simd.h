@@ -19,6 +19,20 @@ enum class Epilogue : std::uint8_t {
   multiply,  ///< y * operand
 };
 
+constexpr Epilogue epilogue_of(Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return Epilogue::relu;
+    case Activation::gelu:
+      return Epilogue::gelu;
+    case Activation::gelu_tanh:
+      return Epilogue::gelu_tanh;
+    case Activation::silu:
+      return Epilogue::silu;
+  }
+  return Epilogue::store;
+}
+
 }  // namespace sluice
 
 /// Vector loops (Google Highway), compiled for every instruction set and chosen at run time. A

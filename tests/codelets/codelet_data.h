@@ -75,6 +75,10 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
+inline std::span<const std::byte> memory_of(const Buffer& buffer) {
+  return {buffer.data(), buffer.size()};
+}
+
 /// A weight [out, in], plain and packed for the CPU.
 struct Weight {
   Operand plain;

@@ -2,52 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/codelets/residual_cases.h"
+#include "tests/codelets/fc2_fixture.h"
 #include "tests/support/engine.h"
 
 namespace sluice {
 namespace {
 
-class Fc2Test : public ::testing::TestWithParam<std::tuple<DType, test::ResidualShape>> {
- protected:
-  Fc2Test() : random_(71) {
-    const auto& [dtype, from] = GetParam();
-    DecoderShape& shape = args_.shape;
-    shape.dtype = dtype;
-    shape.hidden_size = from.hidden_size;
-    shape.num_heads = shape.num_kv_heads = 1;
-    shape.ffn_size = from.inner_size;
-    shape.gated_ffn = false;
-    shape.norm = from.norm;
-    shape.norm_place = from.norm_place;
-    vectors_ = test::make_vectors(random_, shape, from.vectors);
-    args_.vectors = vectors_.layout;
-    weight_ = test::make_weight(random_, from.hidden_size, from.inner_size, dtype);
-    input_ = test::make_operand(random_.floats(most_rows * from.inner_size, 2.0), dtype);
-    residual_ = random_.floats(most_rows * from.hidden_size, 3.0);
-  }
-
-  void set_rows(std::int64_t rows) {
-    args_.tag.num_tokens = rows;
-    x_.assign(residual_.begin(), residual_.begin() + rows * args_.shape.hidden_size);
-  }
-
-  Fc2Operands operands() {
-    return {.args = &args_,
-            .h = input_.data(),
-            .vectors = vectors_.values.data(),
-            .weight = weight_.packed.data(),
-            .x = x_.data()};
-  }
-
-  static constexpr std::int64_t most_rows = 66;
-  test::Random random_;
-  Fc2Args args_;
-  test::LayerVectors vectors_;
-  test::Weight weight_;
-  test::Operand input_;
-  std::vector<float> residual_, x_;
-};
+class Fc2Test : public test::Fc2Fixture {};
 
 TEST_P(Fc2Test, MatchesReference) {
   for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{7}, most_rows}) {

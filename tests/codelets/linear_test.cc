@@ -7,6 +7,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/linear_ref.h"
 #include "tests/codelets/codelet_data.h"
 
@@ -118,6 +119,35 @@ TEST_P(LinearTest, PanelsCoverTheColumnsOnceAndFitTheWeight) {
     const auto plain_bytes = static_cast<std::size_t>(64 * out) * size_bytes(GetParam());
     EXPECT_GE(layout.size_bytes(), plain_bytes);
     EXPECT_EQ(&layout, &PackedLayout::get(LinearShape{64, out, GetParam()}));
+  }
+}
+
+TEST_P(LinearTest, BlocksSayWhereEachElementLies) {
+  Random random(3);
+  for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {1, 1}, {3, 65}, {63, 63}, {72, 200}, {127, 129}, {130, 16}, {333, 2049}, {64, 5000}}) {
+    SCOPED_TRACE(::testing::Message() << "in " << in << ", out " << out);
+    const test::Weight weight = test::make_weight(random, out, in, GetParam());
+    const PackedBlocks blocks = PackedLayout::get(LinearShape{in, out, GetParam()}).blocks();
+    const auto elements = static_cast<std::int64_t>(weight.packed.size() / size_bytes(GetParam()));
+    const std::vector<float> packed = test::to_floats(weight.packed.data(), elements, GetParam());
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < in * out; ++i) {
+      const std::int64_t at = blocks.offset(i % in, i / in);
+      ASSERT_LT(at, elements);
+      if (packed[static_cast<std::size_t>(at)] != weight.plain.values[static_cast<std::size_t>(i)])
+        ++wrong;
+    }
+    EXPECT_EQ(wrong, 0);
+    if (GetParam() == DType::f32) {
+      EXPECT_FALSE(blocks.is_strips());
+    }
+    if (GetParam() == DType::bf16 && has_bf16_strips() && in % 2 == 0 &&
+        std::string_view(onednn_isa_name()) == "AVX-512 with bfloat16") {
+      EXPECT_TRUE(blocks.is_strips());
+      EXPECT_EQ(blocks.offset(in - 1, out - 1),
+                (out - 1) / 64 * strip_elements(in) + (in - 2) * 64 + (out - 1) % 64 * 2 + 1);
+    }
   }
 }
 

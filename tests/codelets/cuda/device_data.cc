@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "codelets/cuda/blas.h"
+
 namespace sluice::test {
 namespace {
 
@@ -31,8 +33,12 @@ int attribute(cudaDeviceAttr which) {
 
 const cuda::Context& gpu() {
   static cuda::Workspace workspace({allocate, release, nullptr}, nullptr);
+  static const OnDevice<std::byte> for_blas(cuda::Blas::default_workspace_bytes);
+  static cuda::Blas blas(const_cast<std::byte*>(for_blas.get()),
+                         cuda::Blas::default_workspace_bytes);
   static const cuda::Context context{
       .workspace = workspace,
+      .blas = &blas,
       .failure = failure(),
       .compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
                             attribute(cudaDevAttrComputeCapabilityMinor),

@@ -1,0 +1,721 @@
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "codelets/cuda/blas.h"
+#include "codelets/cuda/device.h"
+#include "codelets/cuda/linear.h"
+#include "codelets/cuda/mma.h"
+#include "codelets/cuda/workspace_layout.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr std::int64_t strip_columns = 64;
+/// Depth that a warp multiplies at once: 16 bytes of a row of x for each lane.
+constexpr std::int64_t step_depth = 32;
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
+
+/// What becomes of the product y of one call: dst = epilogue(y + bias), or
+/// activation(gate + gate_bias) * (y + bias).
+struct Output {
+  const float* bias;
+  const float* gate_bias;
+  Epilogue epilogue;  ///< of a gated pair: the activation
+  bool gated;
+  void* dst;
+  DType dtype;
+  std::int64_t stride;
+
+  /// The same for columns from `first` on.
+  Output from_column(std::int64_t first) const {
+    Output part = *this;
+    if (bias != nullptr) part.bias += first;
+    if (gate_bias != nullptr) part.gate_bias += first;
+    part.dst = static_cast<std::byte*>(dst) + static_cast<std::size_t>(first) * size_bytes(dtype);
+    return part;
+  }
+};
+
+/// A call of either kind.
+struct Job {
+  PackedBlocks blocks;
+  const std::byte* weight;
+  const std::byte* gate;  ///< null unless gated
+  const void* x;
+  std::int64_t rows;
+  std::int64_t x_stride;
+  Output output;
+};
+
+Job job_of(const LinearCall& call) {
+  const LinearShape& shape = call.layout->shape();
+  return {.blocks = call.layout->blocks(),
+          .weight = call.packed,
+          .gate = nullptr,
+          .x = call.x,
+          .rows = call.rows,
+          .x_stride = call.x_stride != 0 ? call.x_stride : shape.in,
+          .output = {.bias = call.bias,
+                     .gate_bias = nullptr,
+                     .epilogue = call.epilogue,
+                     .gated = false,
+                     .dst = call.dst,
+                     .dtype = call.dst_dtype,
+                     .stride = call.dst_stride != 0 ? call.dst_stride : shape.out}};
+}
+
+Job job_of(const GatedLinearCall& call) {
+  const LinearShape& shape = call.layout->shape();
+  return {.blocks = call.layout->blocks(),
+          .weight = call.packed_up,
+          .gate = call.packed_gate,
+          .x = call.x,
+          .rows = call.rows,
+          .x_stride = call.x_stride != 0 ? call.x_stride : shape.in,
+          .output = {.bias = call.up_bias,
+                     .gate_bias = call.gate_bias,
+                     .epilogue = call.activation,
+                     .gated = true,
+                     .dst = call.dst,
+                     .dtype = shape.dtype,
+                     .stride = call.dst_stride != 0 ? call.dst_stride : shape.out}};
+}
+
+__device__ float activate(Epilogue epilogue, float y) {
+  switch (epilogue) {
+    case Epilogue::relu:
+      return y > 0 ? y : 0;
+    case Epilogue::gelu:
+      return y / 2 * (1 + erff(y * 0.70710678F));
+    case Epilogue::gelu_tanh:
+      return y / 2 * (1 + tanhf(0.79788456F * (y + 0.044715F * y * y * y)));
+    case Epilogue::silu:
+      return y / (1 + expf(-y));
+    default:
+      return y;
+  }
+}
+
+__device__ void put(const Output& to, std::int64_t row, std::int64_t column, float y, float gate) {
+  if (to.bias != nullptr) y += to.bias[column];
+  const std::int64_t at = row * to.stride + column;
+  if (to.gated) {
+    if (to.gate_bias != nullptr) gate += to.gate_bias[column];
+    y *= activate(to.epilogue, gate);
+  } else if (to.epilogue == Epilogue::accumulate) {
+    y += static_cast<const float*>(to.dst)[at];
+  } else {
+    y = activate(to.epilogue, y);
+  }
+  if (to.dtype == DType::f32) {
+    static_cast<float*>(to.dst)[at] = y;
+  } else {
+    static_cast<BFloat16*>(to.dst)[at] = to_bf16(y);
+  }
+}
+
+/// Products whose depth was split: `count` parts of [rows, stride], to be added in order.
+struct Parts {
+  const float* y;
+  const float* gate;  ///< null unless gated
+  std::int64_t count;
+  std::int64_t elements;  ///< from one part to the next
+  std::int64_t stride;
+};
+
+__device__ float sum_parts(const float* part, const Parts& parts, std::int64_t at) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < parts.count; ++i) sum += part[i * parts.elements + at];
+  return sum;
+}
+
+/// One thread an element.
+__global__ void finish_parts(Parts parts, Output to, std::int64_t columns) {
+  const std::int64_t column = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t row = blockIdx.y;
+  if (column >= columns) return;
+  const std::int64_t at = row * parts.stride + column;
+  const float y = sum_parts(parts.y, parts, at);
+  put(to, row, column, y, to.gated ? sum_parts(parts.gate, parts, at) : 0);
+}
+
+void finish(const Context& gpu, const Parts& parts, const Output& to, std::int64_t rows,
+            std::int64_t columns) {
+  constexpr unsigned threads = 128;
+  constexpr std::int64_t most_rows = 65535;  // of a grid
+  for (std::int64_t first = 0; first < rows; first += most_rows) {
+    Parts from = parts;
+    from.y += first * parts.stride;
+    if (to.gated) from.gate += first * parts.stride;
+    Output into = to;
+    into.dst = static_cast<std::byte*>(to.dst) +
+               static_cast<std::size_t>(first * to.stride) * size_bytes(to.dtype);
+    launch("finish_parts", finish_parts,
+           {.blocks = dim3(static_cast<unsigned>(divide_up(columns, threads)),
+                           static_cast<unsigned>(std::min(most_rows, rows - first))),
+            .threads = dim3(threads)},
+           gpu.stream, from, into, columns);
+  }
+}
+
+// Few rows: strips as they are.
+
+/// 16 bytes: eight k of one row of x, or one k-pair of four neighbouring columns of W.
+struct alignas(16) Words {
+  std::uint32_t word[4];
+};
+
+/// Of a weight that passes by once: it should not push x out of the first-level cache.
+__device__ Words load_streamed(const Words* from) {
+#if defined(SLUICE_CUDA_EMULATION) || __CUDA_ARCH__ < 800
+  return *from;
+#else
+  Words to;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
+               : "l"(from));
+  return to;
+#endif
+}
+
+struct StripCall {
+  const std::byte* weight;
+  const std::byte* gate;   ///< null unless gated
+  const std::uint16_t* x;  ///< [rows, in] bf16
+  std::int64_t x_stride;
+  bool x_aligned;  ///< every row starts at a multiple of 16 bytes
+  std::int32_t rows;
+  std::int64_t in;
+  std::int64_t out;
+  std::int32_t num_strips;
+  std::int32_t num_steps;        ///< of depth
+  std::int32_t steps_per_split;  ///< of a block
+  float* parts;                  ///< [splits][1 or 2][rows][num_strips * 64]; null: blocks finish
+  Output output;
+};
+
+/// Eight k of a row of x from `k` on; zero beyond its ends.
+__device__ Words load_x(const StripCall& call, std::int32_t row, std::int64_t k) {
+  Words words = {};
+  if (row >= call.rows || k >= call.in) return words;
+  const std::uint16_t* from = call.x + row * call.x_stride + k;
+  if (call.x_aligned && k + 8 <= call.in) return *reinterpret_cast<const Words*>(from);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (k + i < call.in) words.word[i / 2] |= std::uint32_t{from[i]} << (16 * (i % 2));
+  }
+  return words;
+}
+
+constexpr int block_threads = 256;
+constexpr int strips_per_block = 2;
+constexpr int slices = block_threads / warp_threads / strips_per_block;
+/// Floats between the rows of a tile in shared memory: rows four apart share no bank.
+constexpr int tile_stride = strip_columns + 4;
+constexpr int tile_rows = 16;
+
+/// Up to 16 * Tiles rows of x by two strips: neighbours, or the same one of a gated pair. Four
+/// warps share a strip, each takes every fourth step of depth. In a step lane 4 g + p takes k
+/// 8 p .. 8 p + 7, of x from rows g and g + 8 of a tile, of W from columns 4 g .. 4 g + 3 of either
+/// half of the strip: all loads are 16 bytes, and of W whole lines. So column 4 g + j of half h is
+/// column g of the product's block (h, j), and k 8 p + 4 s .. + 3 are its step s's k 2 p, 2 p + 1,
+/// 2 p + 8, 2 p + 9.
+template <int Tiles>
+__global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
+    multiply_strips(StripCall call) {
+  __shared__ float tiles[strips_per_block][slices][tile_rows][tile_stride];
+  const int warp = static_cast<int>(threadIdx.x) / warp_threads;
+  const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+  const int group = lane / 4;
+  const int place = lane % 4;
+  const int side = warp / slices;
+  const int slice = warp % slices;
+  const bool gated = call.output.gated;
+  const int first_strip = static_cast<int>(blockIdx.x) * (gated ? 1 : strips_per_block);
+  const int strip = gated ? first_strip : first_strip + side;
+  const std::int64_t line_words = strip_columns / 4;  // Words of one k-pair
+  const Words* b = reinterpret_cast<const Words*>(gated && side == 1 ? call.gate : call.weight) +
+                   strip * (call.num_steps * (step_depth / 2) * line_words) +
+                   4 * place * line_words + group;
+
+  MmaD sum[Tiles][2][4] = {};
+  const int first_step = static_cast<int>(blockIdx.y) * call.steps_per_split;
+  const int end_step = strip < call.num_strips
+                           ? std::min(first_step + call.steps_per_split, call.num_steps)
+                           : 0;  // an odd number of strips
+  Words next[2][4];              // [h][pair]
+  const auto load_weight = [&](int step) {
+    const Words* from = b + step * (step_depth / 2 * line_words);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        next[h][pair] = load_streamed(from + pair * line_words + h * (line_words / 2));
+      }
+    }
+  };
+  int step = first_step + slice;
+  if (step < end_step) load_weight(step);
+  for (; step < end_step; step += slices) {
+    Words now[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) now[h][pair] = next[h][pair];
+    }
+    if (step + slices < end_step) load_weight(step + slices);
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile) {
+      const std::int64_t k = step * step_depth + 8 * place;
+      const Words upper = load_x(call, tile * tile_rows + group, k);
+      const Words lower = load_x(call, tile * tile_rows + group + 8, k);
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        const MmaA a = {
+            {upper.word[2 * s], lower.word[2 * s], upper.word[2 * s + 1], lower.word[2 * s + 1]}};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const MmaB of_w = {{now[h][2 * s].word[j], now[h][2 * s + 1].word[j]}};
+            mma_16x8x16<DType::bf16>(sum[tile][h][j], a, of_w);
+          }
+        }
+      }
+    }
+  }
+
+  const std::int64_t part_stride = call.num_strips * strip_columns;
+  const std::int64_t part_elements = call.rows * part_stride;
+  float* part = call.parts;
+  if (part != nullptr) part += std::int64_t{blockIdx.y} * (gated ? 2 : 1) * part_elements;
+#pragma unroll
+  for (int tile = 0; tile < Tiles; ++tile) {
+    if (tile > 0) __syncthreads();  // the last tile was read
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {  // of rows group and group + 8, columns 8 place + 4 (v % 2) + j
+      float* row = tiles[side][slice][group + v / 2 * 8];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        *reinterpret_cast<float4*>(row + 32 * h + 8 * place + 4 * (v % 2)) =
+            make_float4(sum[tile][h][0].value[v], sum[tile][h][1].value[v],
+                        sum[tile][h][2].value[v], sum[tile][h][3].value[v]);
+      }
+    }
+    __syncthreads();
+    const int count = tile_rows * static_cast<int>(strip_columns) * (gated ? 1 : strips_per_block);
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += block_threads) {
+      const int column = i % static_cast<int>(strip_columns);
+      const int row = i / static_cast<int>(strip_columns) % tile_rows;
+      const int of_side = i / static_cast<int>(strip_columns * tile_rows);
+      const std::int64_t to_row = tile * tile_rows + row;
+      const std::int64_t to_column = (first_strip + of_side) * strip_columns + column;
+      if (to_row >= call.rows || to_column >= call.out) continue;
+      const auto add_slices = [&](int from) {
+        float total = 0;
+#pragma unroll
+        for (int of_slice = 0; of_slice < slices; ++of_slice) {
+          total += tiles[from][of_slice][row][column];
+        }
+        return total;
+      };
+      const float y = add_slices(of_side);
+      const float gate = gated ? add_slices(1) : 0;
+      if (part == nullptr) {
+        put(call.output, to_row, to_column, y, gate);
+      } else {
+        part[to_row * part_stride + to_column] = y;
+        if (gated) part[part_elements + to_row * part_stride + to_column] = gate;
+      }
+    }
+  }
+}
+
+/// How few rows are computed, and in how much scratch memory.
+struct StripPlan {
+  std::int64_t tiles, num_strips, num_steps, blocks, splits, steps_per_split;
+  std::size_t scratch_bytes;
+
+  StripPlan(const Context& gpu, const Job& job)
+      : tiles(divide_up(job.rows, tile_rows)),
+        num_strips(divide_up(job.blocks.out, strip_columns)),
+        num_steps(divide_up(job.blocks.in, step_depth)),
+        blocks(job.output.gated ? num_strips : divide_up(num_strips, strips_per_block)) {
+    // One wave of blocks, each with some steps for every warp.
+    constexpr std::int64_t least_steps = std::int64_t{2} * slices;
+    const std::int64_t at_once = std::int64_t{gpu.num_multiprocessors} * (tiles == 1 ? 2 : 1);
+    const std::int64_t wanted = std::clamp<std::int64_t>(
+        at_once / blocks, 1, std::max<std::int64_t>(1, num_steps / least_steps));
+    steps_per_split = divide_up(num_steps, wanted);
+    splits = divide_up(num_steps, steps_per_split);
+    const std::int64_t matrices = job.output.gated ? 2 : 1;
+    scratch_bytes =
+        splits == 1
+            ? 0
+            : static_cast<std::size_t>(splits * matrices * job.rows * num_strips * strip_columns) *
+                  sizeof(float);
+  }
+
+  static bool serves(const Context& gpu, const Job& job) {
+    constexpr std::int64_t most_rows = 64;
+    return gpu.compute_capability >= 80 && job.rows <= most_rows && job.blocks.is_strips();
+  }
+};
+
+bool is_aligned(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0; }
+
+void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
+  const StripPlan plan(gpu, job);
+  const bool gated = job.output.gated;
+  const StripCall call{.weight = job.weight,
+                       .gate = job.gate,
+                       .x = static_cast<const std::uint16_t*>(job.x),
+                       .x_stride = job.x_stride,
+                       .x_aligned = is_aligned(job.x) && job.x_stride % 8 == 0,
+                       .rows = static_cast<std::int32_t>(job.rows),
+                       .in = job.blocks.in,
+                       .out = job.blocks.out,
+                       .num_strips = static_cast<std::int32_t>(plan.num_strips),
+                       .num_steps = static_cast<std::int32_t>(plan.num_steps),
+                       .steps_per_split = static_cast<std::int32_t>(plan.steps_per_split),
+                       .parts = plan.splits == 1 ? nullptr : reinterpret_cast<float*>(scratch),
+                       .output = job.output};
+  void (*const kernels[])(StripCall) = {multiply_strips<1>, multiply_strips<2>, multiply_strips<3>,
+                                        multiply_strips<4>};
+  launch("multiply_strips", kernels[plan.tiles - 1],
+         {.blocks = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.splits)),
+          .threads = dim3(block_threads)},
+         gpu.stream, call);
+  if (plan.splits == 1) return;
+  const std::int64_t stride = plan.num_strips * strip_columns;
+  const std::int64_t elements = job.rows * stride;
+  finish(gpu,
+         {.y = call.parts,
+          .gate = gated ? call.parts + elements : nullptr,
+          .count = plan.splits,
+          .elements = (gated ? 2 : 1) * elements,
+          .stride = stride},
+         job.output, job.rows, job.blocks.out);
+}
+
+// More rows, and all other layouts: unpacked, then multiplied by Blas.
+
+/// Rounded to nearest even; what is too large becomes the largest half.
+__device__ std::uint16_t to_half(float value) {
+  constexpr float largest = 65504.0F;
+  if (value > largest) value = largest;
+  if (value < -largest) value = -largest;
+  return __half_as_ushort(__float2half_rn(value));
+}
+__device__ std::uint16_t half_of_bf16(std::uint16_t bits) {
+  return to_half(to_float(BFloat16{bits}));
+}
+
+/// An element as it lies in memory, or bf16 on its way to f16.
+template <typename T>
+__device__ T convert(T bits, bool to_f16) {
+  if constexpr (sizeof(T) == 2) {
+    if (to_f16) return half_of_bf16(bits);
+  }
+  return bits;
+}
+
+constexpr int square = 32;
+constexpr int square_rows = 8;  ///< of threads
+
+/// W [columns, stride] row-major from `first_column` on, zero beyond `in` and `out`, through
+/// squares in shared memory: the packed side has neighbouring columns together, the plain side
+/// neighbouring inputs. `stride` is at least `in`.
+template <typename T>
+__global__ void unpack_blocks(PackedBlocks blocks, const T* packed, std::int64_t first_column,
+                              std::int64_t columns, T* plain, std::int64_t stride, bool to_f16) {
+  __shared__ T values[square][square + 1];
+  const std::int64_t k = std::int64_t{blockIdx.x} * square;
+  const std::int64_t column = std::int64_t{blockIdx.y} * square;
+  for (int i = static_cast<int>(threadIdx.y); i < square; i += square_rows) {
+    const std::int64_t from = first_column + column + threadIdx.x;
+    values[i][threadIdx.x] = k + i < blocks.in && from < blocks.out
+                                 ? convert(packed[blocks.offset(k + i, from)], to_f16)
+                                 : T{0};
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.y); i < square; i += square_rows) {
+    if (column + i < columns && k + threadIdx.x < stride) {
+      plain[(column + i) * stride + k + threadIdx.x] = values[threadIdx.x][i];
+    }
+  }
+}
+
+constexpr int piece_pairs = 64;  ///< of depth
+
+/// The same for strips: one block takes 64 columns and 128 deep, in 16-byte loads, and writes lines
+/// of 128 bytes. `stride` is at most the strips' depth.
+__global__ void unpack_strips(const std::byte* packed, std::int64_t depth, std::int64_t first_strip,
+                              std::uint32_t* plain, std::int64_t stride, bool to_f16) {
+  __shared__ std::uint32_t words[strip_columns][piece_pairs + 1];
+  constexpr int line_words = static_cast<int>(strip_columns) / 4;
+  const std::int64_t pairs = depth / 2;
+  const std::int64_t first_pair = std::int64_t{blockIdx.x} * piece_pairs;
+  const std::int64_t strip = blockIdx.y;
+  const Words* from = reinterpret_cast<const Words*>(packed) +
+                      ((first_strip + strip) * pairs + first_pair) * line_words;
+  for (int i = static_cast<int>(threadIdx.x); i < piece_pairs * line_words; i += block_threads) {
+    const int pair = i / line_words;
+    if (first_pair + pair >= pairs) break;
+    const Words of_columns = load_streamed(from + i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      std::uint32_t word = of_columns.word[j];
+      if (to_f16) {
+        word = half_of_bf16(static_cast<std::uint16_t>(word)) |
+               std::uint32_t{half_of_bf16(static_cast<std::uint16_t>(word >> 16))} << 16;
+      }
+      words[i % line_words * 4 + j][pair] = word;
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < strip_columns * piece_pairs; i += block_threads) {
+    const int pair = i % piece_pairs;
+    const int column = i / piece_pairs;
+    if (2 * (first_pair + pair) < stride) {
+      plain[(strip * strip_columns + column) * (stride / 2) + first_pair + pair] =
+          words[column][pair];
+    }
+  }
+}
+
+/// x [rows, in] into rows `stride` apart, zero behind them; bf16 may become f16.
+template <typename T>
+__global__ void copy_rows(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t in,
+                          T* copy, std::int64_t stride, bool to_f16) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= rows * stride) return;
+  const std::int64_t k = i % stride;
+  copy[i] = k < in ? convert(x[i / stride * x_stride + k], to_f16) : T{0};
+}
+
+/// How many rows are computed: piece by piece of the weight's columns, each unpacked, multiplied
+/// and finished. Blas gets aligned rows and depths.
+struct ProductPlan {
+  DType dtype;         ///< of the product's operands
+  std::int64_t depth;  ///< `in`, padded
+  std::int64_t piece_columns;
+  bool copies_x;
+  bool straight;  ///< Blas writes dst
+  WorkspaceLayout layout;
+  std::size_t x = 0, weight = 0, gate = 0, y = 0, gate_y = 0;
+
+  ProductPlan(const Context& gpu, const Job& job)
+      : dtype(job.blocks.dtype == DType::bf16 && gpu.compute_capability < 80 ? DType::f16
+                                                                             : job.blocks.dtype),
+        depth(round_up(job.blocks.in, alignment)),
+        piece_columns(choose_piece(job)),
+        copies_x(dtype != job.blocks.dtype || depth != job.blocks.in || !is_aligned(job.x) ||
+                 job.x_stride % alignment != 0),
+        straight(is_straight(job)) {
+    const auto elements = [](std::int64_t count, DType type) {
+      return count * static_cast<std::int64_t>(size_bytes(type));
+    };
+    if (copies_x) x = layout.place<std::byte>(elements(job.rows * depth, dtype));
+    weight = layout.place<std::byte>(elements(piece_columns * depth, dtype));
+    if (job.output.gated) gate = layout.place<std::byte>(elements(piece_columns * depth, dtype));
+    if (!straight) y = layout.place<float>(job.rows * piece_columns);
+    if (job.output.gated) gate_y = layout.place<float>(job.rows * piece_columns);
+  }
+
+  GemmEpilogue epilogue(const Job& job) const {
+    if (!straight) return GemmEpilogue::store;
+    switch (job.output.epilogue) {
+      case Epilogue::accumulate:
+        return GemmEpilogue::accumulate;
+      case Epilogue::relu:
+        return GemmEpilogue::relu;
+      case Epilogue::gelu_tanh:
+        return GemmEpilogue::gelu_tanh;
+      default:
+        return GemmEpilogue::store;
+    }
+  }
+  /// Blas adds the bias; otherwise a kernel of ours does, after it.
+  bool adds_bias(const Job& job) const {
+    return straight && job.output.bias != nullptr && dtype != DType::f32 &&
+           is_aligned(job.output.bias);
+  }
+
+ private:
+  static constexpr std::int64_t alignment = 8;  ///< elements, 16 bytes at least
+
+  /// Columns whose weight, and whose product, stay within some tens of megabytes: whole strips.
+  static std::int64_t choose_piece(const Job& job) {
+    constexpr std::int64_t weight_bytes = std::int64_t{32} << 20;
+    constexpr std::int64_t product_bytes = std::int64_t{64} << 20;
+    const std::int64_t column_bytes =
+        job.blocks.in * static_cast<std::int64_t>(size_bytes(job.blocks.dtype));
+    const std::int64_t most = std::min(weight_bytes / column_bytes, product_bytes / (4 * job.rows));
+    return std::clamp(most / strip_columns * strip_columns, strip_columns,
+                      round_up(job.blocks.out, strip_columns));
+  }
+
+  bool is_straight(const Job& job) const {
+    const Output& to = job.output;
+    if (to.gated || job.blocks.out % alignment != 0 || to.stride % alignment != 0 ||
+        !is_aligned(to.dst)) {
+      return false;
+    }
+    if (to.dtype == DType::f32) {
+      return to.epilogue == Epilogue::store || to.epilogue == Epilogue::accumulate;
+    }
+    return to.dtype == dtype && to.bias == nullptr &&
+           (to.epilogue == Epilogue::store || to.epilogue == Epilogue::relu ||
+            to.epilogue == Epilogue::gelu_tanh);
+  }
+};
+
+class Product {
+ public:
+  Product(const Context& gpu, const Job& job, std::byte* scratch)
+      : gpu_(gpu), job_(job), plan_(gpu, job), scratch_(scratch) {}
+
+  void run() const {
+    if (plan_.copies_x) {
+      if (plan_.dtype == DType::f32) {
+        copy<float>();
+      } else {
+        copy<std::uint16_t>();
+      }
+    }
+    const std::int64_t out = job_.blocks.out;
+    for (std::int64_t first = 0; first < out; first += plan_.piece_columns) {
+      run_piece(first, std::min(plan_.piece_columns, out - first));
+    }
+  }
+
+ private:
+  bool to_f16() const { return plan_.dtype == DType::f16 && job_.blocks.dtype == DType::bf16; }
+
+  template <typename T>
+  void copy() const {
+    constexpr unsigned threads = 256;
+    launch("copy_rows", copy_rows<T>,
+           {.blocks = dim3(static_cast<unsigned>(divide_up(job_.rows * plan_.depth, threads))),
+            .threads = dim3(threads)},
+           gpu_.stream, static_cast<const T*>(job_.x), job_.x_stride, job_.rows, job_.blocks.in,
+           reinterpret_cast<T*>(scratch_ + plan_.x), plan_.depth, to_f16());
+  }
+
+  void run_piece(std::int64_t first, std::int64_t columns) const {
+    const Output to = job_.output.from_column(first);
+    unpack(job_.weight, first, columns, scratch_ + plan_.weight);
+    // What is padded beyond the last column is computed too, in scratch memory only.
+    const std::int64_t computed = plan_.straight ? columns : round_up(columns, 8);
+    Gemm gemm{.rows = job_.rows,
+              .in = plan_.depth,
+              .out = computed,
+              .dtype = plan_.dtype,
+              .x = plan_.copies_x ? scratch_ + plan_.x : job_.x,
+              .x_stride = plan_.copies_x ? plan_.depth : job_.x_stride,
+              .weight = scratch_ + plan_.weight,
+              .weight_stride = plan_.depth,
+              .epilogue = plan_.epilogue(job_)};
+    if (plan_.straight) {
+      gemm.y = to.dst;
+      gemm.y_dtype = to.dtype;
+      gemm.y_stride = to.stride;
+      if (plan_.adds_bias(job_)) gemm.bias = to.bias;
+      gpu_.blas->multiply(gemm, gpu_.stream);
+      if (to.bias == nullptr || plan_.adds_bias(job_)) return;
+      Output add_bias = to;
+      add_bias.epilogue = Epilogue::store;
+      finish(gpu_, {static_cast<const float*>(to.dst), nullptr, 1, 0, to.stride}, add_bias,
+             job_.rows, columns);
+      return;
+    }
+    auto* y = reinterpret_cast<float*>(scratch_ + plan_.y);
+    auto* gate_y = reinterpret_cast<float*>(scratch_ + plan_.gate_y);
+    gemm.y = y;
+    gemm.y_stride = plan_.piece_columns;
+    gpu_.blas->multiply(gemm, gpu_.stream);
+    if (job_.output.gated) {
+      unpack(job_.gate, first, columns, scratch_ + plan_.gate);
+      gemm.weight = scratch_ + plan_.gate;
+      gemm.y = gate_y;
+      gpu_.blas->multiply(gemm, gpu_.stream);
+    }
+    finish(gpu_, {y, gate_y, 1, 0, plan_.piece_columns}, to, job_.rows, columns);
+  }
+
+  /// `columns` columns of a packed weight from `first` on, a multiple of 64, into rows of
+  /// plan_.depth; up to a multiple of 64 of them.
+  void unpack(const std::byte* packed, std::int64_t first, std::int64_t columns,
+              std::byte* plain) const {
+    const std::int64_t strips = divide_up(columns, strip_columns);
+    if (job_.blocks.is_strips()) {
+      const std::int64_t depth = round_up(job_.blocks.in, step_depth);
+      launch("unpack_strips", unpack_strips,
+             {.blocks = dim3(static_cast<unsigned>(divide_up(depth, 2 * piece_pairs)),
+                             static_cast<unsigned>(strips)),
+              .threads = dim3(block_threads)},
+             gpu_.stream, packed, depth, first / strip_columns,
+             reinterpret_cast<std::uint32_t*>(plain), plan_.depth, to_f16());
+    } else if (plan_.dtype == DType::f32) {
+      unpack_any<float>(packed, first, strips, plain);
+    } else {
+      unpack_any<std::uint16_t>(packed, first, strips, plain);
+    }
+  }
+
+  template <typename T>
+  void unpack_any(const std::byte* packed, std::int64_t first, std::int64_t strips,
+                  std::byte* plain) const {
+    const std::int64_t columns = strips * strip_columns;
+    launch("unpack_blocks", unpack_blocks<T>,
+           {.blocks = dim3(static_cast<unsigned>(divide_up(plan_.depth, square)),
+                           static_cast<unsigned>(divide_up(columns, square))),
+            .threads = dim3(square, square_rows)},
+           gpu_.stream, job_.blocks, reinterpret_cast<const T*>(packed), first, columns,
+           reinterpret_cast<T*>(plain), plan_.depth, to_f16());
+  }
+
+  const Context& gpu_;
+  const Job& job_;
+  ProductPlan plan_;
+  std::byte* scratch_;
+};
+
+void run(const Context& gpu, const Job& job, std::byte* scratch) {
+  if (job.rows == 0) return;
+  if (StripPlan::serves(gpu, job)) {
+    run_strips(gpu, job, scratch);
+  } else {
+    Product(gpu, job, scratch).run();
+  }
+}
+
+std::size_t scratch_bytes(const Context& gpu, const Job& job) {
+  if (job.rows == 0) return 0;
+  return StripPlan::serves(gpu, job) ? StripPlan(gpu, job).scratch_bytes
+                                     : ProductPlan(gpu, job).layout.bytes();
+}
+
+}  // namespace
+
+void linear(const Context& gpu, const LinearCall& call, std::byte* scratch) {
+  run(gpu, job_of(call), scratch);
+}
+std::size_t linear_scratch_bytes(const Context& gpu, const LinearCall& call) {
+  return scratch_bytes(gpu, job_of(call));
+}
+
+void gated_linear(const Context& gpu, const GatedLinearCall& call, std::byte* scratch) {
+  run(gpu, job_of(call), scratch);
+}
+std::size_t linear_scratch_bytes(const Context& gpu, const GatedLinearCall& call) {
+  return scratch_bytes(gpu, job_of(call));
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,113 @@
+#include <algorithm>
+
+#include "codelets/cuda/device.h"
+#include "codelets/cuda/linear.h"
+#include "codelets/cuda/norm.h"
+#include "codelets/cuda/workspace_layout.h"
+#include "codelets/kernels/kv_page.h"
+#include "codelets/qkv/qkv.h"
+
+namespace sluice {
+namespace {
+
+struct PlaceCall {
+  DecoderShape shape;
+  BatchView batch;
+  const float* qkv;   ///< [rows, qkv_size]
+  const float* rope;  ///< [rows, head_dim]: cos then sin; null without rotary embedding
+  std::byte* q;       ///< [rows, q_size]
+  std::byte* slab;    ///< or null
+  std::byte* new_kv;  ///< [rows, 2 * kv_size], or null
+};
+
+/// Element `i` of the row's head that starts at `head`, rotated as simd::rope_head() does.
+__device__ float rotated(const float* head, const float* cos, std::int64_t dim, std::int64_t i) {
+  const std::int64_t half = dim / 2;
+  if (i >= 2 * half) return head[i];  // an odd dimension's last one
+  const float* sin = cos + half;
+  if (i < half) return head[i] * cos[i] - head[i + half] * sin[i];
+  return head[i] * cos[i - half] + head[i - half] * sin[i - half];
+}
+
+/// q, k and v of one row for each block, to where they belong; an element a thread.
+template <typename T>
+__global__ void place_rows(PlaceCall call) {
+  const DecoderShape& shape = call.shape;
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t dim = shape.head_dim;
+  const float* qkv = call.qkv + row * shape.qkv_size();
+  const BatchRow of_batch = call.batch.rows()[static_cast<std::size_t>(row)];
+  const std::int64_t token = of_batch.position % page_tokens;
+  T* page = nullptr;
+  if (call.slab != nullptr) {
+    page = reinterpret_cast<T*>(page_of(shape, call.batch, of_batch, call.slab));
+  }
+  for (std::int64_t i = threadIdx.x; i < shape.qkv_size(); i += blockDim.x) {
+    const std::int64_t head = i / dim;
+    const bool is_v = head >= shape.num_heads + shape.num_kv_heads;
+    const float value = call.rope != nullptr && !is_v
+                            ? rotated(qkv + head * dim, call.rope + row * dim, dim, i % dim)
+                            : qkv[i];
+    if (head < shape.num_heads) {
+      put_element(value, reinterpret_cast<T*>(call.q) + row * shape.q_size() + i);
+      continue;
+    }
+    if (call.new_kv != nullptr) {
+      put_element(value, reinterpret_cast<T*>(call.new_kv) + row * 2 * shape.kv_size() + i -
+                             shape.q_size());
+    }
+    if (page == nullptr) continue;
+    const std::int64_t kv_head = head - shape.num_heads - (is_v ? shape.num_kv_heads : 0);
+    put_element(value, page + (is_v ? shape.v_index(kv_head, token, i % dim)
+                                    : shape.k_index(kv_head, token, i % dim)));
+  }
+}
+
+}  // namespace
+
+void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
+  const DecoderShape& shape = operands.args->shape;
+  const VectorLayout& at = operands.args->vectors;
+  const std::int64_t rows = operands.args->tag.num_tokens;
+  const LinearShape linear_shape{shape.hidden_size, shape.qkv_size(), shape.dtype};
+  LinearCall call{.layout = &PackedLayout::get(linear_shape),
+                  .packed = operands.weight,
+                  .rows = rows,
+                  .x_stride = activation_stride(shape.hidden_size, shape.dtype),
+                  .bias = VectorLayout::at(operands.vectors, at.qkv_bias)};
+  cuda::WorkspaceLayout layout;
+  const std::size_t qkv_at = layout.place<float>(rows * shape.qkv_size());
+  const std::size_t input_at = layout.place<std::byte>(
+      rows * call.x_stride * static_cast<std::int64_t>(size_bytes(shape.dtype)));
+  const std::size_t scratch_at =
+      layout.place<std::byte>(static_cast<std::int64_t>(cuda::linear_scratch_bytes(gpu, call)));
+  std::byte* workspace = gpu.workspace.reserve(layout.bytes());
+
+  cuda::block_input(gpu, shape,
+                    {VectorLayout::at(operands.vectors, at.attention_norm_weight),
+                     VectorLayout::at(operands.vectors, at.attention_norm_bias)},
+                    operands.x, rows, workspace + input_at);
+  call.x = workspace + input_at;
+  call.dst = workspace + qkv_at;
+  cuda::linear(gpu, call, workspace + scratch_at);
+
+  const PlaceCall place{.shape = shape,
+                        .batch = operands.batch,
+                        .qkv = reinterpret_cast<const float*>(workspace + qkv_at),
+                        .rope = shape.rope ? operands.rope : nullptr,
+                        .q = operands.q,
+                        .slab = operands.slab,
+                        .new_kv = operands.new_kv};
+  constexpr std::int64_t most_threads = 512;
+  const std::int64_t threads = (shape.qkv_size() + 31) / 32 * 32;
+  const cuda::LaunchShape launch{
+      .blocks = dim3(static_cast<unsigned>(rows)),
+      .threads = dim3(static_cast<unsigned>(std::min(most_threads, threads)))};
+  if (shape.dtype == DType::f32) {
+    cuda::launch("place_rows", place_rows<float>, launch, gpu.stream, place);
+  } else {
+    cuda::launch("place_rows", place_rows<BFloat16>, launch, gpu.stream, place);
+  }
+}
+
+}  // namespace sluice
