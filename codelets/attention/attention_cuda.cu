@@ -1,17 +1,17 @@
 #include <algorithm>
+#include <type_traits>
 
-#include "base/error.h"
 #include "codelets/attention/attention.h"
 #include "codelets/attention/attention_mma_cuda.h"
 #include "codelets/attention/attention_plan_cuda.h"
 #include "codelets/attention/attention_rows_cuda.h"
+#include "codelets/attention/head_dim_cuda.h"
 #include "codelets/cuda/async_copy.h"
 #include "codelets/kernels/kv_page.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::int64_t largest_head_dim = 256;
 /// Blocks of a grid whose blocks go through a list, for each multiprocessor: a few times what it
 /// runs at once, so that none waits long for the last.
 constexpr std::int64_t blocks_per_multiprocessor = 16;
@@ -117,6 +117,9 @@ constexpr int mma_warps = 4;
 constexpr int mma_threads = mma_warps * cuda::warp_threads;
 static_assert(mma_warps * mma::query_rows == tile_queries);
 
+/// Of threads that a multiprocessor runs: as many as have room for what they keep in registers.
+constexpr int blocks_at_once(int blocks) { return blocks > 4 ? 1 : blocks > 2 ? 2 : 3; }
+
 /// Blocks of 16 heads that a KV head's group makes.
 constexpr std::int64_t query_blocks_of(const DecoderShape& shape) {
   return (shape.group_size() + mma::query_rows - 1) / mma::query_rows;
@@ -129,7 +132,7 @@ constexpr std::int64_t merged_rows_of(const DecoderShape& shape) {
 /// The same as attend_parts with tensor cores: the heads of a group are the rows of a product. A
 /// warp takes every fourth step of 32 tokens, straight from the pages.
 template <int Blocks>
-__global__ void __launch_bounds__(mma_threads, Blocks > 4 ? 1 : 3) attend_parts_mma(Call call) {
+__global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_parts_mma(Call call) {
   constexpr int dims = Blocks * mma::block_dims;
   const auto merged_rows = static_cast<int>(merged_rows_of(call.shape));
   auto* merged = cuda::dynamic_shared<float>();                // [mma_warps][merged_rows][dims]
@@ -170,43 +173,45 @@ __global__ void __launch_bounds__(mma_threads, Blocks > 4 ? 1 : 3) attend_parts_
         return call.kv.at(part.pages[token / static_cast<int>(page_tokens)]);
       };
       const auto* keys = reinterpret_cast<const std::uint32_t*>(page_at(lane.key_page()));
-      uint4 key[2 * Blocks][2];
-#pragma unroll
-      for (int k = 0; k < 2 * Blocks; ++k) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int pair = 8 * k + lane.place + 4 * half;
-          const bool there = keys != nullptr && 2 * pair < head_dim;
-          key[k][half] = there ? __ldg(reinterpret_cast<const uint4*>(
-                                     keys + call.shape.k_offset(kv_head) / 2 + lane.key_word(pair)))
-                               : make_uint4(0, 0, 0, 0);
-        }
-      }
-      mma::Scores scores[1];
-      warp.score(padded / 16, scores[0], [&](int k, int half) { return key[k][half]; });
-
+      const auto load_key = [&](int k, int half) {
+        const int pair = 8 * k + lane.place + 4 * half;
+        if (keys == nullptr || 2 * pair >= head_dim) return make_uint4(0, 0, 0, 0);
+        return __ldg(reinterpret_cast<const uint4*>(keys + call.shape.k_offset(kv_head) / 2 +
+                                                    lane.key_word(pair)));
+      };
       const auto* values = reinterpret_cast<const std::uint32_t*>(page_at(lane.value_page()));
       const bool hides = first < seen.first || first + mma::step_tokens > seen.end;
-      uint4 value[Blocks][4];
-#pragma unroll
-      for (int u = 0; u < 4; ++u) {
-#pragma unroll
-        for (int block = 0; block < Blocks; ++block) {
-          const int column = lane.value_column(block);
-          value[block][u] =
-              values != nullptr && column < padded
-                  ? __ldg(reinterpret_cast<const uint4*>(values + call.shape.v_offset(kv_head) / 2 +
-                                                         lane.value_row(u) * padded + column))
-                  : make_uint4(0, 0, 0, 0);
-          if (hides) {
-            value[block][u] =
-                mma::hide_unseen(value[block][u], first + 8 * lane.place + 2 * u, seen);
-          }
-        }
-      }
+      const auto load_value = [&](int block, int u) {
+        const int column = lane.value_column(block);
+        if (values == nullptr || column >= padded) return make_uint4(0, 0, 0, 0);
+        const uint4 words = __ldg(reinterpret_cast<const uint4*>(
+            values + call.shape.v_offset(kv_head) / 2 + lane.value_row(u) * padded + column));
+        return hides ? mma::hide_unseen(words, first + 8 * lane.place + 2 * u, seen) : words;
+      };
+      mma::Scores scores[1];
       mma::Weights weights[1];
-      warp.weigh(scores, first, scale, {seen, seen}, weights);
-      warp.add_values(weights[0], [&](int block, int u) { return value[block][u]; });
+      if constexpr (Blocks <= 4) {
+        // All of a step's keys are on their way at once, and then all values.
+        uint4 key[2 * Blocks][2];
+#pragma unroll
+        for (int k = 0; k < 2 * Blocks; ++k) {
+          key[k][0] = load_key(k, 0);
+          key[k][1] = load_key(k, 1);
+        }
+        warp.score(padded / 16, scores[0], [&](int k, int half) { return key[k][half]; });
+        uint4 value[Blocks][4];
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+#pragma unroll
+          for (int block = 0; block < Blocks; ++block) value[block][u] = load_value(block, u);
+        }
+        warp.weigh(scores, first, scale, {seen, seen}, weights);
+        warp.add_values(weights[0], [&](int block, int u) { return value[block][u]; });
+      } else {
+        warp.score(padded / 16, scores[0], load_key);
+        warp.weigh(scores, first, scale, {seen, seen}, weights);
+        warp.add_values(weights[0], load_value);
+      }
     }
 
 #pragma unroll
@@ -279,7 +284,7 @@ struct StagedKv {
 /// Block (x, y): 64 queries of one sequence, 16 a warp, of KV head y. Its keys come while the
 /// values before them are used, and the other way round.
 template <int Blocks>
-__global__ void __launch_bounds__(mma_threads, Blocks > 4 ? 1 : 3) attend_tiles(Call call) {
+__global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_tiles(Call call) {
   if (static_cast<int>(blockIdx.x) >= call.work.counts->tiles) return;
   using Staged = StagedKv<Blocks>;
   constexpr int steps = steps_of(Blocks);
@@ -420,7 +425,7 @@ void with_blocks(const DecoderShape& shape, Use use) {
   if (blocks <= 2) return use(std::integral_constant<int, 2>());
   if (blocks <= 3) return use(std::integral_constant<int, 3>());
   if (blocks <= 4) return use(std::integral_constant<int, 4>());
-  use(std::integral_constant<int, 8>());
+  use(std::integral_constant<int, 8>());  // check_head_dim() was asked
 }
 
 class Attention {
@@ -520,11 +525,7 @@ class Attention {
 }  // namespace
 
 void attention_cuda(const cuda::Context& gpu, const AttentionOperands& operands) {
-  const std::int64_t head_dim = operands.args->shape.head_dim;
-  if (head_dim > largest_head_dim) {
-    throw Error("the GPU's attention takes heads of up to {} elements, not {}", largest_head_dim,
-                head_dim);
-  }
+  check_head_dim(operands.args->shape);
   Attention(gpu, operands).run();
 }
 

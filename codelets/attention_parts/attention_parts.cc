@@ -19,54 +19,75 @@ const std::byte* copy_rows(const CpuContext& cpu, const std::byte* from, std::by
   });
   return from + static_cast<std::size_t>(rows) * row_bytes;
 }
-[[maybe_unused]] const std::byte* copy_rows(const cuda::Context& gpu, const std::byte* from,
-                                            std::byte* to, std::int64_t rows,
-                                            std::size_t row_bytes) {
-  const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes;
-  cuda::copy(gpu, from, to, bytes);
-  return from + bytes;
+
+void split(const CpuContext& cpu, const QkvSplitOperands& operands) {
+  const QkvSplitArgs& args = *operands.args;
+  const QkvArgs qkv{args.tag, args.shape, args.vectors, KvPath::new_kv};
+  const std::size_t q_bytes = row_bytes(args.shape, args.shape.q_size());
+  const std::size_t kv_bytes = row_bytes(args.shape, 2 * args.shape.kv_size());
+  const auto rows = static_cast<std::size_t>(args.tag.num_tokens);
+  std::byte* q = stage_memory(cpu, rows * (q_bytes + kv_bytes));
+  std::byte* new_kv = q + rows * q_bytes;
+  qkv_cpu(cpu, {.args = &qkv,
+                .batch = operands.batch,
+                .x = operands.x,
+                .rope = operands.rope,
+                .vectors = operands.vectors,
+                .weight = operands.weight,
+                .q = q,
+                .new_kv = new_kv});
+  const std::byte* from_q = q;
+  const std::byte* from_kv = new_kv;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
+    from_q = copy_rows(cpu, from_q, operands.q.at(i), args.parts.rows.at(i), q_bytes);
+    from_kv = copy_rows(cpu, from_kv, operands.new_kv.at(i), args.parts.rows.at(i), kv_bytes);
+  }
 }
 
 struct RunSplit {
   template <typename Context>
   void operator()(const Context& context, const QkvSplitArgs& args, Buffers buffers) const {
-    const QkvArgs qkv{args.tag, args.shape, args.vectors, KvPath::new_kv};
-    QkvOperands all{.args = &qkv};
-    all.batch = BatchView(buffers.take<void>());
-    all.x = buffers.take<float>();
-    all.rope = buffers.take_if<float>(args.shape.rope);
-    all.vectors = buffers.take<float>();
-    all.weight = buffers.take<std::byte>();
-    const std::size_t q_bytes = row_bytes(args.shape, args.shape.q_size());
-    const std::size_t kv_bytes = row_bytes(args.shape, 2 * args.shape.kv_size());
-    const auto rows = static_cast<std::size_t>(args.tag.num_tokens);
-    all.q = stage_memory(context, rows * (q_bytes + kv_bytes));
-    all.new_kv = all.q + rows * q_bytes;
-    if constexpr (is_gpu<Context>) {
-      qkv_cuda(context, all);
-    } else {
-      qkv_cpu(context, all);
+    QkvSplitOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.x = buffers.take<float>();
+    operands.rope = buffers.take_if<float>(args.shape.rope);
+    operands.vectors = buffers.take<float>();
+    operands.weight = buffers.take<std::byte>();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
+      operands.q.at(i) = buffers.take<std::byte>();
+      operands.new_kv.at(i) = buffers.take<std::byte>();
     }
-    const std::byte* q = all.q;
-    const std::byte* new_kv = all.new_kv;
-    for (std::int64_t i = 0; i < args.parts.num_parts; ++i) {
-      const std::int64_t part_rows = args.parts.rows.at(static_cast<std::size_t>(i));
-      q = copy_rows(context, q, buffers.take<std::byte>(), part_rows, q_bytes);
-      new_kv = copy_rows(context, new_kv, buffers.take<std::byte>(), part_rows, kv_bytes);
+    if constexpr (is_gpu<Context>) {
+      qkv_split_cuda(context, operands);
+    } else {
+      split(context, operands);
     }
   }
 };
 
+using Parts = std::array<const std::byte*, max_batch_parts>;
+
+void join(const CpuContext& cpu, const AttentionJoinArgs& args, const Parts& parts,
+          std::byte* out) {
+  const std::size_t bytes =
+      row_bytes(args.shape, activation_stride(args.shape.q_size(), args.shape.dtype));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
+    copy_rows(cpu, parts.at(i), out, args.parts.rows.at(i), bytes);
+    out += static_cast<std::size_t>(args.parts.rows.at(i)) * bytes;
+  }
+}
+
 struct RunJoin {
   template <typename Context>
   void operator()(const Context& context, const AttentionJoinArgs& args, Buffers buffers) const {
-    const std::size_t bytes =
-        row_bytes(args.shape, activation_stride(args.shape.q_size(), args.shape.dtype));
     auto* out = buffers.take<std::byte>();
-    for (std::int64_t i = 0; i < args.parts.num_parts; ++i) {
-      const std::int64_t rows = args.parts.rows.at(static_cast<std::size_t>(i));
-      copy_rows(context, buffers.take<std::byte>(), out, rows, bytes);
-      out += static_cast<std::size_t>(rows) * bytes;
+    Parts parts{};
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i)
+      parts.at(i) = buffers.take<std::byte>();
+    if constexpr (is_gpu<Context>) {
+      attention_join_cuda(context, args, parts, out);
+    } else {
+      join(context, args, parts, out);
     }
   }
 };

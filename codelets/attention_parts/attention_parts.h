@@ -44,12 +44,36 @@ struct QkvPart {
 void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,
                       std::span<const QkvPart> parts);
 
+/// What qkv_split_cuda computes with, all pointers in device memory.
+struct QkvSplitOperands {
+  const QkvSplitArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const float* x = nullptr;  ///< this and the next ones as in QkvOperands
+  const float* rope = nullptr;
+  const float* vectors = nullptr;
+  const std::byte* weight = nullptr;
+  std::array<std::byte*, max_batch_parts> q{};       ///< of each part, [rows, q_size], dtype
+  std::array<std::byte*, max_batch_parts> new_kv{};  ///< of each part, see KvPath
+};
+/// qkv_cuda() of all rows, then split_rows_cuda().
+void qkv_split_cuda(const cuda::Context& gpu, const QkvSplitOperands& operands);
+/// Copies the rows of q and new_kv, of the whole batch, to the parts' own. Throws Error when CUDA
+/// refuses.
+void split_rows_cuda(const cuda::Context& gpu, const QkvSplitOperands& operands, const std::byte* q,
+                     const std::byte* new_kv);
+
 /// Argument of the codelet that joins what the parts' attention gave.
 struct AttentionJoinArgs {
   TaskTag tag;
   DecoderShape shape;
   PartRows parts;
 };
+/// Device memory; `parts` in order, `out` behind one another; all [rows, q_size], dtype, rows
+/// activation_stride() apart. Throws Error when CUDA refuses.
+void attention_join_cuda(const cuda::Context& gpu, const AttentionJoinArgs& args,
+                         const std::array<const std::byte*, max_batch_parts>& parts,
+                         std::byte* out);
+
 /// Copies the parts' attention outputs one behind the other into `out`; all [rows, q_size], dtype,
 /// rows activation_stride() apart.
 void submit_attention_join(const AttentionJoinArgs& args, std::span<const DataHandle* const> parts,

@@ -36,12 +36,13 @@ std::byte* Workspace::reserve(std::size_t bytes) {
   return static_cast<std::byte*>(memory_);
 }
 
-void copy(const Context& gpu, const void* from, void* to, std::size_t bytes) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.stream), "copying");
+std::byte* stage_memory(const Context& gpu, std::size_t bytes) {
+  return gpu.workspace.inner().reserve(bytes);
 }
 
-std::byte* stage_memory(const Context& gpu, std::size_t bytes) {
-  return gpu.stage_workspace->reserve(bytes);
+Workspace& Workspace::inner() {
+  if (!inner_) inner_ = std::make_unique<Workspace>(source_, stream_);
+  return *inner_;
 }
 
 }  // namespace sluice::cuda

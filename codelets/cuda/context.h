@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace sluice::cuda {
 
@@ -29,6 +30,9 @@ class Workspace {
   /// gone. Throws Error when the device has no room.
   std::byte* reserve(std::size_t bytes);
 
+  /// Another one beside it, for the kernels that a kernel calls while it holds memory of this one.
+  Workspace& inner();
+
  private:
   void release() noexcept;
 
@@ -36,6 +40,7 @@ class Workspace {
   cudaStream_t stream_;
   void* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::unique_ptr<Workspace> inner_;
 };
 
 /// What device code found wrong, in memory that host and device both see. The first one stays.
@@ -56,16 +61,14 @@ class Blas;
 struct Context {
   cudaStream_t stream = nullptr;
   Workspace& workspace;
-  Workspace* stage_workspace = nullptr;  ///< for what passes between the kernels of one task
   Blas* blas = nullptr;
   DeviceFailure* failure = nullptr;
   int compute_capability = 0;  ///< 75, 80, 90, ...
   int num_multiprocessors = 0;
 };
 
-/// Copies within device memory, in the order of the stream. Throws Error when CUDA refuses.
-void copy(const Context& gpu, const void* from, void* to, std::size_t bytes);
-/// `bytes` of the context's stage workspace. Throws Error when the device has no room.
+/// `bytes` for what passes between the kernels of one task, which have the workspace itself. Throws
+/// Error when the device has no room.
 std::byte* stage_memory(const Context& gpu, std::size_t bytes);
 
 }  // namespace sluice::cuda

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <new>
 
+#include "codelets/cuda/blas.h"
 #include "codelets/cuda/context.h"
 #endif
 
@@ -175,12 +176,21 @@ struct GpuWorker::Parts {
       : node(starpu_worker_get_local_memory_node()),
         stream(starpu_cuda_get_local_stream()),
         workspace({allocate, release, &node}, stream),
-        stage_workspace({allocate, release, &node}, stream) {}
+        blas_memory({allocate, release, &node}, stream),
+        blas(blas_memory.reserve(blas_bytes(node)), blas_bytes(node)) {}
+
+  /// What cuBLASLt asks for, where the memory is large enough.
+  static std::size_t blas_bytes(unsigned of_node) {
+    constexpr std::uint64_t smallest_share = 64;
+    const auto total = static_cast<std::uint64_t>(starpu_memory_get_total(of_node));
+    return std::min<std::uint64_t>(cuda::Blas::default_workspace_bytes, total / smallest_share);
+  }
 
   unsigned node;
   cudaStream_t stream;
   cuda::Workspace workspace;
-  cuda::Workspace stage_workspace;
+  cuda::Workspace blas_memory;
+  cuda::Blas blas;
   cuda::DeviceFailure* failure = nullptr;  ///< in pinned host memory
   std::unique_ptr<cuda::Context> context;
 };
@@ -196,7 +206,7 @@ GpuWorker::GpuWorker() : parts_(std::make_unique<Parts>()) {
   parts_->context = std::make_unique<cuda::Context>(cuda::Context{
       .stream = parts_->stream,
       .workspace = parts_->workspace,
-      .stage_workspace = &parts_->stage_workspace,
+      .blas = &parts_->blas,
       .failure = static_cast<cuda::DeviceFailure*>(device),
       .compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, current) +
                             attribute(cudaDevAttrComputeCapabilityMinor, current),

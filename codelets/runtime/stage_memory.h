@@ -9,9 +9,7 @@ namespace sluice {
 struct CpuContext;
 namespace cuda {
 struct Context;
-/// Copies within device memory, in the order of the context's stream.
-void copy(const Context& gpu, const void* from, void* to, std::size_t bytes);
-/// Of the worker's second workspace; aligned to 256 bytes.
+/// The same on a GPU, aligned to 256 bytes.
 std::byte* stage_memory(const Context& gpu, std::size_t bytes);
 }  // namespace cuda
 

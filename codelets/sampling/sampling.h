@@ -37,6 +37,14 @@ struct SamplingOperands {
   std::int32_t* tokens = nullptr;       ///< [sequences], -1 where no token was drawn
 };
 void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands);
+/// All pointers are device memory; the tag's num_sequences is the batch's. Same semantics; a token
+/// at the border of top-p or min-p may fall on the other side, as sums are exact here: each token's
+/// probability counts in units of 2^-44 of the likeliest one's. `probabilities` [logit rows,
+/// vocab_size], unless null, gets what the tokens were drawn with. When a logit is NaN or +inf,
+/// gpu.failure names the row of the logits and the token, or token -1 when all logits are -inf, and
+/// that sequence draws none.
+void sampling_cuda(const cuda::Context& gpu, const SamplingOperands& operands,
+                   float* probabilities = nullptr);
 
 /// The probabilities that a token is drawn with, in the order that Hugging Face's generate()
 /// applies its processors: repetition penalty, temperature, top-k, top-p, min-p, softmax. `seen` as
@@ -51,7 +59,20 @@ std::vector<double> token_probabilities_reference(std::span<const float> logits,
                                                   std::span<const std::int32_t> history);
 
 /// A uniform number in [0, 1) that depends on (seed, step) only.
-double uniform_draw(const SamplingRow& row);
+constexpr double uniform_draw(const SamplingRow& row) {
+  // splitmix64 over (seed, step)
+  std::uint64_t z = (static_cast<std::uint64_t>(row.seed_high) << 32) | row.seed_low;
+  z += 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(row.step) + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) * 0x1p-53;
+}
+
+/// A logit of a token that was seen before, after the repetition penalty.
+constexpr float penalised_logit(float logit, float penalty) {
+  return logit > 0 ? logit / penalty : logit * penalty;
+}
 
 struct SamplingHandles {
   const DataHandle& batch;

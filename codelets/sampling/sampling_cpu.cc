@@ -16,10 +16,6 @@ bool is_seen(const std::uint32_t* seen, std::size_t token) {
   return seen != nullptr && ((seen[token / 32] >> (token % 32)) & 1U) != 0;
 }
 
-float penalised(float logit, float penalty) {
-  return logit > 0 ? logit / penalty : logit * penalty;
-}
-
 /// Greedy: the largest logit after the penalty, the lowest id among equals.
 std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
                         const std::uint32_t* seen) {
@@ -36,7 +32,7 @@ std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
       throw Error("the model computed {} for token {}; its weights or dtype are bad", logit, i);
     }
     if (row.repetition_penalty != 1.0F && is_seen(seen, i))
-      logit = penalised(logit, row.repetition_penalty);
+      logit = penalised_logit(logit, row.repetition_penalty);
     if (best < 0 || logit > best_logit) {
       best = static_cast<std::int32_t>(i);
       best_logit = logit;
@@ -148,7 +144,7 @@ void token_probabilities(std::span<const float> logits, const SamplingRow& row,
   }
   const auto logit_of = [&](std::size_t i) {
     const bool penalise = row.repetition_penalty != 1.0F && is_seen(seen, i);
-    return penalise ? penalised(logits[i], row.repetition_penalty) : logits[i];
+    return penalise ? penalised_logit(logits[i], row.repetition_penalty) : logits[i];
   };
   // Relative to the best, so that no temperature is small enough to overflow.
   const float highest = logit_of(static_cast<std::size_t>(best));
@@ -158,16 +154,6 @@ void token_probabilities(std::span<const float> logits, const SamplingRow& row,
   apply_top_k(probabilities, row.top_k);
   const std::vector<std::int32_t> sorted = softmax_sorted(probabilities);
   keep_likely(probabilities, sorted, row);
-}
-
-double uniform_draw(const SamplingRow& row) {
-  // splitmix64 over (seed, step)
-  std::uint64_t z = (static_cast<std::uint64_t>(row.seed_high) << 32) | row.seed_low;
-  z += 0x9e3779b97f4a7c15ULL * (static_cast<std::uint64_t>(row.step) + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1p-53;
 }
 
 void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands) {

@@ -1,15 +1,11 @@
-#include <type_traits>
-
-#include "base/error.h"
 #include "codelets/attention/attention_rows_cuda.h"
+#include "codelets/attention/head_dim_cuda.h"
 #include "codelets/kernels/kv_page.h"
 #include "codelets/qk/score_offsets_cuda.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::int64_t largest_head_dim = 256;
 
 /// Block (x, y): row x, block y of all KV heads' heads.
 template <typename Element, int Blocks>
@@ -73,10 +69,7 @@ void launch_by_size(const cuda::Context& gpu, const SvOperands& operands, const 
 
 void sv_cuda(const cuda::Context& gpu, const SvOperands& operands) {
   const AttentionArgs& args = *operands.args;
-  if (args.shape.head_dim > largest_head_dim) {
-    throw Error("the GPU's attention takes heads of up to {} elements, not {}", largest_head_dim,
-                args.shape.head_dim);
-  }
+  check_head_dim(args.shape);
   cuda::WorkspaceLayout layout;
   const DeviceKvPlan kv_plan(args.tag, args.shape, args.kv, layout);
   const std::size_t offsets_at = layout.place<std::int64_t>(args.tag.num_tokens);

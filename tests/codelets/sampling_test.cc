@@ -9,21 +9,16 @@
 #include <set>
 
 #include "tests/codelets/codelet_data.h"
+#include "tests/codelets/sampling_cases.h"
 #include "tests/support/engine.h"
-#include "tests/support/golden.h"
 
 namespace sluice {
 namespace {
 
+using test::largest_difference;
 using test::Random;
-
-std::vector<std::uint32_t> seen_set(std::span<const std::int32_t> history, std::int64_t vocab) {
-  std::vector<std::uint32_t> seen(static_cast<std::size_t>(seen_words(vocab)));
-  for (const std::int32_t token : history) {
-    seen[static_cast<std::size_t>(token) / 32] |= 1U << (token % 32);
-  }
-  return seen;
-}
+using test::SamplingGoldenTest;
+using test::seen_set;
 
 std::vector<float> probabilities_of(std::span<const float> logits, const SamplingRow& row,
                                     std::span<const std::int32_t> history = {}) {
@@ -33,51 +28,6 @@ std::vector<float> probabilities_of(std::span<const float> logits, const Samplin
   token_probabilities(logits, row, history.empty() ? nullptr : seen.data(), probabilities);
   return probabilities;
 }
-
-double largest_difference(std::span<const float> a, std::span<const double> b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
-  }
-  return largest;
-}
-
-/// The rows of sampling.safetensors; their number is this test's parameter.
-class SamplingGoldenTest : public ::testing::Test {
- protected:
-  static constexpr std::size_t num_rows = 24;
-  static constexpr std::size_t vocab = 97;
-  static constexpr std::size_t longest_history = 31;
-
-  SamplingRow settings(std::size_t row) const {
-    return {.temperature = golden_.floats("temperature").at(row),
-            .top_p = golden_.floats("top_p").at(row),
-            .min_p = golden_.floats("min_p").at(row),
-            .repetition_penalty = golden_.floats("repetition_penalty").at(row),
-            .top_k = golden_.ints("top_k").at(row)};
-  }
-  std::vector<float> logits(std::size_t row) const {
-    const std::vector<float> all = golden_.floats("logits");
-    return {all.begin() + static_cast<std::ptrdiff_t>(row * vocab),
-            all.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab)};
-  }
-  std::vector<std::int32_t> history(std::size_t row) const {
-    const std::vector<std::int32_t> all = golden_.ints("history");
-    std::vector<std::int32_t> ids(
-        all.begin() + static_cast<std::ptrdiff_t>(row * longest_history),
-        all.begin() + static_cast<std::ptrdiff_t>((row + 1) * longest_history));
-    std::erase(ids, -1);
-    return ids;
-  }
-  /// Transformers' own, computed in double.
-  std::vector<double> expected(std::size_t row) const {
-    const std::vector<double> all = golden_.doubles("probabilities_f64");
-    return {all.begin() + static_cast<std::ptrdiff_t>(row * vocab),
-            all.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab)};
-  }
-
-  test::GoldenFile golden_{std::string(SLUICE_TEST_DATA_DIR) + "/golden", "sampling.safetensors"};
-};
 
 TEST_F(SamplingGoldenTest, ProbabilitiesAreTransformersOwn) {
   ASSERT_EQ(golden_.floats("temperature").size(), num_rows);
@@ -107,30 +57,11 @@ TEST(SamplingTest, MatchesReferenceOverRandomSettings) {
   Random random(91);
   int compared = 0;
   for (int trial = 0; trial < 300; ++trial) {
-    const std::int64_t vocab = 1 + random.below(300);
-    const std::vector<float> logits = random.floats(vocab, 8.0);
-    SamplingRow row;
-    row.temperature = static_cast<float>(0.3 + 2 * random.uniform());
-    row.top_p = trial % 3 == 0 ? 1.0F : static_cast<float>(random.uniform());
-    row.min_p = trial % 4 == 0 ? static_cast<float>(random.uniform() * 0.5) : 0.0F;
-    row.top_k = static_cast<std::int32_t>(trial % 2 == 0 ? random.below(vocab + 20) : 0);
-    row.repetition_penalty = trial % 5 == 0 ? 1.3F : 1.0F;
-    std::vector<std::int32_t> history(40);
-    for (std::int32_t& token : history) token = static_cast<std::int32_t>(random.below(vocab));
+    const auto [logits, row, history] = test::random_draw(random, trial);
     const std::vector<double> expected = token_probabilities_reference(logits, row, history);
     const std::vector<float> result = probabilities_of(logits, row, history);
     EXPECT_NEAR(std::accumulate(result.begin(), result.end(), 0.0), 1.0, 1e-5) << trial;
-    // A token whose threshold lies within rounding may fall on either side.
-    SamplingRow looser = row;
-    looser.top_p = row.top_p < 1.0F ? row.top_p * 1.0001F : 1.0F;
-    looser.min_p = row.min_p * 0.9999F;
-    SamplingRow tighter = row;
-    tighter.top_p = row.top_p < 1.0F ? row.top_p * 0.9999F : 1.0F;
-    tighter.min_p = row.min_p * 1.0001F;
-    if (token_probabilities_reference(logits, looser, history) !=
-        token_probabilities_reference(logits, tighter, history)) {
-      continue;
-    }
+    if (test::borders_on_a_token(logits, row, history)) continue;
     ++compared;
     EXPECT_LT(largest_difference(result, expected), 1e-5) << trial;
   }
@@ -298,87 +229,27 @@ INSTANTIATE_TEST_SUITE_P(Over, SamplingFrequencyTest, ::testing::Values(Vary::se
                            return case_info.param == Vary::seed ? "seeds" : "steps";
                          });
 
-/// A running batch of `slots` with a repetition penalty, one iteration after the other.
-class SeenTest : public ::testing::Test {
- protected:
-  static constexpr std::int64_t vocab = 40;
-  static constexpr std::int64_t slots = 3;
-
-  struct Sequence {
-    std::int32_t slot;
-    bool fresh;
-    std::vector<std::int32_t> tokens;
-    bool draws;
-  };
-
-  /// Greedy with a penalty so strong that no seen token with a positive logit wins.
-  std::vector<std::int32_t> iterate(const std::vector<Sequence>& sequences) {
-    BatchBuilder builder;
-    const std::vector<std::int32_t> pages = {0};
-    bool any = false;
-    for (const Sequence& sequence : sequences) {
-      any = any || sequence.draws;
-      builder.add({.slot = sequence.slot,
-                   .fresh = sequence.fresh,
-                   .tokens = sequence.tokens,
-                   .pages = pages,
-                   .sampling = {.repetition_penalty = 1000.0F}},
-                  sequence.draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
-    }
-    const std::vector<std::int32_t> words = builder.build();
-    std::vector<float> logits;  // 1, 0.99, 0.98...: the lowest id that is not seen yet wins
-    for (std::int64_t r = 0; r < builder.num_logit_rows(); ++r) {
-      for (std::int64_t i = 0; i < vocab; ++i) {
-        logits.push_back(1.0F - 0.01F * static_cast<float>(i));
-      }
-    }
-    std::vector<std::int32_t> tokens(sequences.size(), -7);
-    const SamplingArgs args{.tag = {}, .vocab_size = vocab, .has_logits = any, .track_seen = true};
-    sampling_cpu(test::cpu(), {.args = &args,
-                               .batch = BatchView(words.data()),
-                               .logits = any ? logits.data() : nullptr,
-                               .seen = seen_.data(),
-                               .slot_tokens = slot_tokens_.data(),
-                               .tokens = tokens.data()});
-    return tokens;
-  }
-
-  // Memory that someone else left behind: the fresh flag must not rely on zeros.
-  std::vector<std::uint32_t> seen_ =
-      std::vector<std::uint32_t>(static_cast<std::size_t>(slots * seen_words(vocab)), 0xffffffffU);
-  std::vector<std::int32_t> slot_tokens_ = std::vector<std::int32_t>(slots, -1);
-};
-
-TEST_F(SeenTest, PenalisesPromptAndOutputAcrossIterations) {
-  EXPECT_EQ(iterate({{.slot = 1, .fresh = true, .tokens = {0, 2, 33, 2}, .draws = true}}),
-            std::vector<std::int32_t>{1});
-  // -2: the token that slot 1 drew last.
-  for (const std::int32_t expected : {3, 4, 5}) {
-    EXPECT_EQ(iterate({{.slot = 1, .fresh = false, .tokens = {-2}, .draws = true}}),
-              std::vector<std::int32_t>{expected});
-    EXPECT_EQ(slot_tokens_[1], expected);
-  }
+std::vector<std::int32_t> sample(const SamplingArgs& args, const std::vector<std::int32_t>& words,
+                                 const std::vector<float>& logits, test::SeenState& state) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(args.tag.num_sequences), -7);
+  sampling_cpu(test::cpu(), {.args = &args,
+                             .batch = BatchView(words.data()),
+                             .logits = logits.empty() ? nullptr : logits.data(),
+                             .seen = state.seen.data(),
+                             .slot_tokens = state.slot_tokens.data(),
+                             .tokens = tokens.data()});
+  return tokens;
 }
 
-TEST_F(SeenTest, FreshFlagForgetsTheSlotsLastSequenceOnly) {
-  iterate({{.slot = 0, .fresh = true, .tokens = {0, 1}, .draws = true},
-           {.slot = 2, .fresh = true, .tokens = {0}, .draws = true}});
-  EXPECT_EQ(slot_tokens_, (std::vector<std::int32_t>{2, -1, 1}));
-  EXPECT_EQ(iterate({{.slot = 2, .fresh = false, .tokens = {-3}, .draws = true},
-                     {.slot = 0, .fresh = true, .tokens = {5}, .draws = true}}),
-            (std::vector<std::int32_t>{2, 0}));
+TEST(SeenTest, PenalisesPromptAndOutputAcrossIterations) {
+  test::expect_penalty_across_iterations(sample);
 }
 
-TEST_F(SeenTest, PromptChunksWithoutLogitsCount) {
-  EXPECT_EQ(iterate({{.slot = 0, .fresh = true, .tokens = {0, 1}, .draws = false}}),
-            std::vector<std::int32_t>{-1});
-  EXPECT_EQ(slot_tokens_[0], -1) << "nothing was drawn";
-  EXPECT_EQ(iterate({{.slot = 0, .fresh = false, .tokens = {3}, .draws = false},
-                     {.slot = 1, .fresh = true, .tokens = {0}, .draws = true}}),
-            (std::vector<std::int32_t>{-1, 1}));
-  EXPECT_EQ(iterate({{.slot = 0, .fresh = false, .tokens = {2, 39}, .draws = true}}),
-            std::vector<std::int32_t>{4});
+TEST(SeenTest, FreshFlagForgetsTheSlotsLastSequenceOnly) {
+  test::expect_fresh_slots_forget(sample);
 }
+
+TEST(SeenTest, PromptChunksWithoutLogitsCount) { test::expect_chunks_without_logits_count(sample); }
 
 TEST(SamplingTaskTest, DrawsTheSameTokensAsAStarPuTask) {
   constexpr std::int64_t vocab = 97;
