@@ -19,6 +19,14 @@ std::string Accelerator::option_for(std::uint64_t bytes) const {
   return fmt::format("--device standin:{}MiB", (bytes + mebibyte - 1) / mebibyte);
 }
 
+Accelerator Accelerator::sized_for(const ModelConfig& config, DType dtype,
+                                   const LargestIteration& largest) const {
+  Accelerator sized = *this;
+  if (kind == Kind::cuda)
+    sized.scratch = gpu_scratch(config, dtype, largest, gpu.num_multiprocessors);
+  return sized;
+}
+
 RuntimeOptions Accelerator::runtime_options(RuntimeOptions options) const {
   if (kind == Kind::stand_in) options.stand_in_bytes = memory_bytes;
   if (kind == Kind::cuda) options.gpu_bytes = memory_bytes;

@@ -5,6 +5,7 @@
 
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/runtime.h"
+#include "engine/gpu_scratch.h"
 
 namespace sluice {
 
@@ -15,6 +16,7 @@ struct Accelerator {
   std::uint64_t memory_bytes = 0;  ///< that StarPU may use
   GpuDevice gpu;                   ///< of CUDA's only
   CopyRates copies;                ///< of CUDA's only
+  GpuScratch scratch;              ///< of CUDA's only, once the run's sizes are known
 
   explicit operator bool() const { return kind != Kind::none; }
   /// "NVIDIA H200 with 20.0 GiB", or "stand-in accelerator (a second process, for tests) of 64.0
@@ -22,6 +24,9 @@ struct Accelerator {
   std::string name() const;
   /// "--hbm 20480MiB", or what else gives it so much memory that StarPU may use `bytes`.
   std::string option_for(std::uint64_t bytes) const;
+  /// The same for iterations of at most that size.
+  Accelerator sized_for(const ModelConfig& config, DType dtype,
+                        const LargestIteration& largest) const;
   /// `options` with it.
   RuntimeOptions runtime_options(RuntimeOptions options) const;
 };

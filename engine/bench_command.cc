@@ -271,18 +271,24 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
+  const std::int64_t batch = max_batch(settings.tests);
+  const Accelerator accelerator = settings.accelerator.sized_for(
+      config, dtype,
+      {.rows = max_iteration_rows(settings.tests),
+       .logit_rows = batch,
+       .sequences = batch,
+       .context_tokens = max_pages(settings.tests) * page_tokens});
   const MachineCosts costs =
       run_costs(model_dimensions(config, dtype),
                 {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains},
-                settings.accelerator);
+                accelerator);
   const Workload workload = workload_of(settings.tests);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
   std::optional<AcceleratorRun> accelerated;
-  if (settings.accelerator)
-    accelerated.emplace(settings.accelerator, policy, *costs.model, workload);
+  if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
-  Runtime runtime(settings.accelerator.runtime_options(
-      {.domains = domains, .scheduler = policy.scheduler()}));
+  Runtime runtime(
+      accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
   const CostsInUse in_use(*costs.model);
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
@@ -297,10 +303,10 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   std::unique_ptr<AcceleratorRun::Residence> residence;
   if (accelerated) {
     residence = accelerated->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests),
-                                   max_batch(settings.tests));
+                                   batch);
   }
   BenchRunner runner(loaded, kv, runtime,
-                     {.num_slots = max_batch(settings.tests), .fusion = settings.fusion},
+                     {.num_slots = batch, .fusion = settings.fusion},
                      &policy_run);
   MachineProbes probes(runtime, dtype, loaded.weight_bytes());
   const std::vector<BenchResult> results =
@@ -309,7 +315,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .model = opened.model.name,
       .weight_bytes = loaded.weight_bytes(),
       .dtype = dtype,
-      .backend = backend_name(settings.accelerator),
+      .backend = backend_name(accelerator),
       .policy = policy.name(),
       .policy_reason = run_policy.describe(),
       .threads = runtime.num_threads(),

@@ -132,8 +132,11 @@ struct AcceleratorRun::Need {
   std::uint64_t streamed = 0;     ///< weights on their way
   std::uint64_t passing_kv = 0;   ///< that lives elsewhere
   std::uint64_t activations = 0;  ///< logits included
+  std::uint64_t scratch = 0;      ///< of kernels
 
-  std::uint64_t total() const { return resident + kv + streamed + passing_kv + activations; }
+  std::uint64_t total() const {
+    return resident + kv + streamed + passing_kv + activations + scratch;
+  }
 };
 
 bool AcceleratorRun::reads_kv_from_elsewhere() const {
@@ -206,7 +209,7 @@ void pin_all(PinnedMemory& pinned, const LoadedModel& model, std::span<const KvC
 }  // namespace
 
 std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
-    const Runtime& runtime, const LoadedModel& model, std::span<const KvCache> caches,
+    Runtime& runtime, const LoadedModel& model, std::span<const KvCache> caches,
     std::int64_t max_rows, std::int64_t max_logit_rows) const {
   check_sendable(bytes_of(model.head), "the LM head");
   check_sendable(bytes_of(model.token_table), "the embedding");
@@ -214,16 +217,21 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
   residence->weights = std::make_unique<ResidentWeights>(model, plan_.memory);
   Need need = need_of(model, caches, max_rows, max_logit_rows);
   need.resident = residence->weights->size_bytes();
-  const std::uint64_t there = runtime.accelerator_use().memory_bytes;
+  const AcceleratorUse at_start = runtime.accelerator_use();
+  const std::uint64_t there = at_start.memory_bytes;
+  need.scratch = at_start.peak_bytes + accelerator_.scratch.total();
   if (need.total() > there) {
     throw Error(
         "not enough memory in the {}: {} needed (weights that stay {}, KV {}, weights on the way "
-        "{}, KV on the way {}, activations {}); {} would do",
+        "{}, KV on the way {}, activations {}, kernels {}); {} would do",
         accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
         format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
-        format_bytes(need.activations), accelerator_.option_for(need.total()));
+        format_bytes(need.activations), format_bytes(need.scratch), accelerator_.option_for(need.total()));
   }
-  if (accelerator_.kind == Accelerator::Kind::cuda) pin_all(residence->pinned, model, caches);
+  if (accelerator_.kind == Accelerator::Kind::cuda) {
+    runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);
+    pin_all(residence->pinned, model, caches);
+  }
   residence->weights->hold_on(runtime.accelerator_node().value());
   return residence;
 }

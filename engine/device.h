@@ -40,7 +40,7 @@ class AcceleratorRun {
   /// Checks that everything fits the accelerator's memory at its real size, and brings there what
   /// stays. `max_rows`: tokens that one iteration computes, `max_logit_rows`: logits of them.
   /// Throws Error with the sizes when it does not fit.
-  std::unique_ptr<Residence> bring(const Runtime& runtime, const LoadedModel& model,
+  std::unique_ptr<Residence> bring(Runtime& runtime, const LoadedModel& model,
                                    std::span<const KvCache> caches, std::int64_t max_rows,
                                    std::int64_t max_logit_rows) const;
 

@@ -461,18 +461,24 @@ class GenerateRun {
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
     const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
+    const Workload workload = workload_of(requests, batch);
+    const LargestIteration largest{
+        .rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
+        .logit_rows = batch,
+        .sequences = batch,
+        .context_tokens = plan.kv_pages * page_tokens};
+    const Accelerator accelerator =
+        settings_.accelerator.sized_for(model_.config, dtype_, largest);
     const MachineCosts costs =
         run_costs(model_dimensions(model_.config, dtype_),
                   {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},
-                  settings_.accelerator);
-    const Workload workload = workload_of(requests, batch);
+                  accelerator);
     LoadedPolicy& policy = policy_.settle(*costs.model, workload);
     std::optional<AcceleratorRun> accelerated;
-    if (settings_.accelerator)
-      accelerated.emplace(settings_.accelerator, policy, *costs.model, workload);
+    if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
-    Runtime runtime(settings_.accelerator.runtime_options(
-        {.domains = domains, .scheduler = policy.scheduler()}));
+    Runtime runtime(
+        accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
     const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
@@ -490,10 +496,8 @@ class GenerateRun {
     }
     options.policy = &policy_run;
     std::unique_ptr<AcceleratorRun::Residence> residence;
-    if (accelerated) {
-      const std::int64_t rows = std::min(workload.input_tokens, options.prefill_chunk_tokens);
-      residence = accelerated->bring(runtime, loaded, kv, rows * batch, batch);
-    }
+    if (accelerated)
+      residence = accelerated->bring(runtime, loaded, kv, largest.rows, largest.logit_rows);
     Generator generator(loaded, kv, tokenizer_, options);
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;

@@ -189,15 +189,16 @@ MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
 
 MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
                        const Accelerator& accelerator) {
-  constexpr double most_reserved_gib = 2;
+  constexpr double most_padding_gib = 2;
   constexpr double latency_us = 10;
   const MachineCosts host = host_costs(model, use);
   MachineProfile profile = analytic_host(host);
   profile.gpu = gpu_profile(accelerator.gpu);
   const double gib = in_gib(accelerator.memory_bytes);
   profile.tiers[static_cast<std::size_t>(Tier::hbm)] =
-      accelerator_memory(accelerator.memory_bytes, std::min(gib / 16, most_reserved_gib),
-                         "ours: padding and kernels' scratch memory");
+      accelerator_memory(accelerator.memory_bytes,
+                         std::min(gib / 16, most_padding_gib) + in_gib(accelerator.scratch.total()),
+                         "ours: padding, and kernels' scratch memory");
   const std::string source = "measured: copies of pinned memory";
   const auto gb_per_s = [](double bytes_per_s) { return 1e-9 * bytes_per_s; };
   profile.links = {link(Tier::ddr, Tier::hbm, gb_per_s(accelerator.copies.to_gpu_bytes_per_s),

@@ -220,7 +220,10 @@ GpuWorker::~GpuWorker() {
 
 const cuda::Context& GpuWorker::context() const { return *parts_->context; }
 
-void GpuWorker::reserve_workspace(std::uint64_t bytes) { parts_->workspace.reserve(bytes); }
+void GpuWorker::reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes) {
+  parts_->workspace.reserve(workspace_bytes);
+  cuda::stage_memory(context(), stage_bytes);
+}
 
 void GpuWorker::look_for_failure() {
   const volatile std::int32_t& code = parts_->failure->code;
@@ -244,7 +247,7 @@ GpuWorker::~GpuWorker() = default;
 const cuda::Context& GpuWorker::context() const {
   throw Error("this program was built without CUDA");
 }
-void GpuWorker::reserve_workspace(std::uint64_t /*bytes*/) {}
+void GpuWorker::reserve(std::uint64_t /*workspace_bytes*/, std::uint64_t /*stage_bytes*/) {}
 void GpuWorker::look_for_failure() {}
 
 #endif

@@ -59,8 +59,8 @@ class GpuWorker {
   GpuWorker& operator=(const GpuWorker&) = delete;
 
   const cuda::Context& context() const;
-  /// Throws Error when the memory is not there.
-  void reserve_workspace(std::uint64_t bytes);
+  /// See Runtime::reserve_on_gpu().
+  void reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// Records what device code found wrong as the run's failure.
   void look_for_failure();
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "base/cpu.h"
 #include "base/environment.h"
@@ -137,7 +138,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   start(options);
   try {
     start_cpu_workers();
-    if (has_gpu_) start_gpu(options.gpu_workspace_bytes);
+    if (has_gpu_) start_gpu();
     if (stand_in_) {
       stand_in_->started();
       watch(stand_in_->node());
@@ -187,28 +188,40 @@ void Runtime::start_cpu_workers() {
       nullptr, STARPU_CPU);
 }
 
-void Runtime::start_gpu(std::uint64_t workspace_bytes) {
-  int worker = -1;
-  if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) != 1)
-    throw Error("StarPU does not see the GPU");
-  struct Request {
-    std::uint64_t workspace_bytes;
+namespace {
+
+/// Runs `work` on the GPU's worker. Throws Error when it does.
+void run_on_gpu_worker(const std::function<void()>& work) {
+  struct Call {
+    const std::function<void()>& work;
     std::string problem;
-  } request{workspace_bytes, ""};
+  } call{work, ""};
   starpu_execute_on_each_worker(
       [](void* argument) {
-        auto& of = *static_cast<Request*>(argument);
+        auto& of = *static_cast<Call*>(argument);
         try {
-          gpu_worker = std::make_unique<GpuWorker>();
-          gpu_worker->reserve_workspace(of.workspace_bytes);
+          of.work();
         } catch (const std::exception& error) {
           of.problem = error.what();
         }
       },
-      &request, STARPU_CUDA);
-  if (!request.problem.empty()) throw Error("{}", request.problem);
+      &call, STARPU_CUDA);
+  if (!call.problem.empty()) throw Error("{}", call.problem);
+}
+
+}  // namespace
+
+void Runtime::start_gpu() {
+  int worker = -1;
+  if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) != 1)
+    throw Error("StarPU does not see the GPU");
+  run_on_gpu_worker([] { gpu_worker = std::make_unique<GpuWorker>(); });
   Failure::set_source(look_for_gpu_failure);
   watch(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
+}
+
+void Runtime::reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes) {
+  run_on_gpu_worker([&] { gpu_worker->reserve(workspace_bytes, stage_bytes); });
 }
 
 void Runtime::watch(unsigned node) {

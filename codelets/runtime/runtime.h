@@ -47,8 +47,6 @@ struct RuntimeOptions {
   /// Memory of the first GPU that StarPU may use, rounded down to MiB; 0: no GPU. Not with a
   /// stand-in accelerator.
   std::uint64_t gpu_bytes = 0;
-  /// Of it, what kernels may need while they run, taken at the start.
-  std::uint64_t gpu_workspace_bytes = 0;
 };
 
 /// What an accelerator's memory holds and has moved, in bytes.
@@ -85,6 +83,9 @@ class Runtime {
 
   /// The memory of the GPU, or of the stand-in accelerator, for StarPU; nothing without one.
   std::optional<unsigned> accelerator_node() const { return accelerator_node_; }
+  /// Takes the memory that kernels on the GPU will need while they run, and what will pass between
+  /// the kernels of one task, before StarPU fills it with data. Throws Error when it is not there.
+  void reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// Since the last call; the peak from the beginning on. Only where there is one.
   AcceleratorUse accelerator_use() const;
 
@@ -98,7 +99,7 @@ class Runtime {
   static void prepare_stand_in(const std::vector<int>& cores);
   void start(const RuntimeOptions& options);
   void start_cpu_workers();
-  void start_gpu(std::uint64_t workspace_bytes);
+  void start_gpu();
   void watch(unsigned node);
   void stop() noexcept;
 
