@@ -272,16 +272,15 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
   const std::int64_t batch = max_batch(settings.tests);
-  const Accelerator accelerator = settings.accelerator.sized_for(
-      config, dtype,
-      {.rows = max_iteration_rows(settings.tests),
-       .logit_rows = batch,
-       .sequences = batch,
-       .context_tokens = max_pages(settings.tests) * page_tokens});
-  const MachineCosts costs =
-      run_costs(model_dimensions(config, dtype),
-                {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains},
-                accelerator);
+  const Accelerator accelerator =
+      settings.accelerator.sized_for(config, dtype,
+                                     {.rows = max_iteration_rows(settings.tests),
+                                      .logit_rows = batch,
+                                      .sequences = batch,
+                                      .context_tokens = max_pages(settings.tests) * page_tokens});
+  const MachineCosts costs = run_costs(
+      model_dimensions(config, dtype),
+      {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains}, accelerator);
   const Workload workload = workload_of(settings.tests);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
   std::optional<AcceleratorRun> accelerated;
@@ -302,11 +301,10 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
   std::unique_ptr<AcceleratorRun::Residence> residence;
   if (accelerated) {
-    residence = accelerated->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests),
-                                   batch);
+    residence =
+        accelerated->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests), batch);
   }
-  BenchRunner runner(loaded, kv, runtime,
-                     {.num_slots = batch, .fusion = settings.fusion},
+  BenchRunner runner(loaded, kv, runtime, {.num_slots = batch, .fusion = settings.fusion},
                      &policy_run);
   MachineProbes probes(runtime, dtype, loaded.weight_bytes());
   const std::vector<BenchResult> results =

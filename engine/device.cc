@@ -57,7 +57,8 @@ Accelerator read_gpu(const CommandLine& line, GpuDevice gpu) {
   return {.kind = Accelerator::Kind::cuda,
           .memory_bytes = (bytes - reserve_bytes) / mebibyte * mebibyte,
           .gpu = std::move(gpu),
-          .copies = measure_copy_rates()};
+          .copies = measure_copy_rates(),
+          .scratch = {}};
 }
 
 Accelerator read_stand_in(const std::string& text) {
@@ -69,7 +70,8 @@ Accelerator read_stand_in(const std::string& text) {
   return {.kind = Accelerator::Kind::stand_in,
           .memory_bytes = bytes / mebibyte * mebibyte,
           .gpu = {},
-          .copies = {}};
+          .copies = {},
+          .scratch = {}};
 }
 
 }  // namespace
@@ -98,6 +100,9 @@ Accelerator read_device(const CommandLine& line) {
   if (!gpus.devices.empty()) return read_gpu(line, std::move(gpus.devices.front()));
   if (text == "cuda") throw Error("--device cuda: {}", gpus.problem);
   if (line.given("hbm")) throw Error("--hbm needs a GPU: {}", gpus.problem);
+  if (count_gpus() > 0)
+    fmt::print(stderr, "sluice: computing on the CPU, as the GPU cannot be used: {}\n",
+               gpus.problem);
   return {};
 }
 
@@ -152,8 +157,9 @@ bool AcceleratorRun::reads_kv_from_elsewhere() const {
   return false;
 }
 
-AcceleratorRun::Need AcceleratorRun::need_of(const LoadedModel& model, std::span<const KvCache> caches,
-                                     std::int64_t max_rows, std::int64_t max_logit_rows) const {
+AcceleratorRun::Need AcceleratorRun::need_of(const LoadedModel& model,
+                                             std::span<const KvCache> caches, std::int64_t max_rows,
+                                             std::int64_t max_logit_rows) const {
   Need need;
   std::uint64_t largest_layer = 0;
   for (std::size_t layer = 0; layer < plan_.memory.layers.size(); ++layer) {
@@ -226,7 +232,8 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
         "{}, KV on the way {}, activations {}, kernels {}); {} would do",
         accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
         format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
-        format_bytes(need.activations), format_bytes(need.scratch), accelerator_.option_for(need.total()));
+        format_bytes(need.activations), format_bytes(need.scratch),
+        accelerator_.option_for(need.total()));
   }
   if (accelerator_.kind == Accelerator::Kind::cuda) {
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);

@@ -467,8 +467,7 @@ class GenerateRun {
         .logit_rows = batch,
         .sequences = batch,
         .context_tokens = plan.kv_pages * page_tokens};
-    const Accelerator accelerator =
-        settings_.accelerator.sized_for(model_.config, dtype_, largest);
+    const Accelerator accelerator = settings_.accelerator.sized_for(model_.config, dtype_, largest);
     const MachineCosts costs =
         run_costs(model_dimensions(model_.config, dtype_),
                   {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},

@@ -75,8 +75,7 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   }
   ends += 2 * largest.logit_rows * (hidden + config.embed_size) * element_bytes;
   const std::int64_t out = linear(rows, shape.q_size(), hidden, 1);
-  const std::int64_t workspace =
-      std::max({qkv, ffn, ends, out, attention_scratch(shape, largest)});
+  const std::int64_t workspace = std::max({qkv, ffn, ends, out, attention_scratch(shape, largest)});
   const std::int64_t stage = rows * (2 * shape.q_size() + config.ffn_size + 128) * element_bytes;
   // A batch that attends in parts maps q, k and v while it holds them (qkv_split_cuda).
   return {.workspace_bytes = static_cast<std::uint64_t>(workspace),

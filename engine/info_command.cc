@@ -79,9 +79,9 @@ void print_gpus(const GpuList& gpus) {
   std::vector<std::string> architectures;
   for (const int architecture : cuda_architectures())
     architectures.push_back(capability_text(architecture));
-  fmt::print("CUDA kernels   {}\n",
-             has_cuda_kernels() ? fmt::format("{}", fmt::join(architectures, " "))
-                                : std::string("not compiled"));
+  fmt::print("CUDA kernels   {}\n", has_cuda_kernels()
+                                        ? fmt::format("{}", fmt::join(architectures, " "))
+                                        : std::string("not compiled"));
 }
 
 void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime) {

@@ -66,8 +66,7 @@ GpuDevice describe(int device) {
 
 /// Device memory from StarPU, so that it counts against its limit.
 void* allocate(std::size_t bytes, void* node) {
-  return reinterpret_cast<void*>(
-      starpu_malloc_on_node(*static_cast<const unsigned*>(node), bytes));
+  return reinterpret_cast<void*>(starpu_malloc_on_node(*static_cast<const unsigned*>(node), bytes));
 }
 void release(void* memory, std::size_t bytes, void* node) {
   starpu_free_on_node(*static_cast<const unsigned*>(node), reinterpret_cast<uintptr_t>(memory),
@@ -137,6 +136,11 @@ bool has_cuda_kernels() { return true; }
 
 std::vector<int> cuda_architectures() { return {SLUICE_CUDA_ARCHITECTURE_LIST}; }
 
+int count_gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 GpuList find_gpus() {
   GpuList found;
   int count = 0;
@@ -150,9 +154,9 @@ GpuList find_gpus() {
       if (described.compute_capability >= oldest_compute_capability) {
         found.devices.push_back(std::move(described));
       } else {
-        found.problem = fmt::format("{} is of compute capability {}.{}, at least 7.5 is needed",
-                                    described.name, described.compute_capability / 10,
-                                    described.compute_capability % 10);
+        found.problem =
+            fmt::format("{} is of compute capability {}.{}, at least 7.5 is needed", described.name,
+                        described.compute_capability / 10, described.compute_capability % 10);
       }
     } catch (const Error& error) {
       found.problem = error.what();
@@ -237,6 +241,7 @@ void GpuWorker::look_for_failure() {
 
 bool has_cuda_kernels() { return false; }
 std::vector<int> cuda_architectures() { return {}; }
+int count_gpus() { return 0; }
 GpuList find_gpus() { return {{}, "this program was built without CUDA"}; }
 CopyRates measure_copy_rates() { throw Error("this program was built without CUDA"); }
 std::uint64_t gpu_reserve_bytes() { return 0; }

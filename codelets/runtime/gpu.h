@@ -34,6 +34,8 @@ bool has_cuda_kernels();
 /// The generations that they were compiled for, by compute capability; the last one's PTX serves
 /// newer ones. Empty without kernels.
 std::vector<int> cuda_architectures();
+/// How many GPUs CUDA sees, whether or not they can be used.
+int count_gpus();
 /// The GPUs that those kernels run on. Makes a context on each.
 GpuList find_gpus();
 

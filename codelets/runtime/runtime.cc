@@ -40,7 +40,9 @@ std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
 /// StarPU takes these from the environment only.
 void set_starpu_environment() {
-  const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu";
+  // Its measured buses are of the memories that there are: with an emulated GPU, of others.
+  const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu" /
+                                     fmt::format("{}-gpus", count_gpus());
   std::error_code ignored;
   std::filesystem::create_directories(home, ignored);
   // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist

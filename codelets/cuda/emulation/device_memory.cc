@@ -129,8 +129,8 @@ class Memory {
   };
 
   Memory() : total_bytes_(settings().memory_bytes) {
-    void* mapped = mmap(nullptr, total_bytes_, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped =
+        mmap(nullptr, total_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) give_up("the system has no address space for the device's memory");
     base_ = static_cast<std::byte*>(mapped);
     ASAN_POISON_MEMORY_REGION(base_, total_bytes_);
