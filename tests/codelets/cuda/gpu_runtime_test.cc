@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "base/cpu.h"
-#include "codelets/cuda/device.h"
 #include "codelets/runtime/codelet.h"
 #include "schedulers/look_ahead.h"
+
+// Its names for device code would confuse what StarPU includes.
+#include "codelets/cuda/device.h"
 
 namespace sluice {
 namespace {
@@ -33,9 +35,9 @@ __global__ void add_up(const float* values, std::int64_t count, float* sum) {
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) atomicAdd(sum, values[i]);
 }
 __global__ void find_fault(cuda::DeviceFailure* failure) {
-  if (atomicCAS(&failure->code, cuda::DeviceFailure::none,
-                cuda::DeviceFailure::token_outside_vocabulary) != cuda::DeviceFailure::none)
-    return;
+  constexpr std::int32_t none = cuda::DeviceFailure::none;
+  constexpr std::int32_t found = cuda::DeviceFailure::token_outside_vocabulary;
+  if (atomicCAS(&failure->code, none, found) != none) return;
   failure->row = 5;
   failure->value = 1234;
 }
