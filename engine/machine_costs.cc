@@ -195,9 +195,10 @@ MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
   MachineProfile profile = analytic_host(host);
   profile.gpu = gpu_profile(accelerator.gpu);
   const double gib = in_gib(accelerator.memory_bytes);
+  const double reserved_gib =
+      std::min(gib / 16, most_padding_gib) + in_gib(accelerator.scratch.total());
   profile.tiers[static_cast<std::size_t>(Tier::hbm)] =
-      accelerator_memory(accelerator.memory_bytes,
-                         std::min(gib / 16, most_padding_gib) + in_gib(accelerator.scratch.total()),
+      accelerator_memory(accelerator.memory_bytes, std::min(gib, reserved_gib),
                          "ours: padding, and kernels' scratch memory");
   const std::string source = "measured: copies of pinned memory";
   const auto gb_per_s = [](double bytes_per_s) { return 1e-9 * bytes_per_s; };

@@ -162,7 +162,7 @@ TEST_F(CliEmulatedTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
 TEST_F(CliEmulatedTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
   expect_failure(run_emulated({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
                                "--policy", "gpu-only", "--hbm", "3MiB"}),
-                 1, {"needs"});
+                 1, {"hbm", "needs"});
   expect_failure(run_emulated({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1MiB"}),
                  1, {"not enough", "CUDA and cuBLAS take 1.0 MiB"});
   expect_failure(run_emulated({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1TiB"}),
