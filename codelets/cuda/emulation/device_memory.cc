@@ -225,6 +225,7 @@ bool is_device_memory(const void* memory) { return Memory::instance().contains(m
 
 namespace emulation = sluice::cuda::emulation;
 
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): ours say what they are
 extern "C" {
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
@@ -298,3 +299,4 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 }
 
 }  // extern "C"
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)

@@ -18,7 +18,7 @@ constexpr int clock_khz = 1'000'000;
 thread_local cudaError_t last_error = cudaSuccess;
 
 DeviceSettings read_settings() {
-  DeviceSettings read{.memory_bytes = std::size_t{1024} << 20, .missing = false, .busy = false};
+  DeviceSettings read{.memory_bytes = std::size_t{2048} << 20, .missing = false, .busy = false};
   // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets it
   const char* value = std::getenv("SLUICE_EMULATED_GPU");
   if (value == nullptr) return read;
@@ -47,6 +47,7 @@ cudaError_t status_of_context() {
 
 namespace emulation = sluice::cuda::emulation;
 
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): ours say what they are
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -114,3 +115,4 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 }  // extern "C"
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)

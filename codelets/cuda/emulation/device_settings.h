@@ -8,7 +8,7 @@ namespace sluice::cuda::emulation {
 
 /// What the environment says of the emulated device.
 struct DeviceSettings {
-  /// SLUICE_EMULATED_GPU: its memory in MiB; 1024 without it. Only what is used is taken.
+  /// SLUICE_EMULATED_GPU: its memory in MiB; 2048 without it. Only what is used is taken.
   std::size_t memory_bytes;
   /// SLUICE_EMULATED_GPU=none: there is no device.
   bool missing;

@@ -12,6 +12,7 @@ struct CUevent_st {
   std::chrono::steady_clock::time_point recorded;
 };
 
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): ours say what they are
 extern "C" {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
@@ -50,3 +51,4 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 }
 
 }  // extern "C"
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)
