@@ -22,8 +22,14 @@ std::string Accelerator::option_for(std::uint64_t bytes) const {
 Accelerator Accelerator::sized_for(const ModelConfig& config, DType dtype,
                                    const LargestIteration& largest) const {
   Accelerator sized = *this;
-  if (kind == Kind::cuda)
-    sized.scratch = gpu_scratch(config, dtype, largest, gpu.num_multiprocessors);
+  if (kind != Kind::cuda) return sized;
+  sized.scratch = gpu_scratch(config, dtype, largest, gpu.num_multiprocessors);
+  // The planner sets a sixteenth aside (gpu_costs()).
+  const std::uint64_t least_bytes = sized.scratch.total() + sized.scratch.total() / 15;
+  if (least_bytes >= memory_bytes) {
+    throw Error("{} is too little: the model's kernels alone need {}; {} is the least", name(),
+                format_bytes(sized.scratch.total()), option_for(least_bytes + 1));
+  }
   return sized;
 }
 

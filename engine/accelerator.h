@@ -24,7 +24,8 @@ struct Accelerator {
   std::string name() const;
   /// "--hbm 20480MiB", or what else gives it so much memory that StarPU may use `bytes`.
   std::string option_for(std::uint64_t bytes) const;
-  /// The same for iterations of at most that size.
+  /// The same for iterations of at most that size. Throws Error when a GPU's memory does not even
+  /// hold what the kernels need.
   Accelerator sized_for(const ModelConfig& config, DType dtype,
                         const LargestIteration& largest) const;
   /// `options` with it.

@@ -162,6 +162,9 @@ TEST_F(CliEmulatedTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
 TEST_F(CliEmulatedTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
   expect_failure(run_emulated({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
                                "--policy", "gpu-only", "--hbm", "3MiB"}),
+                 1, {"kernels alone need", "--hbm"});
+  expect_failure(run_emulated({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
+                               "--policy", "gpu-only", "--hbm", "8MiB"}),
                  1, {"hbm", "needs"});
   expect_failure(run_emulated({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1MiB"}),
                  1, {"not enough", "CUDA and cuBLAS take 1.0 MiB"});
