@@ -1,7 +1,12 @@
 # CUDA, where nvcc is: on PATH, in /usr/local/cuda/bin, or CMAKE_CUDA_COMPILER. Sets SLUICE_CUDA.
 set(SLUICE_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO (where nvcc is)")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(SLUICE_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90-real;100" CACHE STRING
+# Each generation is compiled anew: builds that are not shipped have one.
+set(architectures 90)
+if(CMAKE_BUILD_TYPE STREQUAL Release)
+  set(architectures "75-real;80-real;86-real;89-real;90-real;100")
+endif()
+set(SLUICE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
     "GPU generations to compile for; the last one's PTX serves newer ones")
 
 set(SLUICE_HAS_CUDA OFF)
@@ -18,6 +23,7 @@ if(SLUICE_CUDA)
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
     enable_language(CUDA)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one for StarPU and us
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
@@ -70,7 +76,7 @@ function(sluice_cuda_library name)
   target_include_directories(sluice_${name}_emulated SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(sluice_${name}_emulated PUBLIC SLUICE_CUDA_EMULATION)
   target_compile_options(sluice_${name}_emulated PRIVATE -Wno-unknown-pragmas)  # nvcc's "unroll"
-  target_link_libraries(sluice_${name}_emulated PUBLIC ${ARG_LINK} sluice::cuda_emulation sluice_options)
-  target_compile_options(sluice_${name}_emulated PRIVATE -Wno-unknown-pragmas)  # "unroll" is nvcc's
+  target_link_libraries(sluice_${name}_emulated PUBLIC ${ARG_LINK}
+    $<LINK_LIBRARY:WHOLE_ARCHIVE,sluice_cuda_emulation> sluice_options)
   set_target_properties(sluice_${name}_emulated PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
 endfunction()

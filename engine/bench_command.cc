@@ -51,7 +51,7 @@ void declare_options(CommandLine& line) {
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains");
   declare_policy_options(line);
-  declare_device_option(line);
+  declare_device_options(line);
   declare_trace_option(line);
   line.options().add_options()  //
       ("sweep", po::bool_switch(),
@@ -70,7 +70,7 @@ struct Settings {
   std::optional<DType> dtype;
   std::optional<int> threads;
   int domains = 1;
-  std::uint64_t stand_in_bytes = 0;  ///< 0: no stand-in accelerator
+  Accelerator accelerator;
   Fusion fusion = Fusion::stages;
   OutputFormat format = OutputFormat::table;
 };
@@ -123,7 +123,7 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);
   settings.domains = in_range(line, "domains", 1, 64);
-  settings.stand_in_bytes = read_device(line);
+  if (!settings.sweep) settings.accelerator = read_device(line);
   settings.format = read_format(line);
   return settings;
 }
@@ -259,9 +259,9 @@ Workload workload_of(const std::vector<BenchTest>& tests) {
   return workload;
 }
 
-std::string backend_name(std::uint64_t stand_in_bytes) {
+std::string backend_name(const Accelerator& accelerator) {
   std::string name = fmt::format("CPU ({})", onednn_isa_name());
-  if (stand_in_bytes > 0) name += " and " + stand_in_name(stand_in_bytes);
+  if (accelerator) name += " and " + accelerator.name();
   return name;
 }
 
@@ -271,18 +271,23 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   check_memory(opened, settings.tests, dtype);
-  const MachineCosts costs =
-      run_costs(model_dimensions(config, dtype),
-                {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains},
-                settings.stand_in_bytes);
+  const std::int64_t batch = max_batch(settings.tests);
+  const Accelerator accelerator =
+      settings.accelerator.sized_for(config, dtype,
+                                     {.rows = max_iteration_rows(settings.tests),
+                                      .logit_rows = batch,
+                                      .sequences = batch,
+                                      .context_tokens = max_pages(settings.tests) * page_tokens});
+  const MachineCosts costs = run_costs(
+      model_dimensions(config, dtype),
+      {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains}, accelerator);
   const Workload workload = workload_of(settings.tests);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
-  std::optional<StandInRun> stand_in;
-  if (settings.stand_in_bytes > 0) stand_in.emplace(policy, *costs.model, workload);
+  std::optional<AcceleratorRun> accelerated;
+  if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
-  Runtime runtime({.domains = domains,
-                   .scheduler = policy.scheduler(),
-                   .stand_in_bytes = settings.stand_in_bytes});
+  Runtime runtime(
+      accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
   const CostsInUse in_use(*costs.model);
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
@@ -294,13 +299,12 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
-  std::unique_ptr<ResidentWeights> resident;
-  if (stand_in) {
-    resident = stand_in->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests),
-                               max_batch(settings.tests));
+  std::unique_ptr<AcceleratorRun::Residence> residence;
+  if (accelerated) {
+    residence =
+        accelerated->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests), batch);
   }
-  BenchRunner runner(loaded, kv, runtime,
-                     {.num_slots = max_batch(settings.tests), .fusion = settings.fusion},
+  BenchRunner runner(loaded, kv, runtime, {.num_slots = batch, .fusion = settings.fusion},
                      &policy_run);
   MachineProbes probes(runtime, dtype, loaded.weight_bytes());
   const std::vector<BenchResult> results =
@@ -309,7 +313,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .model = opened.model.name,
       .weight_bytes = loaded.weight_bytes(),
       .dtype = dtype,
-      .backend = backend_name(settings.stand_in_bytes),
+      .backend = backend_name(accelerator),
       .policy = policy.name(),
       .policy_reason = run_policy.describe(),
       .threads = runtime.num_threads(),
@@ -317,7 +321,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .load_s = load_s,
       .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
   std::cout << format_bench(settings.format, context, results);
-  if (stand_in) fmt::print(stderr, "{}\n", stand_in->summary(runtime));
+  if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
   return 0;
 }
 

@@ -23,14 +23,6 @@ std::uint64_t bytes_of(const LayerWeights& weights) {
   return sum;
 }
 
-/// StarPU counts what it sends in an int.
-void check_sendable(std::uint64_t bytes, const char* what) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 31;
-  if (bytes < most) return;
-  throw Error("{} of {} cannot go to the stand-in accelerator, which takes less than {} at once",
-              what, format_bytes(bytes), format_bytes(most));
-}
-
 void check_kept(const Plan& plan, const std::string& policy) {
   for (const LayerHomes& homes : plan.memory.layers) {
     for (const Tier tier : homes.weights) {
@@ -41,41 +33,85 @@ void check_kept(const Plan& plan, const std::string& policy) {
   }
   if (plan.memory.hbm_requests > 0 && plan.memory.hbm_requests < plan.workload.batch) {
     throw Error(
-        "policy {} keeps the KV of {} of {} requests in HBM; the stand-in accelerator does not "
-        "run requests of two kinds",
+        "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds are simulated, "
+        "not run",
         policy, plan.memory.hbm_requests, plan.workload.batch);
   }
 }
 
-}  // namespace
-
-void declare_device_option(CommandLine& line) {
-  line.options().add_options()  //
-      ("device", boost::program_options::value<std::string>()->default_value("cpu"),
-       "cpu; or standin:MEMORY, e.g. standin:64MiB: a second process plays a GPU with so much "
-       "memory, to test with");
+/// The GPU with so much of its memory as --hbm says, or all that is free.
+Accelerator read_gpu(const CommandLine& line, GpuDevice gpu) {
+  const std::uint64_t reserve_bytes = gpu_reserve_bytes();
+  std::uint64_t bytes = gpu.free_bytes;
+  if (line.given("hbm")) {
+    bytes = parse_size_bytes(line.get<std::string>("hbm"), "hbm");
+    if (bytes > gpu.free_bytes) {
+      throw Error("--hbm {}: {} has {} free of {}", line.get<std::string>("hbm"), gpu.name,
+                  format_bytes(gpu.free_bytes), format_bytes(gpu.memory_bytes));
+    }
+  }
+  if (bytes < reserve_bytes + mebibyte) {
+    throw Error("{} of {} are not enough: CUDA and cuBLAS take {} of them", format_bytes(bytes),
+                gpu.name, format_bytes(reserve_bytes));
+  }
+  return {.kind = Accelerator::Kind::cuda,
+          .memory_bytes = (bytes - reserve_bytes) / mebibyte * mebibyte,
+          .gpu = std::move(gpu),
+          .copies = measure_copy_rates(),
+          .scratch = {}};
 }
 
-std::uint64_t read_device(const CommandLine& line) {
-  const std::string& text = line.get<std::string>("device");
-  if (text == "cpu") return 0;
+}  // namespace
+
+void declare_device_options(CommandLine& line) {
+  namespace po = boost::program_options;
+  line.options().add_options()  //
+      ("device", po::value<std::string>(),
+       "cuda, cpu, or standin:MEMORY, e.g. standin:64MiB: a second process plays a GPU with so "
+       "much memory, to test with; default: cuda where there is a GPU")  //
+      ("hbm", po::value<std::string>(),
+       "memory of the GPU that the run may take, e.g. 20GiB; default: what is free");
+}
+
+Accelerator read_device(const CommandLine& line) {
+  const std::string text = line.given("device") ? line.get<std::string>("device") : "";
+  if (!text.empty() && text != "cuda" && line.given("hbm"))
+    throw UsageError("--hbm is of the GPU; leave it out with --device {}", text);
+  if (text == "cpu") return {};
+  if (text.starts_with(stand_in_prefix)) return read_stand_in(text);
+  if (!text.empty() && text != "cuda") {
+    throw UsageError("--device {}: expected cuda, cpu, or standin:MEMORY such as standin:64MiB",
+                     text);
+  }
+  GpuList gpus = find_gpus();
+  if (!gpus.devices.empty()) return read_gpu(line, std::move(gpus.devices.front()));
+  if (text == "cuda") throw Error("--device cuda: {}", gpus.problem);
+  if (line.given("hbm")) throw Error("--hbm needs a GPU: {}", gpus.problem);
+  if (count_gpus() > 0)
+    fmt::print(stderr, "sluice: computing on the CPU, as the GPU cannot be used: {}\n",
+               gpus.problem);
+  return {};
+}
+
+Accelerator read_stand_in(const std::string& text) {
   if (!text.starts_with(stand_in_prefix))
-    throw UsageError("--device {}: expected cpu, or standin:MEMORY such as standin:64MiB", text);
+    throw UsageError("--device {}: expected standin:MEMORY such as standin:64MiB", text);
   const std::uint64_t bytes = parse_size_bytes(text.substr(stand_in_prefix.size()), "device");
   if (bytes < mebibyte || bytes >= total_memory_bytes()) {
     throw UsageError("--device {}: from 1MiB to less than this machine's memory of {}", text,
                      format_bytes(total_memory_bytes()));
   }
-  return bytes;
+  return {.kind = Accelerator::Kind::stand_in,
+          .memory_bytes = bytes / mebibyte * mebibyte,
+          .gpu = {},
+          .copies = {},
+          .scratch = {}};
 }
 
-std::string stand_in_name(std::uint64_t memory_bytes) {
-  return fmt::format("stand-in accelerator (a second process, for tests) of {}",
-                     format_bytes(memory_bytes));
-}
-
-StandInRun::StandInRun(LoadedPolicy& policy, const CostModel& costs, const Workload& workload)
-    : plan_(make_plan(policy.policy(), costs,
+AcceleratorRun::AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& policy,
+                               const CostModel& costs, const Workload& workload)
+    : accelerator_(accelerator),
+      plan_(make_plan(policy.policy(), costs,
                       {.batch = workload.batch,
                        .input_tokens = std::max<std::int64_t>(1, workload.input_tokens),
                        .output_tokens = std::max<std::int64_t>(1, workload.output_tokens)})) {
@@ -88,18 +124,29 @@ StandInRun::StandInRun(LoadedPolicy& policy, const CostModel& costs, const Workl
       {.bytes = static_cast<std::uint64_t>(staged), .ahead = plan_.decode.pipeline.prefetch});
 }
 
+/// Through the socket StarPU counts what it sends in an int.
+void AcceleratorRun::check_sendable(std::uint64_t bytes, const char* what) const {
+  constexpr std::uint64_t most = std::uint64_t{1} << 31;
+  if (bytes < most || accelerator_.kind != Accelerator::Kind::stand_in) return;
+  throw Error("{} of {} cannot go to the stand-in accelerator, which takes less than {} at once",
+              what, format_bytes(bytes), format_bytes(most));
+}
+
 /// At its real size, in bytes.
-struct StandInRun::Need {
+struct AcceleratorRun::Need {
   std::uint64_t resident = 0;     ///< weights
   std::uint64_t kv = 0;           ///< that lives there
   std::uint64_t streamed = 0;     ///< weights on their way
   std::uint64_t passing_kv = 0;   ///< that lives elsewhere
   std::uint64_t activations = 0;  ///< logits included
+  std::uint64_t scratch = 0;      ///< of kernels
 
-  std::uint64_t total() const { return resident + kv + streamed + passing_kv + activations; }
+  std::uint64_t total() const {
+    return resident + kv + streamed + passing_kv + activations + scratch;
+  }
 };
 
-bool StandInRun::reads_kv_from_elsewhere() const {
+bool AcceleratorRun::reads_kv_from_elsewhere() const {
   const auto away = [](const LayerHomes& homes, const Placement& placement) {
     return homes.kv != Tier::hbm &&
            (placement[Sublayer::qk] == Device::gpu || placement[Sublayer::sv] == Device::gpu);
@@ -112,8 +159,9 @@ bool StandInRun::reads_kv_from_elsewhere() const {
   return false;
 }
 
-StandInRun::Need StandInRun::need_of(const LoadedModel& model, std::span<const KvCache> caches,
-                                     std::int64_t max_rows, std::int64_t max_logit_rows) const {
+AcceleratorRun::Need AcceleratorRun::need_of(const LoadedModel& model,
+                                             std::span<const KvCache> caches, std::int64_t max_rows,
+                                             std::int64_t max_logit_rows) const {
   Need need;
   std::uint64_t largest_layer = 0;
   for (std::size_t layer = 0; layer < plan_.memory.layers.size(); ++layer) {
@@ -141,47 +189,83 @@ StandInRun::Need StandInRun::need_of(const LoadedModel& model, std::span<const K
   return need;
 }
 
-std::unique_ptr<ResidentWeights> StandInRun::bring(const Runtime& runtime, const LoadedModel& model,
-                                                   std::span<const KvCache> caches,
-                                                   std::int64_t max_rows,
-                                                   std::int64_t max_logit_rows) const {
+namespace {
+
+/// A handle's memory in main RAM.
+void pin(PinnedMemory& pinned, const DataHandle& handle) {
+  if (!handle) return;
+  pinned.pin(starpu_data_handle_to_pointer(handle.get(), STARPU_MAIN_RAM), bytes_of(handle));
+}
+
+/// All that a GPU may read or write.
+void pin_all(PinnedMemory& pinned, const LoadedModel& model, std::span<const KvCache> caches) {
+  for (const DataHandle* handle :
+       {&model.token_table, &model.positions, &model.project_in, &model.project_out,
+        &model.frequencies, &model.final_norm, &model.head})
+    pin(pinned, *handle);
+  for (const LayerWeights& layer : model.layers()) {
+    for (const DataHandle* handle :
+         {&layer.vectors, &layer.qkv, &layer.out, &layer.gate, &layer.fc1, &layer.fc2})
+      pin(pinned, *handle);
+  }
+  for (const KvCache& kv : caches) {
+    for (std::int64_t layer = 0; layer < model.config().num_layers; ++layer)
+      pin(pinned, kv.slab(layer));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
+    Runtime& runtime, const LoadedModel& model, std::span<const KvCache> caches,
+    std::int64_t max_rows, std::int64_t max_logit_rows) const {
   check_sendable(bytes_of(model.head), "the LM head");
   check_sendable(bytes_of(model.token_table), "the embedding");
-  auto resident = std::make_unique<ResidentWeights>(model, plan_.memory);
+  auto residence = std::make_unique<Residence>();
+  residence->weights = std::make_unique<ResidentWeights>(model, plan_.memory);
   Need need = need_of(model, caches, max_rows, max_logit_rows);
-  need.resident = resident->size_bytes();
-  const std::uint64_t there = runtime.stand_in_use().memory_bytes;
+  need.resident = residence->weights->size_bytes();
+  const AcceleratorUse at_start = runtime.accelerator_use();
+  const std::uint64_t there = at_start.memory_bytes;
+  need.scratch = at_start.peak_bytes + accelerator_.scratch.total();
   if (need.total() > there) {
     throw Error(
         "not enough memory in the {}: {} needed (weights that stay {}, KV {}, weights on the way "
-        "{}, KV on the way {}, activations {}); --device standin:{}MiB would do",
-        stand_in_name(there), format_bytes(need.total()), format_bytes(need.resident),
+        "{}, KV on the way {}, activations {}, kernels {}); {} would do",
+        accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
         format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
-        format_bytes(need.activations), (need.total() + mebibyte - 1) / mebibyte);
+        format_bytes(need.activations), format_bytes(need.scratch),
+        accelerator_.option_for(need.total()));
   }
-  resident->hold_on(runtime.stand_in_node().value());
-  return resident;
+  if (accelerator_.kind == Accelerator::Kind::cuda) {
+    runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);
+    pin_all(residence->pinned, model, caches);
+  }
+  residence->weights->hold_on(runtime.accelerator_node().value());
+  return residence;
 }
 
-const StandInUse& StandInRun::use(const Runtime& runtime) {
-  if (!use_) use_ = runtime.stand_in_use();
+const AcceleratorUse& AcceleratorRun::use(const Runtime& runtime) {
+  if (!use_) use_ = runtime.accelerator_use();
   return *use_;
 }
 
-std::string StandInRun::summary(const Runtime& runtime) {
-  const StandInUse& used = use(runtime);
-  return fmt::format("{}: peak {}, {} moved to it, {} from it", stand_in_name(used.memory_bytes),
+std::string AcceleratorRun::summary(const Runtime& runtime) {
+  const AcceleratorUse& used = use(runtime);
+  return fmt::format("{}: peak {}, {} moved to it, {} from it", accelerator_.name(),
                      format_bytes(used.peak_bytes), format_bytes(used.to_bytes),
                      format_bytes(used.from_bytes));
 }
 
-void StandInRun::add_to(nlohmann::json& stats, const Runtime& runtime) {
-  const StandInUse& used = use(runtime);
+void AcceleratorRun::add_to(nlohmann::json& stats, const Runtime& runtime) {
+  const AcceleratorUse& used = use(runtime);
+  const bool is_gpu = accelerator_.kind == Accelerator::Kind::cuda;
   stats["peak_bytes"]["hbm"] = used.peak_bytes;
-  stats["device"] = {{"kind", "stand-in"},
+  stats["device"] = {{"kind", is_gpu ? "cuda" : "stand-in"},
                      {"memory_bytes", used.memory_bytes},
                      {"bytes_to_device", used.to_bytes},
                      {"bytes_from_device", used.from_bytes}};
+  if (is_gpu) stats["device"]["name"] = accelerator_.gpu.name;
 }
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "codelets/runtime/runtime.h"
+#include "engine/accelerator.h"
 #include "engine/command_line.h"
 #include "engine/planner.h"
 #include "engine/policy_run.h"
@@ -16,30 +17,36 @@
 
 namespace sluice {
 
-/// --device.
-void declare_device_option(CommandLine& line);
-/// Memory of the stand-in accelerator that --device asks for; 0: none. Throws UsageError.
-std::uint64_t read_device(const CommandLine& line);
+/// --device and --hbm.
+void declare_device_options(CommandLine& line);
+/// What they ask for; without them the machine's first GPU, if this program has kernels for it.
+/// Throws UsageError; Error when the GPU cannot be had, or has less free memory.
+Accelerator read_device(const CommandLine& line);
+/// The stand-in accelerator that `text`, "standin:MEMORY", describes. Throws UsageError.
+Accelerator read_stand_in(const std::string& text);
 
-/// "stand-in accelerator (a second process, for tests) of 64.0 MiB"
-std::string stand_in_name(std::uint64_t memory_bytes);
-
-/// What a run on the CPU and a stand-in accelerator has beyond one on the CPU alone: a plan that is
-/// kept to, and weights that stay in the accelerator's memory.
-class StandInRun {
+/// What a run on the CPU and an accelerator has beyond one on the CPU alone: a plan that is kept
+/// to, and weights that stay in the accelerator's memory.
+class AcceleratorRun {
  public:
   /// Plans, and tells the policy's scheduler how much may be on its way; before StarPU starts.
   /// Throws Error when the plan does not fit, or is of a kind that only `plan` knows.
-  StandInRun(LoadedPolicy& policy, const CostModel& costs, const Workload& workload);
+  AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& policy, const CostModel& costs,
+                 const Workload& workload);
 
+  /// What is held in the accelerator's memory, and what is pinned for it, for as long as it lives.
+  struct Residence {
+    PinnedMemory pinned;
+    std::unique_ptr<ResidentWeights> weights;
+  };
   /// Checks that everything fits the accelerator's memory at its real size, and brings there what
-  /// stays, for as long as the result lives. `max_rows`: tokens that one iteration computes,
-  /// `max_logit_rows`: logits of them. Throws Error with the sizes when it does not fit.
-  std::unique_ptr<ResidentWeights> bring(const Runtime& runtime, const LoadedModel& model,
-                                         std::span<const KvCache> caches, std::int64_t max_rows,
-                                         std::int64_t max_logit_rows) const;
+  /// stays. `max_rows`: tokens that one iteration computes, `max_logit_rows`: logits of them.
+  /// Throws Error with the sizes when it does not fit.
+  std::unique_ptr<Residence> bring(Runtime& runtime, const LoadedModel& model,
+                                   std::span<const KvCache> caches, std::int64_t max_rows,
+                                   std::int64_t max_logit_rows) const;
 
-  /// "stand-in accelerator ...: peak ..., ... moved to it, ... from it"
+  /// "NVIDIA H200 with 20.0 GiB: peak ..., ... moved to it, ... from it"
   std::string summary(const Runtime& runtime);
   /// Of `stats`: `device`, and `peak_bytes` of HBM.
   void add_to(nlohmann::json& stats, const Runtime& runtime);
@@ -50,10 +57,12 @@ class StandInRun {
   Need need_of(const LoadedModel& model, std::span<const KvCache> caches, std::int64_t max_rows,
                std::int64_t max_logit_rows) const;
   bool reads_kv_from_elsewhere() const;
-  const StandInUse& use(const Runtime& runtime);
+  void check_sendable(std::uint64_t bytes, const char* what) const;
+  const AcceleratorUse& use(const Runtime& runtime);
 
+  Accelerator accelerator_;
   Plan plan_;
-  std::optional<StandInUse> use_;
+  std::optional<AcceleratorUse> use_;
 };
 
 }  // namespace sluice

@@ -79,7 +79,7 @@ void declare_options(CommandLine& line) {
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores");
   declare_policy_options(line);
-  declare_device_option(line);
+  declare_device_options(line);
   declare_trace_option(line);
   line.options().add_options()  //
       ("ddr", po::value<std::string>(),
@@ -105,7 +105,7 @@ struct Settings {
   AttentionForm attention = AttentionForm::fused;
   Fusion fusion = Fusion::stages;
   std::optional<std::uint64_t> ddr_bytes;
-  std::uint64_t stand_in_bytes = 0;  ///< 0: no stand-in accelerator
+  Accelerator accelerator;
 };
 
 Settings read_settings(const CommandLine& line) {
@@ -126,9 +126,9 @@ Settings read_settings(const CommandLine& line) {
   }
   if (attention == "split") settings.attention = AttentionForm::split;
   if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");
-  settings.stand_in_bytes = read_device(line);
-  if (settings.stand_in_bytes > 0 && line.get<bool>("explain"))
-    throw UsageError("--explain knows the CPU alone; leave out --device standin");
+  settings.accelerator = read_device(line);
+  if (settings.accelerator && line.get<bool>("explain"))
+    throw UsageError("--explain knows the CPU alone; give --device cpu");
   if (line.given("prompt") && line.given("prompts")) {
     throw UsageError("--prompt and --prompts exclude each other");
   }
@@ -331,7 +331,7 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 DType dtype, const Runtime& runtime, StandInRun* stand_in) {
+                 DType dtype, const Runtime& runtime, AcceleratorRun* accelerated) {
   nlohmann::json stats;
   stats["model"] = model;
   stats["dtype"] = to_string(dtype);
@@ -346,7 +346,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["tokens_per_s"] = report.tokens_per_s();
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
-  if (stand_in != nullptr) stand_in->add_to(stats, runtime);
+  if (accelerated != nullptr) accelerated->add_to(stats, runtime);
   write_file(path, stats.dump(2) + "\n");
 }
 
@@ -461,18 +461,23 @@ class GenerateRun {
         check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
 
     const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
+    const Workload workload = workload_of(requests, batch);
+    const LargestIteration largest{
+        .rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
+        .logit_rows = batch,
+        .sequences = batch,
+        .context_tokens = plan.kv_pages * page_tokens};
+    const Accelerator accelerator = settings_.accelerator.sized_for(model_.config, dtype_, largest);
     const MachineCosts costs =
         run_costs(model_dimensions(model_.config, dtype_),
                   {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},
-                  settings_.stand_in_bytes);
-    const Workload workload = workload_of(requests, batch);
+                  accelerator);
     LoadedPolicy& policy = policy_.settle(*costs.model, workload);
-    std::optional<StandInRun> stand_in;
-    if (settings_.stand_in_bytes > 0) stand_in.emplace(policy, *costs.model, workload);
+    std::optional<AcceleratorRun> accelerated;
+    if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
-    Runtime runtime({.domains = domains,
-                     .scheduler = policy.scheduler(),
-                     .stand_in_bytes = settings_.stand_in_bytes});
+    Runtime runtime(
+        accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
     const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
@@ -489,11 +494,9 @@ class GenerateRun {
                       plan.kv_pages / batch * cohort.requests, cohort.homes);
     }
     options.policy = &policy_run;
-    std::unique_ptr<ResidentWeights> resident;
-    if (stand_in) {
-      const std::int64_t rows = std::min(workload.input_tokens, options.prefill_chunk_tokens);
-      resident = stand_in->bring(runtime, loaded, kv, rows * batch, batch);
-    }
+    std::unique_ptr<AcceleratorRun::Residence> residence;
+    if (accelerated)
+      residence = accelerated->bring(runtime, loaded, kv, largest.rows, largest.logit_rows);
     Generator generator(loaded, kv, tokenizer_, options);
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
@@ -506,11 +509,11 @@ class GenerateRun {
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_, runtime,
-                  stand_in ? &*stand_in : nullptr);
+                  accelerated ? &*accelerated : nullptr);
     }
     if (!line_.get<bool>("quiet")) {
       print_summary(report_, policy_.describe());
-      if (stand_in) fmt::print(stderr, "{}\n", stand_in->summary(runtime));
+      if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
     }
     if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;

@@ -1,11 +1,13 @@
+#include <fmt/ranges.h>
+
 #include <filesystem>
-#include <fstream>
-#include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
+#include "codelets/runtime/gpu.h"
 #include "codelets/runtime/runtime.h"
 #include "engine/calibration_store.h"
 #include "engine/command_line.h"
@@ -14,19 +16,47 @@
 namespace sluice {
 namespace {
 
-/// Names of the NVIDIA GPUs that the system's driver shows.
-std::vector<std::string> gpu_names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
-    std::ifstream file(entry.path() / "information");
-    std::string text;
-    while (std::getline(file, text)) {
-      if (!text.starts_with("Model:")) continue;
-      names.push_back(text.substr(text.find_first_not_of(" \t", text.find(':') + 1)));
-    }
+/// "9.0", as NVIDIA writes it.
+std::string capability_text(int capability) {
+  return fmt::format("{}.{}", capability / 10, capability % 10);
+}
+
+/// Far memory (CXL) has no processors.
+const char* tier_of(const NumaNode& node) { return node.num_cores > 0 ? "ddr" : "cxl"; }
+
+nlohmann::json describe(const GpuDevice& gpu) {
+  return {{"name", gpu.name},
+          {"compute_capability", capability_text(gpu.compute_capability)},
+          {"multiprocessors", gpu.num_multiprocessors},
+          {"memory_bytes", gpu.memory_bytes},
+          {"free_bytes", gpu.free_bytes}};
+}
+
+nlohmann::json cuda_as_json(const GpuList& gpus) {
+  nlohmann::json architectures = nlohmann::json::array();
+  for (const int architecture : cuda_architectures()) architectures.push_back(architecture);
+  nlohmann::json devices = nlohmann::json::array();
+  for (const GpuDevice& gpu : gpus.devices) devices.push_back(describe(gpu));
+  nlohmann::json cuda = {{"compiled", has_cuda_kernels()},
+                         {"architectures", std::move(architectures)},
+                         {"devices", std::move(devices)}};
+  if (gpus.devices.empty()) cuda["problem"] = gpus.problem;
+  return cuda;
+}
+
+nlohmann::json memory_nodes_as_json(const CpuTopology& topology, const GpuList& gpus) {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const NumaNode& node : topology.numa_nodes) {
+    nodes.push_back({{"tier", tier_of(node)},
+                     {"numa_node", node.os_index},
+                     {"bytes", node.memory_bytes},
+                     {"cpus", node.num_cores}});
   }
-  return names;
+  for (const GpuDevice& gpu : gpus.devices) {
+    nodes.push_back(
+        {{"tier", "hbm"}, {"numa_node", nullptr}, {"bytes", gpu.memory_bytes}, {"cpus", 0}});
+  }
+  return nodes;
 }
 
 /// "2 models, /home/me/.local/share/sluice/calibration/..."
@@ -39,13 +69,22 @@ std::string calibrated_text() {
                      files.front().parent_path().string());
 }
 
-}  // namespace
+void print_gpus(const GpuList& gpus) {
+  for (const GpuDevice& gpu : gpus.devices) {
+    fmt::print("GPU            {}, compute capability {}, {} of {} free (tier hbm)\n", gpu.name,
+               capability_text(gpu.compute_capability), format_bytes(gpu.free_bytes),
+               format_bytes(gpu.memory_bytes));
+  }
+  if (gpus.devices.empty()) fmt::print("GPU            none ({})\n", gpus.problem);
+  std::vector<std::string> architectures;
+  for (const int architecture : cuda_architectures())
+    architectures.push_back(capability_text(architecture));
+  fmt::print("CUDA kernels   {}\n", has_cuda_kernels()
+                                        ? fmt::format("{}", fmt::join(architectures, " "))
+                                        : std::string("not compiled"));
+}
 
-int run_info(const CommandLine::Arguments& arguments) {
-  CommandLine line("sluice info", "Shows what Sluice sees of this machine.");
-  if (!line.parse(arguments)) return 0;
-  const CpuTopology topology = read_cpu_topology();
-  const Runtime runtime({.domains = {topology.cores}});
+void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime) {
   fmt::print("CPU            {}\n", topology.model_name);
   fmt::print("cores          {} usable, {} hardware threads, {} package{}\n", topology.cores.size(),
              topology.num_processors, topology.num_packages, topology.num_packages == 1 ? "" : "s");
@@ -60,12 +99,39 @@ int run_info(const CommandLine::Arguments& arguments) {
                                   : std::string("no cores (CXL or other far memory)"));
   }
   fmt::print("available      {}\n", format_bytes(available_memory_bytes()));
-  const std::vector<std::string> gpus = gpu_names();
-  for (const std::string& name : gpus)
-    fmt::print("GPU            {} (not used yet: Sluice computes on the CPU)\n", name);
-  if (gpus.empty()) fmt::print("GPU            none\n");
+  print_gpus(gpus);
   fmt::print("StarPU         {}, flavour {}\n", runtime.version(), runtime.flavour());
   fmt::print("calibrated     {}\n", calibrated_text());
+}
+
+nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime) {
+  return {{"cpu",
+           {{"name", topology.model_name},
+            {"cores", topology.cores.size()},
+            {"threads", default_num_threads(topology)},
+            {"isa", simd::target_name()},
+            {"onednn_isa", onednn_isa_name()}}},
+          {"cuda", cuda_as_json(gpus)},
+          {"memory_nodes", memory_nodes_as_json(topology, gpus)},
+          {"available_bytes", available_memory_bytes()},
+          {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}}};
+}
+
+}  // namespace
+
+int run_info(const CommandLine::Arguments& arguments) {
+  CommandLine line("sluice info [--json]", "Shows what Sluice sees of this machine.");
+  line.options().add_options()("json", boost::program_options::bool_switch(),
+                               "print one JSON object");
+  if (!line.parse(arguments)) return 0;
+  const CpuTopology topology = read_cpu_topology();
+  const GpuList gpus = find_gpus();
+  const Runtime runtime({.domains = {topology.cores}});
+  if (line.get<bool>("json")) {
+    fmt::print("{}\n", as_json(topology, gpus, runtime).dump(2));
+  } else {
+    print_words(topology, gpus, runtime);
+  }
   return 0;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -121,14 +123,102 @@ MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
   return analytic_costs(model, nominal_rates, "assumed: a desktop processor");
 }
 
+namespace {
+
+double in_gib(std::uint64_t bytes) {
+  return static_cast<double>(bytes) / static_cast<double>(std::uint64_t{1} << 30);
+}
+
+/// This machine's processor, analytic: by a calibration's rates where there is one.
+MachineProfile analytic_host(const MachineCosts& host) {
+  const auto* measured = dynamic_cast<const MeasuredModel*>(host.model.get());
+  return host_profile(measured != nullptr ? measured->rates() : nominal_rates, host.source);
+}
+
+TierProfile accelerator_memory(std::uint64_t bytes, double reserved_gib, const char* why) {
+  return {.capacity_gib = {in_gib(bytes), "asked for"},
+          .reserved_gib = Sourced<double>{reserved_gib, why},
+          .cpu_bandwidth_gb_per_s = std::nullopt};
+}
+
+LinkProfile link(Tier from, Tier to, double gb_per_s, double latency_us,
+                 const std::string& source) {
+  return {.from = from,
+          .to = to,
+          .bandwidth_gb_per_s = {Curve::constant(gb_per_s), source},
+          .latency_us = {latency_us, source}};
+}
+
+/// Dense bf16 (f16 on 7.5) operations a clock and multiprocessor, by NVIDIA's data sheets.
+double flops_per_clock(int compute_capability) {
+  if (compute_capability >= 100) return 8192;
+  if (compute_capability >= 90) return 4096;
+  if (compute_capability == 80) return 2048;
+  return compute_capability >= 86 ? 512 : 1024;
+}
+
+DeviceProfile gpu_profile(const GpuDevice& gpu) {
+  // What GEMMs and attention reach of it.
+  constexpr double share_of_peak = 0.6;
+  constexpr double share_of_bandwidth = 0.8;
+  const std::string source = "assumed: of what CUDA says of the device";
+  const double tflop_per_s = share_of_peak * 1e-12 * gpu.clock_hz * gpu.num_multiprocessors *
+                             flops_per_clock(gpu.compute_capability);
+  const double gb_per_s = share_of_bandwidth * 1e-9 * gpu.memory_bandwidth_bytes_per_s;
+  return {.name = gpu.name,
+          .cores = std::nullopt,
+          .memory_bandwidth_gb_per_s = {gb_per_s, source},
+          .gemm_tflop_per_s = {Curve::constant(tflop_per_s), source},
+          .attention_bandwidth_gb_per_s = {Surface::constant(gb_per_s), source},
+          .attention_tflop_per_s = {Curve::constant(tflop_per_s), source},
+          .combine = Combine::max,
+          .task_overhead_us = {10, "assumed: launching a task's kernels"},
+          .dequantize_gb_per_s = std::nullopt,
+          .idle_watts = std::nullopt,
+          .busy_watts = std::nullopt,
+          .price_usd = std::nullopt};
+}
+
+}  // namespace
+
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
                             std::uint64_t memory_bytes) {
   return with_stand_in(host_costs(model, use), {.memory_bytes = memory_bytes});
 }
 
+MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
+                       const Accelerator& accelerator) {
+  constexpr double most_padding_gib = 2;
+  constexpr double latency_us = 10;
+  const MachineCosts host = host_costs(model, use);
+  MachineProfile profile = analytic_host(host);
+  profile.gpu = gpu_profile(accelerator.gpu);
+  const double gib = in_gib(accelerator.memory_bytes);
+  const double reserved_gib =
+      std::min(gib / 16, most_padding_gib) + in_gib(accelerator.scratch.total());
+  profile.tiers[static_cast<std::size_t>(Tier::hbm)] =
+      accelerator_memory(accelerator.memory_bytes, std::min(gib, reserved_gib),
+                         "ours: padding, and kernels' scratch memory");
+  const std::string source = "measured: copies of pinned memory";
+  const auto gb_per_s = [](double bytes_per_s) { return 1e-9 * bytes_per_s; };
+  profile.links = {link(Tier::ddr, Tier::hbm, gb_per_s(accelerator.copies.to_gpu_bytes_per_s),
+                        latency_us, source),
+                   link(Tier::hbm, Tier::ddr, gb_per_s(accelerator.copies.from_gpu_bytes_per_s),
+                        latency_us, source)};
+  return {this_machine, fmt::format("{}, and {}", host.source, accelerator.name()), false, "",
+          std::make_unique<AnalyticModel>(std::move(profile), model)};
+}
+
 MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
-                       std::uint64_t stand_in_bytes) {
-  return stand_in_bytes > 0 ? stand_in_costs(model, use, stand_in_bytes) : host_costs(model, use);
+                       const Accelerator& accelerator) {
+  switch (accelerator.kind) {
+    case Accelerator::Kind::cuda:
+      return gpu_costs(model, use, accelerator);
+    case Accelerator::Kind::stand_in:
+      return stand_in_costs(model, use, accelerator.memory_bytes);
+    default:
+      return host_costs(model, use);
+  }
 }
 
 MachineCosts profile_costs(const std::string& machine, const ModelDimensions& model) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "engine/accelerator.h"
 #include "engine/simulated_host.h"
 #include "perfmodels/cost_model.h"
 #include "perfmodels/profile.h"
@@ -72,9 +73,14 @@ MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
                             std::uint64_t memory_bytes);
 
-/// The machine that a run has: host_costs(), or stand_in_costs() where `stand_in_bytes` is not 0.
+/// The same machine with a GPU: analytic, by what CUDA says of it, and by the measured rates of its
+/// copies.
+MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
+                       const Accelerator& accelerator);
+
+/// The machine that a run has: host_costs(), or the same with an accelerator.
 MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
-                       std::uint64_t stand_in_bytes);
+                       const Accelerator& accelerator);
 
 /// The type of a machine's weights: this one's is what it computes in, a described one's is bf16.
 DType weight_dtype(const std::string& machine);

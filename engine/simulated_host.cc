@@ -32,8 +32,10 @@ void declare_simulated_host(CommandLine& line) {
        "--explain shows them; without it, the medians of the calibration")(
           "link", po::value<std::string>(),
           "with --device standin:MEMORY: GB/s,us of its link, as its transfers have them in a "
-          "trace");
-  declare_device_option(line);
+          "trace")(
+          "device", po::value<std::string>(),
+          "cpu, or standin:MEMORY: with --machine this, the accelerator that generate's option of "
+          "the same name plays");
 }
 
 SimulatedHost read_simulated_host(const CommandLine& line) {
@@ -43,8 +45,8 @@ SimulatedHost read_simulated_host(const CommandLine& line) {
         read_pair(line, "rates", {1e9, 1e12}, "GB/s,TFLOP/s, e.g. 40,0.8");
     host.rates = {.read_bandwidth_bytes_per_s = bytes_per_s, .gemm_flop_per_s = flop_per_s};
   }
-  if (const std::uint64_t memory_bytes = read_device(line); memory_bytes > 0)
-    host.stand_in = {.memory_bytes = memory_bytes};
+  if (line.given("device") && line.get<std::string>("device") != "cpu")
+    host.stand_in = {.memory_bytes = read_stand_in(line.get<std::string>("device")).memory_bytes};
   if (line.given("link")) {
     if (!host.stand_in) throw UsageError("--link needs --device standin:MEMORY");
     std::tie(host.stand_in->bytes_per_s, host.stand_in->latency_s) =

@@ -9,22 +9,32 @@ namespace {
 
 constexpr SublayerRange both_sublayers{Sublayer::qk, Sublayer::sv};
 
-void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
-  AttentionOperands operands{.args = &args};
-  const BatchView batch(buffers.take<void>());
-  operands.q = buffers.take<std::byte>();
-  const KvBuffers kv = KvAccess(args.kv, both_sublayers).take_from(buffers);
-  operands.out = buffers.take<std::byte>();
-  const AttentionKv readable(cpu, args.shape, args.kv, batch, kv);
-  operands.batch = readable.batch();
-  operands.slab = readable.slab();
-  attention_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const AttentionArgs& args, Buffers buffers) const {
+    AttentionOperands operands{.args = &args};
+    const BatchView batch(buffers.take<void>());
+    operands.q = buffers.take<std::byte>();
+    const KvBuffers kv = KvAccess(args.kv, both_sublayers).take_from(buffers);
+    operands.out = buffers.take<std::byte>();
+    if constexpr (is_gpu<Context>) {
+      operands.batch = batch;
+      operands.slab = kv.slab;
+      operands.new_kv = kv.new_kv;
+      attention_cuda(context, operands);
+    } else {
+      const AttentionKv readable(context, args.shape, args.kv, batch, kv);
+      operands.batch = readable.batch();
+      operands.slab = readable.slab();
+      attention_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles) {
-  static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("attention");
+  static const auto codelet = Codelet<AttentionArgs>::with_all<Run>("attention");
   AccessList accesses{reads(handles.batch), reads(handles.q)};
   KvAccess(args.kv, both_sublayers).add_to(accesses, handles.slab, handles.new_kv);
   accesses.add(writes(handles.out));

@@ -1,6 +1,7 @@
 #include "codelets/attention_parts/attention_parts.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/stage_memory.h"
 
 namespace sluice {
 namespace {
@@ -19,46 +20,83 @@ const std::byte* copy_rows(const CpuContext& cpu, const std::byte* from, std::by
   return from + static_cast<std::size_t>(rows) * row_bytes;
 }
 
-void run_split(const CpuContext& cpu, const QkvSplitArgs& args, Buffers buffers) {
+void split(const CpuContext& cpu, const QkvSplitOperands& operands) {
+  const QkvSplitArgs& args = *operands.args;
   const QkvArgs qkv{args.tag, args.shape, args.vectors, KvPath::new_kv};
-  QkvOperands all{.args = &qkv};
-  all.batch = BatchView(buffers.take<void>());
-  all.x = buffers.take<float>();
-  all.rope = buffers.take_if<float>(args.shape.rope);
-  all.vectors = buffers.take<float>();
-  all.weight = buffers.take<std::byte>();
   const std::size_t q_bytes = row_bytes(args.shape, args.shape.q_size());
   const std::size_t kv_bytes = row_bytes(args.shape, 2 * args.shape.kv_size());
-  const auto rows = static_cast<std::size_t>(all.batch.num_rows());
-  thread_local Workspace scratch;  // the StarPU worker's; the kernel has another
-  all.q = scratch.reserve(rows * (q_bytes + kv_bytes));
-  all.new_kv = all.q + rows * q_bytes;
-  qkv_cpu(cpu, all);
-  const std::byte* q = all.q;
-  const std::byte* new_kv = all.new_kv;
-  for (std::int64_t i = 0; i < args.parts.num_parts; ++i) {
-    const std::int64_t part_rows = args.parts.rows.at(static_cast<std::size_t>(i));
-    q = copy_rows(cpu, q, buffers.take<std::byte>(), part_rows, q_bytes);
-    new_kv = copy_rows(cpu, new_kv, buffers.take<std::byte>(), part_rows, kv_bytes);
+  const auto rows = static_cast<std::size_t>(args.tag.num_tokens);
+  std::byte* q = stage_memory(cpu, rows * (q_bytes + kv_bytes));
+  std::byte* new_kv = q + rows * q_bytes;
+  qkv_cpu(cpu, {.args = &qkv,
+                .batch = operands.batch,
+                .x = operands.x,
+                .rope = operands.rope,
+                .vectors = operands.vectors,
+                .weight = operands.weight,
+                .q = q,
+                .new_kv = new_kv});
+  const std::byte* from_q = q;
+  const std::byte* from_kv = new_kv;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
+    from_q = copy_rows(cpu, from_q, operands.q.at(i), args.parts.rows.at(i), q_bytes);
+    from_kv = copy_rows(cpu, from_kv, operands.new_kv.at(i), args.parts.rows.at(i), kv_bytes);
   }
 }
 
-void run_join(const CpuContext& cpu, const AttentionJoinArgs& args, Buffers buffers) {
+struct RunSplit {
+  template <typename Context>
+  void operator()(const Context& context, const QkvSplitArgs& args, Buffers buffers) const {
+    QkvSplitOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.x = buffers.take<float>();
+    operands.rope = buffers.take_if<float>(args.shape.rope);
+    operands.vectors = buffers.take<float>();
+    operands.weight = buffers.take<std::byte>();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
+      operands.q.at(i) = buffers.take<std::byte>();
+      operands.new_kv.at(i) = buffers.take<std::byte>();
+    }
+    if constexpr (is_gpu<Context>) {
+      qkv_split_cuda(context, operands);
+    } else {
+      split(context, operands);
+    }
+  }
+};
+
+using Parts = std::array<const std::byte*, max_batch_parts>;
+
+void join(const CpuContext& cpu, const AttentionJoinArgs& args, const Parts& parts,
+          std::byte* out) {
   const std::size_t bytes =
       row_bytes(args.shape, activation_stride(args.shape.q_size(), args.shape.dtype));
-  auto* out = buffers.take<std::byte>();
-  for (std::int64_t i = 0; i < args.parts.num_parts; ++i) {
-    const std::int64_t rows = args.parts.rows.at(static_cast<std::size_t>(i));
-    copy_rows(cpu, buffers.take<std::byte>(), out, rows, bytes);
-    out += static_cast<std::size_t>(rows) * bytes;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
+    copy_rows(cpu, parts.at(i), out, args.parts.rows.at(i), bytes);
+    out += static_cast<std::size_t>(args.parts.rows.at(i)) * bytes;
   }
 }
+
+struct RunJoin {
+  template <typename Context>
+  void operator()(const Context& context, const AttentionJoinArgs& args, Buffers buffers) const {
+    auto* out = buffers.take<std::byte>();
+    Parts parts{};
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i)
+      parts.at(i) = buffers.take<std::byte>();
+    if constexpr (is_gpu<Context>) {
+      attention_join_cuda(context, args, parts, out);
+    } else {
+      join(context, args, parts, out);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,
                       std::span<const QkvPart> parts) {
-  static const auto codelet = Codelet<QkvSplitArgs>::with_cpu<run_split>("qkv_split");
+  static const auto codelet = Codelet<QkvSplitArgs>::with_all<RunSplit>("qkv_split");
   AccessList accesses{reads(handles.batch), reads(handles.x)};
   accesses.add_if(args.shape.rope, reads(handles.rope));
   accesses.add(reads(handles.vectors));
@@ -72,7 +110,7 @@ void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,
 
 void submit_attention_join(const AttentionJoinArgs& args, std::span<const DataHandle* const> parts,
                            const DataHandle& out) {
-  static const auto codelet = Codelet<AttentionJoinArgs>::with_cpu<run_join>("attention_join");
+  static const auto codelet = Codelet<AttentionJoinArgs>::with_all<RunJoin>("attention_join");
   AccessList accesses{writes(out)};
   for (const DataHandle* part : parts) accesses.add(reads(*part));
   codelet.submit(args.shape.dtype, args, accesses);

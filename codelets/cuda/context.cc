@@ -8,6 +8,14 @@ void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw Error("CUDA: {} failed: {}", what, cudaGetErrorString(status));
 }
 
+std::uint64_t library_bytes() {
+#ifdef SLUICE_CUDA_EMULATION
+  return std::uint64_t{1} << 20;
+#else
+  return std::uint64_t{1} << 30;
+#endif
+}
+
 Workspace::~Workspace() { release(); }
 
 void Workspace::release() noexcept {
@@ -26,6 +34,10 @@ std::byte* Workspace::reserve(std::size_t bytes) {
     bytes_ = bytes;
   }
   return static_cast<std::byte*>(memory_);
+}
+
+std::byte* stage_memory(const Context& gpu, std::size_t bytes) {
+  return gpu.workspace.inner().reserve(bytes);
 }
 
 Workspace& Workspace::inner() {

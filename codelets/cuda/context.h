@@ -51,6 +51,10 @@ struct DeviceFailure {
   std::int64_t value = 0;
 };
 
+/// Of a device's memory, what CUDA's modules and cuBLAS take, and what is left free so that large
+/// blocks can be had.
+std::uint64_t library_bytes();
+
 class Blas;
 
 /// What a CUDA kernel runs with: CpuContext's sibling.
@@ -62,5 +66,9 @@ struct Context {
   int compute_capability = 0;  ///< 75, 80, 90, ...
   int num_multiprocessors = 0;
 };
+
+/// `bytes` for what passes between the kernels of one task, which have the workspace itself. Throws
+/// Error when the device has no room.
+std::byte* stage_memory(const Context& gpu, std::size_t bytes);
 
 }  // namespace sluice::cuda

@@ -5,18 +5,25 @@
 namespace sluice {
 namespace {
 
-void run(const CpuContext& cpu, const EmbeddingArgs& args, Buffers buffers) {
-  EmbeddingOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
-  operands.slot_tokens = buffers.take<std::int32_t>();
-  operands.table = buffers.take<std::byte>();
-  operands.positions = buffers.take_if<std::byte>(args.learned_positions);
-  operands.project_in = buffers.take_if<std::byte>(args.project_in);
-  operands.frequencies = buffers.take_if<float>(args.shape.rope);
-  operands.x = buffers.take<float>();
-  operands.rope = buffers.take_if<float>(args.shape.rope);
-  embedding_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const EmbeddingArgs& args, Buffers buffers) const {
+    EmbeddingOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.slot_tokens = buffers.take<std::int32_t>();
+    operands.table = buffers.take<std::byte>();
+    operands.positions = buffers.take_if<std::byte>(args.learned_positions);
+    operands.project_in = buffers.take_if<std::byte>(args.project_in);
+    operands.frequencies = buffers.take_if<float>(args.shape.rope);
+    operands.x = buffers.take<float>();
+    operands.rope = buffers.take_if<float>(args.shape.rope);
+    if constexpr (is_gpu<Context>) {
+      embedding_cuda(context, operands);
+    } else {
+      embedding_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
@@ -24,7 +31,7 @@ void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles
   if (args.shape.rope && args.shape.head_dim % 2 != 0) {
     throw Error("rotary embedding needs an even head_dim, found {}", args.shape.head_dim);
   }
-  static const auto codelet = Codelet<EmbeddingArgs>::with_cpu<run>("embedding");
+  static const auto codelet = Codelet<EmbeddingArgs>::with_all<Run>("embedding");
   AccessList accesses{reads(handles.batch), reads(handles.slot_tokens), reads(handles.table)};
   accesses.add_if(args.learned_positions, reads(handles.positions));
   accesses.add_if(args.project_in, reads(handles.project_in));

@@ -5,20 +5,27 @@
 namespace sluice {
 namespace {
 
-void run(const CpuContext& cpu, const Fc1Args& args, Buffers buffers) {
-  Fc1Operands operands{.args = &args};
-  operands.x = buffers.take<float>();
-  operands.vectors = buffers.take<float>();
-  operands.weight = buffers.take<std::byte>();
-  operands.gate = buffers.take_if<std::byte>(args.shape.gated_ffn);
-  operands.h = buffers.take<std::byte>();
-  fc1_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const Fc1Args& args, Buffers buffers) const {
+    Fc1Operands operands{.args = &args};
+    operands.x = buffers.take<float>();
+    operands.vectors = buffers.take<float>();
+    operands.weight = buffers.take<std::byte>();
+    operands.gate = buffers.take_if<std::byte>(args.shape.gated_ffn);
+    operands.h = buffers.take<std::byte>();
+    if constexpr (is_gpu<Context>) {
+      fc1_cuda(context, operands);
+    } else {
+      fc1_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_fc1(const Fc1Args& args, const Fc1Handles& handles) {
-  static const auto codelet = Codelet<Fc1Args>::with_cpu<run>("fc1");
+  static const auto codelet = Codelet<Fc1Args>::with_all<Run>("fc1");
   AccessList accesses{reads(handles.x), reads(handles.vectors), reads(handles.weight)};
   accesses.add_if(args.shape.gated_ffn, reads(handles.gate));
   accesses.add(writes(handles.h));

@@ -5,13 +5,20 @@
 namespace sluice {
 namespace {
 
-void run(const CpuContext& cpu, const KvStoreArgs& args, Buffers buffers) {
-  KvStoreOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
-  operands.new_kv = buffers.take<std::byte>();
-  operands.slab = buffers.take<std::byte>();
-  kv_store_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const KvStoreArgs& args, Buffers buffers) const {
+    KvStoreOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.new_kv = buffers.take<std::byte>();
+    operands.slab = buffers.take<std::byte>();
+    if constexpr (is_gpu<Context>) {
+      kv_store_cuda(context, operands);
+    } else {
+      kv_store_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
@@ -20,7 +27,7 @@ std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows) {
 }
 
 void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
-  static const auto codelet = Codelet<KvStoreArgs>::with_cpu<run>("kv_store");
+  static const auto codelet = Codelet<KvStoreArgs>::with_all<Run>("kv_store");
   const std::size_t found_bytes = starpu_data_get_size(handles.new_kv.get());
   const std::size_t expected_bytes = new_kv_bytes(args.shape, args.tag.num_tokens);
   if (found_bytes != expected_bytes) {

@@ -7,21 +7,28 @@ namespace {
 
 bool has_norm_vectors(const LmHeadArgs& args) { return args.final_norm && args.norm_weight; }
 
-void run(const CpuContext& cpu, const LmHeadArgs& args, Buffers buffers) {
-  LmHeadOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
-  operands.x = buffers.take<float>();
-  operands.final_norm = buffers.take_if<float>(has_norm_vectors(args));
-  operands.project_out = buffers.take_if<std::byte>(args.project_out);
-  operands.head = buffers.take<std::byte>();
-  operands.logits = buffers.take<float>();
-  lm_head_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const LmHeadArgs& args, Buffers buffers) const {
+    LmHeadOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.x = buffers.take<float>();
+    operands.final_norm = buffers.take_if<float>(has_norm_vectors(args));
+    operands.project_out = buffers.take_if<std::byte>(args.project_out);
+    operands.head = buffers.take<std::byte>();
+    operands.logits = buffers.take<float>();
+    if constexpr (is_gpu<Context>) {
+      lm_head_cuda(context, operands);
+    } else {
+      lm_head_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_lm_head(const LmHeadArgs& args, const LmHeadHandles& handles) {
-  static const auto codelet = Codelet<LmHeadArgs>::with_cpu<run>("lm_head");
+  static const auto codelet = Codelet<LmHeadArgs>::with_all<Run>("lm_head");
   AccessList accesses{reads(handles.batch), reads(handles.x)};
   accesses.add_if(has_norm_vectors(args), reads(handles.final_norm));
   accesses.add_if(args.project_out, reads(handles.project_out));

@@ -5,19 +5,26 @@
 namespace sluice {
 namespace {
 
-void run(const CpuContext& cpu, const OutProjArgs& args, Buffers buffers) {
-  OutProjOperands operands{.args = &args};
-  operands.attention = buffers.take<std::byte>();
-  operands.vectors = buffers.take<float>();
-  operands.weight = buffers.take<std::byte>();
-  operands.x = buffers.take<float>();
-  out_proj_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const OutProjArgs& args, Buffers buffers) const {
+    OutProjOperands operands{.args = &args};
+    operands.attention = buffers.take<std::byte>();
+    operands.vectors = buffers.take<float>();
+    operands.weight = buffers.take<std::byte>();
+    operands.x = buffers.take<float>();
+    if constexpr (is_gpu<Context>) {
+      out_proj_cuda(context, operands);
+    } else {
+      out_proj_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_out_proj(const OutProjArgs& args, const OutProjHandles& handles) {
-  static const auto codelet = Codelet<OutProjArgs>::with_cpu<run>("out_proj");
+  static const auto codelet = Codelet<OutProjArgs>::with_all<Run>("out_proj");
   codelet.submit(args.shape.dtype, args,
                  {reads(handles.attention), reads(handles.vectors), reads(handles.weight),
                   updates(handles.x)});

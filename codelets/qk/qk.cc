@@ -9,17 +9,27 @@ namespace {
 
 constexpr SublayerRange qk_alone{Sublayer::qk, Sublayer::qk};
 
-void run(const CpuContext& cpu, const AttentionArgs& args, Buffers buffers) {
-  QkOperands operands{.args = &args};
-  const BatchView batch(buffers.take<void>());
-  operands.q = buffers.take<std::byte>();
-  const KvBuffers kv = KvAccess(args.kv, qk_alone).take_from(buffers);
-  operands.scores = buffers.take<float>();
-  const AttentionKv readable(cpu, args.shape, args.kv, batch, kv);
-  operands.batch = readable.batch();
-  operands.slab = readable.slab();
-  qk_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const AttentionArgs& args, Buffers buffers) const {
+    QkOperands operands{.args = &args};
+    const BatchView batch(buffers.take<void>());
+    operands.q = buffers.take<std::byte>();
+    const KvBuffers kv = KvAccess(args.kv, qk_alone).take_from(buffers);
+    operands.scores = buffers.take<float>();
+    if constexpr (is_gpu<Context>) {
+      operands.batch = batch;
+      operands.slab = kv.slab;
+      operands.new_kv = kv.new_kv;
+      qk_cuda(context, operands);
+    } else {
+      const AttentionKv readable(context, args.shape, args.kv, batch, kv);
+      operands.batch = readable.batch();
+      operands.slab = readable.slab();
+      qk_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
@@ -37,7 +47,7 @@ std::int64_t ScoreLayout::columns(std::int64_t position) const {
 }
 
 void submit_qk(const AttentionArgs& args, const QkHandles& handles) {
-  static const auto codelet = Codelet<AttentionArgs>::with_cpu<run>("qk");
+  static const auto codelet = Codelet<AttentionArgs>::with_all<Run>("qk");
   AccessList accesses{reads(handles.batch), reads(handles.q)};
   KvAccess(args.kv, qk_alone).add_to(accesses, handles.slab, handles.new_kv);
   accesses.add(writes(handles.scores));

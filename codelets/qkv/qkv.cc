@@ -8,24 +8,31 @@ namespace {
 
 constexpr SublayerRange qkv_alone{Sublayer::qkv, Sublayer::qkv};
 
-void run(const CpuContext& cpu, const QkvArgs& args, Buffers buffers) {
-  QkvOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
-  operands.x = buffers.take<float>();
-  operands.rope = buffers.take_if<float>(args.shape.rope);
-  operands.vectors = buffers.take<float>();
-  operands.weight = buffers.take<std::byte>();
-  operands.q = buffers.take<std::byte>();
-  const KvBuffers kv = KvAccess(args.kv, qkv_alone).take_from(buffers);
-  operands.slab = kv.slab;
-  operands.new_kv = kv.new_kv;
-  qkv_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const QkvArgs& args, Buffers buffers) const {
+    QkvOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.x = buffers.take<float>();
+    operands.rope = buffers.take_if<float>(args.shape.rope);
+    operands.vectors = buffers.take<float>();
+    operands.weight = buffers.take<std::byte>();
+    operands.q = buffers.take<std::byte>();
+    const KvBuffers kv = KvAccess(args.kv, qkv_alone).take_from(buffers);
+    operands.slab = kv.slab;
+    operands.new_kv = kv.new_kv;
+    if constexpr (is_gpu<Context>) {
+      qkv_cuda(context, operands);
+    } else {
+      qkv_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_qkv(const QkvArgs& args, const QkvHandles& handles) {
-  static const auto codelet = Codelet<QkvArgs>::with_cpu<run>("qkv");
+  static const auto codelet = Codelet<QkvArgs>::with_all<Run>("qkv");
   AccessList accesses{reads(handles.batch), reads(handles.x)};
   accesses.add_if(args.shape.rope, reads(handles.rope));
   accesses.add(reads(handles.vectors));

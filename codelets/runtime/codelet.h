@@ -92,9 +92,13 @@ class BusyTime {
   KernelTimes::Clock::time_point start_;
 };
 
+/// What a codelet's kernel is called with where it runs on a GPU, and not with a CpuContext.
+template <typename Context>
+inline constexpr bool is_gpu = std::is_same_v<Context, cuda::Context>;
+
 /// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
 /// model. `Args` is plain data whose first member is `TaskTag tag`. A device that has no
-/// implementation leaves its entry out.
+/// implementation leaves its entry out; a program that was built without CUDA has none for GPUs.
 template <typename Args>
 class Codelet {
   static_assert(std::is_trivially_copyable_v<Args> && std::is_standard_layout_v<Args>);
@@ -102,11 +106,24 @@ class Codelet {
  public:
   Codelet() = default;  ///< nothing yet
   using CpuKernel = void (*)(const CpuContext&, const Args&, Buffers);
+  using CudaKernel = void (*)(const cuda::Context&, const Args&, Buffers);
 
   template <CpuKernel Kernel>
   static Codelet with_cpu(const char* name) {
     Codelet made(name);
     for (Variant* variant : {&made.f32_, &made.bf16_}) variant->cpu = cpu_entry<Kernel>;
+    return made;
+  }
+
+  /// Both devices' kernels: `Kernel{}(context, args, buffers)` with a CpuContext or, where this
+  /// program has CUDA, a cuda::Context.
+  template <typename Kernel>
+  static Codelet with_all(const char* name) {
+    Codelet made = with_cpu<run_on<Kernel, CpuContext>>(name);
+#ifdef SLUICE_HAS_CUDA
+    for (Variant* variant : {&made.f32_, &made.bf16_})
+      variant->cuda = cuda_entry<run_on<Kernel, cuda::Context>>;
+#endif
     return made;
   }
 
@@ -144,6 +161,7 @@ class Codelet {
   struct Variant {
     std::string name;
     starpu_cpu_func_t cpu = nullptr;
+    starpu_cuda_func_t cuda = nullptr;
     mutable starpu_codelet starpu{};
     mutable starpu_perfmodel model{};
 
@@ -161,6 +179,12 @@ class Codelet {
         starpu.cuda_funcs[0] = cpu;
         starpu.cuda_flags[0] = STARPU_CUDA_ASYNC;
         starpu.where |= STARPU_CUDA;
+#else
+        if (cuda != nullptr) {
+          starpu.cuda_funcs[0] = cuda;
+          starpu.cuda_flags[0] = STARPU_CUDA_ASYNC;
+          starpu.where |= STARPU_CUDA;
+        }
 #endif
         model = task_model(starpu.name);
         starpu.model = &model;
@@ -174,6 +198,11 @@ class Codelet {
     bf16_.name = std::string(name) + "_bf16";
   }
 
+  template <typename Kernel, typename Context>
+  static void run_on(const Context& context, const Args& args, Buffers buffers) {
+    Kernel{}(context, args, buffers);
+  }
+
   /// Nothing is thrown through StarPU: a failing kernel poisons the run, and later ones do nothing.
   template <CpuKernel Kernel>
   static void cpu_entry(void** buffers, void* arg) noexcept {
@@ -184,14 +213,29 @@ class Codelet {
       const BusyTime busy(cpu, args.tag);
       Kernel(cpu, args, Buffers(buffers));
     } catch (const std::exception& error) {
-      starpu_task* task = starpu_task_get_current();
-      const bool named = task != nullptr && task->name != nullptr;  // not in the stand-in
-      const std::string layer =
-          args.tag.layer < 0 ? "" : fmt::format(" of layer {}", args.tag.layer);
-      run_failure().record(fmt::format("{}{} with {} tokens failed: {}",
-                                       named ? task->name : "a task", layer, args.tag.num_tokens,
-                                       error.what()));
+      record_failure(args.tag, error.what());
     }
+  }
+
+  /// The same on a GPU's worker, which goes on while the kernel runs: what only device code finds
+  /// is the run's failure as soon as anyone asks (GpuWorker::look_for_failure).
+  template <CudaKernel Kernel>
+  static void cuda_entry(void** buffers, void* arg) noexcept {
+    if (run_failure().happened()) return;
+    const Args& args = *static_cast<const Args*>(arg);
+    try {
+      Kernel(Runtime::current_gpu(), args, Buffers(buffers));
+    } catch (const std::exception& error) {
+      record_failure(args.tag, error.what());
+    }
+  }
+
+  static void record_failure(const TaskTag& tag, const char* why) {
+    starpu_task* task = starpu_task_get_current();
+    const bool named = task != nullptr && task->name != nullptr;  // not in the stand-in
+    const std::string layer = tag.layer < 0 ? "" : fmt::format(" of layer {}", tag.layer);
+    run_failure().record(fmt::format("{}{} with {} tokens failed: {}",
+                                     named ? task->name : "a task", layer, tag.num_tokens, why));
   }
 
   Variant f32_;

@@ -12,14 +12,24 @@ namespace sluice {
 /// locks, so that two processes can share one.
 class Failure {
  public:
-  bool happened() const { return state_.load(std::memory_order_acquire) == State::recorded; }
+  bool happened() const {
+    if (const Source source = source_in_use.load(std::memory_order_acquire)) source();
+    return state_.load(std::memory_order_acquire) == State::recorded;
+  }
   /// Keeps the first reason only, and of it the first 1023 bytes.
   void record(const std::string& reason) noexcept;
   /// Throws Error with the recorded reason, if there is one.
   void rethrow() const;
   void clear();
 
+  /// Looks for failures elsewhere, and records what it finds; called whenever one is asked for.
+  using Source = void (*)();
+  /// Null: there is nothing to look for.
+  static void set_source(Source source) { source_in_use.store(source, std::memory_order_release); }
+
  private:
+  inline static std::atomic<Source> source_in_use{nullptr};
+
   enum class State : std::uint8_t { none, being_recorded, recorded };
   std::atomic<State> state_{State::none};
   static_assert(std::atomic<State>::is_always_lock_free);

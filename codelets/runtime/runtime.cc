@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "base/cpu.h"
 #include "base/environment.h"
@@ -39,7 +40,9 @@ std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
 /// StarPU takes these from the environment only.
 void set_starpu_environment() {
-  const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu";
+  // Its measured buses are of the memories that there are: with an emulated GPU, of others.
+  const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu" /
+                                     fmt::format("{}-gpus", count_gpus());
   std::error_code ignored;
   std::filesystem::create_directories(home, ignored);
   // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
@@ -75,15 +78,30 @@ class Runtime::Submitter {
 
 namespace {
 
-/// The most that the stand-in accelerator's memory has held.
-std::atomic<std::uint64_t> stand_in_peak_bytes{0};
-std::atomic<unsigned> stand_in_node_in_use{STARPU_MAIN_RAM};
+/// The most that the accelerator's memory has held.
+std::atomic<std::uint64_t> peak_bytes{0};
+std::atomic<unsigned> watched_node{STARPU_MAIN_RAM};
 
-void note_stand_in_peak(void* /*unused*/) {
-  const std::uint64_t now = starpu_memory_get_used(stand_in_node_in_use);
-  std::uint64_t before = stand_in_peak_bytes;
-  while (now > before && !stand_in_peak_bytes.compare_exchange_weak(before, now)) {
+void note_peak(void* /*unused*/) {
+  const std::uint64_t now = starpu_memory_get_used(watched_node);
+  std::uint64_t before = peak_bytes;
+  while (now > before && !peak_bytes.compare_exchange_weak(before, now)) {
   }
+}
+
+/// What the GPU's worker computes with; made and ended by it, while no task runs.
+std::unique_ptr<GpuWorker> gpu_worker;
+
+void look_for_gpu_failure() { gpu_worker->look_for_failure(); }
+
+/// StarPU cuts small blocks from larger ones, which a small memory has no room for.
+constexpr std::uint64_t smallest_shared_bytes = std::uint64_t{1} << 30;
+
+void limit_gpu_memory(std::uint64_t bytes) {
+  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
+  setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(bytes >> 20).c_str(), 1);
+  setenv("STARPU_SUBALLOCATOR", bytes < smallest_shared_bytes ? "0" : "1", 1);
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 std::uint64_t moved_bytes(unsigned from, unsigned to) {
@@ -117,10 +135,28 @@ Runtime::Runtime(const RuntimeOptions& options) {
   if (domains_.size() > 1)
     setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
 
+  has_gpu_ = options.gpu_bytes > 0;
+  if (has_gpu_) limit_gpu_memory(options.gpu_bytes);
+  start(options);
+  try {
+    start_cpu_workers();
+    if (has_gpu_) start_gpu();
+    if (stand_in_) {
+      stand_in_->started();
+      watch(stand_in_->node());
+    }
+  } catch (const Error&) {
+    stop();
+    throw;
+  }
+  submitter_ = std::make_unique<Submitter>(all_cores);
+}
+
+void Runtime::start(const RuntimeOptions& options) {
   starpu_conf conf;
   check_starpu(starpu_conf_init(&conf), "reading its settings");
   conf.ncpus = static_cast<int>(domains_.size());
-  conf.ncuda = 0;
+  conf.ncuda = has_gpu_ ? 1 : 0;
   conf.nopencl = 0;
   conf.ntcpip_ms = stand_in_ ? 1 : 0;
   // By name StarPU would fall back to another one; an object wins over STARPU_SCHED.
@@ -132,13 +168,14 @@ Runtime::Runtime(const RuntimeOptions& options) {
     throw Error("StarPU cannot start ({}); see `sluice info` and SLUICE_LOG=debug",
                 std::strerror(-status));
   }
+}
+
+void Runtime::start_cpu_workers() {
   std::array<int, STARPU_NMAXWORKERS> workers{};
   const unsigned found =
       starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, workers.data(), workers.size());
-  if (found < domains_.size()) {
-    stop();
+  if (found < domains_.size())
     throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());
-  }
   for (std::size_t i = 0; i < domains_.size(); ++i) {
     contexts.at(static_cast<std::size_t>(workers.at(i))) = new CpuContext{
         domains_[i]->pool, domains_[i]->workspace, &domains_[i]->busy_ns, &domains_[i]->times};
@@ -151,29 +188,64 @@ Runtime::Runtime(const RuntimeOptions& options) {
         use_one_openmp_thread();
       },
       nullptr, STARPU_CPU);
-  submitter_ = std::make_unique<Submitter>(all_cores);
-  if (stand_in_) watch_stand_in();
 }
 
-void Runtime::watch_stand_in() {
-  try {
-    stand_in_->started();
-  } catch (const Error&) {
-    stop();
-    throw;
-  }
-  stand_in_peak_bytes = 0;
-  stand_in_node_in_use = stand_in_->node();
-  set_task_observer(note_stand_in_peak);
+namespace {
+
+/// Runs `work` on the GPU's worker. Throws Error when it does.
+void run_on_gpu_worker(const std::function<void()>& work) {
+  struct Call {
+    const std::function<void()>& work;
+    std::string problem;
+  } call{work, ""};
+  starpu_execute_on_each_worker(
+      [](void* argument) {
+        auto& of = *static_cast<Call*>(argument);
+        try {
+          of.work();
+        } catch (const std::exception& error) {
+          of.problem = error.what();
+        }
+      },
+      &call, STARPU_CUDA);
+  if (!call.problem.empty()) throw Error("{}", call.problem);
+}
+
+}  // namespace
+
+void Runtime::start_gpu() {
+  int worker = -1;
+  if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) != 1)
+    throw Error("StarPU does not see the GPU");
+  run_on_gpu_worker([] { gpu_worker = std::make_unique<GpuWorker>(); });
+  Failure::set_source(look_for_gpu_failure);
+  watch(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
+}
+
+void Runtime::reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes) {
+  run_on_gpu_worker([&] { gpu_worker->reserve(workspace_bytes, stage_bytes); });
+}
+
+void Runtime::watch(unsigned node) {
+  accelerator_node_ = node;
+  watched_node = node;
+  peak_bytes = starpu_memory_get_used(node);
+  set_task_observer(note_peak);
 }
 
 Runtime::~Runtime() { stop(); }
 
 void Runtime::stop() noexcept {
   starpu_task_wait_for_all();
-  if (stand_in_) {
-    set_task_observer(nullptr);
-    stand_in_->expect_end();
+  if (accelerator_node_) set_task_observer(nullptr);
+  if (stand_in_) stand_in_->expect_end();
+  if (has_gpu_) {
+    Failure::set_source(nullptr);
+    starpu_execute_on_each_worker([](void*) { gpu_worker.reset(); }, nullptr, STARPU_CUDA);
+    // NOLINTBEGIN(concurrency-mt-unsafe): its other threads do not look
+    unsetenv("STARPU_LIMIT_CUDA_MEM");
+    unsetenv("STARPU_SUBALLOCATOR");
+    // NOLINTEND(concurrency-mt-unsafe)
   }
   starpu_shutdown();
   for (CpuContext*& context : contexts) delete std::exchange(context, nullptr);
@@ -182,6 +254,8 @@ void Runtime::stop() noexcept {
 CpuContext Runtime::current_cpu() {
   return *contexts.at(static_cast<std::size_t>(starpu_worker_get_id_check()));
 }
+
+const cuda::Context& Runtime::current_gpu() { return gpu_worker->context(); }
 
 void Runtime::prepare_stand_in(const std::vector<int>& cores) {
   use_one_openmp_thread();
@@ -203,14 +277,10 @@ extern "C" void sluice_stand_in_entry(void** buffers, void* arg) {
   kernel(buffers, arg);
 }
 
-std::optional<unsigned> Runtime::stand_in_node() const {
-  return stand_in_ ? std::optional(stand_in_->node()) : std::nullopt;
-}
-
-StandInUse Runtime::stand_in_use() const {
-  const unsigned node = stand_in_->node();
+AcceleratorUse Runtime::accelerator_use() const {
+  const unsigned node = accelerator_node_.value();
   return {.memory_bytes = static_cast<std::uint64_t>(starpu_memory_get_total(node)),
-          .peak_bytes = stand_in_peak_bytes,
+          .peak_bytes = peak_bytes,
           .to_bytes = moved_bytes(STARPU_MAIN_RAM, node),
           .from_bytes = moved_bytes(node, STARPU_MAIN_RAM)};
 }

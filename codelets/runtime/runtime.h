@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "codelets/runtime/gpu.h"
 #include "codelets/runtime/kernel_times.h"
 #include "codelets/runtime/stand_in.h"
 
@@ -43,10 +44,13 @@ struct RuntimeOptions {
   starpu_sched_policy* scheduler = nullptr;
   /// Memory of a stand-in accelerator (stand_in.h) that runs beside the CPU; 0: none.
   std::uint64_t stand_in_bytes = 0;
+  /// Memory of the first GPU that StarPU may use, rounded down to MiB; 0: no GPU. Not with a
+  /// stand-in accelerator.
+  std::uint64_t gpu_bytes = 0;
 };
 
-/// What the stand-in accelerator's memory holds and has moved, in bytes.
-struct StandInUse {
+/// What an accelerator's memory holds and has moved, in bytes.
+struct AcceleratorUse {
   std::uint64_t memory_bytes = 0;
   std::uint64_t peak_bytes = 0;  ///< StarPU's count, as each task has ended
   std::uint64_t to_bytes = 0;    ///< moved into it
@@ -64,6 +68,8 @@ class Runtime {
 
   /// The context of the StarPU CPU worker that calls.
   static CpuContext current_cpu();
+  /// The context of the GPU's worker that calls.
+  static const cuda::Context& current_gpu();
 
   /// All domains' threads in turn, for work outside of tasks (packing weights) while no task runs.
   ThreadPool& setup_pool();
@@ -75,10 +81,13 @@ class Runtime {
   KernelTotals kernel_totals() const;
   void reset_busy();
 
-  /// The stand-in accelerator's memory, for StarPU; nothing without one.
-  std::optional<unsigned> stand_in_node() const;
+  /// The memory of the GPU, or of the stand-in accelerator, for StarPU; nothing without one.
+  std::optional<unsigned> accelerator_node() const { return accelerator_node_; }
+  /// Takes the memory that kernels on the GPU will need while they run, and what will pass between
+  /// the kernels of one task, before StarPU fills it with data. Throws Error when it is not there.
+  void reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// Since the last call; the peak from the beginning on. Only where there is one.
-  StandInUse stand_in_use() const;
+  AcceleratorUse accelerator_use() const;
 
   int num_threads() const;
   std::string version() const;  ///< "1.4.10"
@@ -88,10 +97,15 @@ class Runtime {
   struct Domain;
   /// In the process that plays it.
   static void prepare_stand_in(const std::vector<int>& cores);
-  void watch_stand_in();
+  void start(const RuntimeOptions& options);
+  void start_cpu_workers();
+  void start_gpu();
+  void watch(unsigned node);
   void stop() noexcept;
 
   std::unique_ptr<StandIn> stand_in_;
+  bool has_gpu_ = false;
+  std::optional<unsigned> accelerator_node_;
   std::vector<std::unique_ptr<Domain>> domains_;
   std::unique_ptr<ThreadPool> setup_pool_;
   class Submitter;

@@ -5,20 +5,27 @@
 namespace sluice {
 namespace {
 
-void run(const CpuContext& cpu, const SamplingArgs& args, Buffers buffers) {
-  SamplingOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
-  operands.logits = buffers.take_if<float>(args.has_logits);
-  operands.seen = buffers.take_if<std::uint32_t>(args.track_seen);
-  operands.slot_tokens = buffers.take<std::int32_t>();
-  operands.tokens = buffers.take<std::int32_t>();
-  sampling_cpu(cpu, operands);
-}
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const SamplingArgs& args, Buffers buffers) const {
+    SamplingOperands operands{.args = &args};
+    operands.batch = BatchView(buffers.take<void>());
+    operands.logits = buffers.take_if<float>(args.has_logits);
+    operands.seen = buffers.take_if<std::uint32_t>(args.track_seen);
+    operands.slot_tokens = buffers.take<std::int32_t>();
+    operands.tokens = buffers.take<std::int32_t>();
+    if constexpr (is_gpu<Context>) {
+      sampling_cuda(context, operands);
+    } else {
+      sampling_cpu(context, operands);
+    }
+  }
+};
 
 }  // namespace
 
 void submit_sampling(DType dtype, const SamplingArgs& args, const SamplingHandles& handles) {
-  static const auto codelet = Codelet<SamplingArgs>::with_cpu<run>("sampling");
+  static const auto codelet = Codelet<SamplingArgs>::with_all<Run>("sampling");
   AccessList accesses{reads(handles.batch)};
   accesses.add_if(args.has_logits, reads(handles.logits));
   accesses.add_if(args.track_seen, updates(handles.seen));

@@ -9,6 +9,7 @@
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
 #include "codelets/runtime/kv_access.h"
+#include "codelets/runtime/stage_memory.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {
@@ -63,7 +64,8 @@ struct StageOperands {
   std::byte* context = nullptr;
   std::byte* h = nullptr;
 
-  StageOperands(const StageArgs& args, Buffers buffers) {
+  template <typename Context>
+  StageOperands(const Context& device, const StageArgs& args, Buffers buffers) {
     const SublayerRange range = args.range();
     if (uses_batch(range)) batch = BatchView(buffers.take<void>());
     x = buffers.take_if<float>(reads_x(range) || updates_x(range));
@@ -79,78 +81,144 @@ struct StageOperands {
     scores = buffers.take_if<float>(scores_of(range).crosses());
     context = buffers.take_if<std::byte>(context_of(range).crosses());
     h = buffers.take_if<std::byte>(h_of(range).crosses());
-    take_scratch(args);
+    take_scratch(device, args);
   }
 
  private:
-  void take_scratch(const StageArgs& args) {
+  template <typename Context>
+  void take_scratch(const Context& device, const StageArgs& args) {
     const DecoderShape& shape = args.shape;
+    constexpr std::size_t alignment = 256;  // what CUDA's memory has
     const auto bytes = [&](bool needed, std::int64_t width) {
       if (!needed) return std::size_t{0};
       return (static_cast<std::size_t>(args.tag.num_tokens * width) * size_bytes(shape.dtype) +
-              63) /
-             64 * 64;
+              alignment - 1) /
+             alignment * alignment;
     };
     const std::size_t q_bytes = bytes(q_of(args.range()).inside(), shape.q_size());
     const std::size_t context_bytes =
         bytes(context_of(args.range()).inside(), activation_stride(shape.q_size(), shape.dtype));
     const std::size_t h_bytes =
         bytes(h_of(args.range()).inside(), activation_stride(shape.ffn_size, shape.dtype));
-    thread_local Workspace scratch;  // the StarPU worker's; the kernels below have another
-    std::byte* memory = scratch.reserve(q_bytes + context_bytes + h_bytes);
+    std::byte* memory = stage_memory(device, q_bytes + context_bytes + h_bytes);
     if (q_bytes != 0) q = memory;
     if (context_bytes != 0) context = memory + q_bytes;
     if (h_bytes != 0) h = memory + q_bytes + context_bytes;
   }
 };
 
-void attend(const CpuContext& cpu, const StageArgs& args, const StageOperands& at,
-            SublayerClock& clock) {
-  const SublayerRange range = args.range();
-  if (!range.has(Sublayer::qk) && !range.has(Sublayer::sv)) return;
-  const AttentionArgs attention{args.tag, args.shape, args.kv};
-  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, at.kv);
-  if (scores_of(range).inside()) {
-    attention_cpu(cpu, {&attention, kv.batch(), at.q, kv.slab(), at.context});
-    clock.end_of(Sublayer::attention);
-  } else if (range.has(Sublayer::qk)) {
-    qk_cpu(cpu, {&attention, kv.batch(), at.q, kv.slab(), at.scores});
-    clock.end_of(Sublayer::qk);
+/// What is kept of a stage's times: a GPU's sublayers have only been started when they return.
+KernelTimes* times_of(const CpuContext& cpu) { return cpu.times; }
+[[maybe_unused]] KernelTimes* times_of(const cuda::Context& /*gpu*/) { return nullptr; }
+
+template <typename Context>
+void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at) {
+  const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv};
+  // Elsewhere only attention has the slab.
+  std::byte* slab = at_home(args.kv) ? at.kv.slab : nullptr;
+  const QkvOperands operands{&qkv,          at.batch, at.x, at.rope,     at.vectors,
+                             at.qkv_weight, at.q,     slab, at.kv.new_kv};
+  if constexpr (is_gpu<Context>) {
+    qkv_cuda(context, operands);
   } else {
-    sv_cpu(cpu, {&attention, kv.batch(), at.scores, kv.slab(), at.context});
-    clock.end_of(Sublayer::sv);
+    qkv_cpu(context, operands);
   }
 }
 
-void run(const CpuContext& cpu, const StageArgs& args, Buffers buffers) {
-  SublayerClock clock(cpu.times, args.tag.phase);
-  const StageOperands at(args, buffers);
-  const SublayerRange range = args.range();
-  if (range.has(Sublayer::qkv)) {
-    const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv};
-    // Elsewhere only attention has the slab.
-    std::byte* slab = at_home(args.kv) ? at.kv.slab : nullptr;
-    qkv_cpu(cpu,
-            {&qkv, at.batch, at.x, at.rope, at.vectors, at.qkv_weight, at.q, slab, at.kv.new_kv});
-    clock.end_of(Sublayer::qkv);
-  }
-  attend(cpu, args, at, clock);
-  if (range.has(Sublayer::out_proj)) {
-    const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
-    out_proj_cpu(cpu, {&out_proj, at.context, at.vectors, at.out_weight, at.x});
-    clock.end_of(Sublayer::out_proj);
-  }
-  if (range.has(Sublayer::fc1)) {
-    const Fc1Args fc1{args.tag, args.shape, args.vectors};
-    fc1_cpu(cpu, {&fc1, at.x, at.vectors, at.fc1_weight, at.gate_weight, at.h});
-    clock.end_of(Sublayer::fc1);
-  }
-  if (range.has(Sublayer::fc2)) {
-    const Fc2Args fc2{args.tag, args.shape, args.vectors};
-    fc2_cpu(cpu, {&fc2, at.h, at.vectors, at.fc2_weight, at.x});
-    clock.end_of(Sublayer::fc2);
+/// What a range has of sublayers 2 and 3.
+Sublayer attention_part(const SublayerRange& range) {
+  if (scores_of(range).inside()) return Sublayer::attention;
+  return range.has(Sublayer::qk) ? Sublayer::qk : Sublayer::sv;
+}
+
+void attend(const CpuContext& cpu, const AttentionArgs& args, Sublayer part,
+            const StageOperands& at) {
+  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, at.kv);
+  if (part == Sublayer::attention) {
+    attention_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.context});
+  } else if (part == Sublayer::qk) {
+    qk_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.scores});
+  } else {
+    sv_cpu(cpu, {&args, kv.batch(), at.scores, kv.slab(), at.context});
   }
 }
+
+#ifdef SLUICE_HAS_CUDA
+/// A GPU's kernels find the KV themselves.
+void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
+            const StageOperands& at) {
+  if (part == Sublayer::attention) {
+    attention_cuda(gpu, {&args, at.batch, at.q, at.kv.slab, at.context, at.kv.new_kv});
+  } else if (part == Sublayer::qk) {
+    qk_cuda(gpu, {&args, at.batch, at.q, at.kv.slab, at.scores, at.kv.new_kv});
+  } else {
+    sv_cuda(gpu, {&args, at.batch, at.scores, at.kv.slab, at.context, at.kv.new_kv});
+  }
+}
+#endif
+
+template <typename Context>
+void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at) {
+  const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
+  const OutProjOperands operands{&out_proj, at.context, at.vectors, at.out_weight, at.x};
+  if constexpr (is_gpu<Context>) {
+    out_proj_cuda(context, operands);
+  } else {
+    out_proj_cpu(context, operands);
+  }
+}
+
+template <typename Context>
+void run_fc1(const Context& context, const StageArgs& args, const StageOperands& at) {
+  const Fc1Args fc1{args.tag, args.shape, args.vectors};
+  const Fc1Operands operands{&fc1, at.x, at.vectors, at.fc1_weight, at.gate_weight, at.h};
+  if constexpr (is_gpu<Context>) {
+    fc1_cuda(context, operands);
+  } else {
+    fc1_cpu(context, operands);
+  }
+}
+
+template <typename Context>
+void run_fc2(const Context& context, const StageArgs& args, const StageOperands& at) {
+  const Fc2Args fc2{args.tag, args.shape, args.vectors};
+  const Fc2Operands operands{&fc2, at.h, at.vectors, at.fc2_weight, at.x};
+  if constexpr (is_gpu<Context>) {
+    fc2_cuda(context, operands);
+  } else {
+    fc2_cpu(context, operands);
+  }
+}
+
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const StageArgs& args, Buffers buffers) const {
+    SublayerClock clock(times_of(context), args.tag.phase);
+    const StageOperands at(context, args, buffers);
+    const SublayerRange range = args.range();
+    if (range.has(Sublayer::qkv)) {
+      run_qkv(context, args, at);
+      clock.end_of(Sublayer::qkv);
+    }
+    if (range.has(Sublayer::qk) || range.has(Sublayer::sv)) {
+      const AttentionArgs attention{args.tag, args.shape, args.kv};
+      attend(context, attention, attention_part(range), at);
+      clock.end_of(attention_part(range));
+    }
+    if (range.has(Sublayer::out_proj)) {
+      run_out_proj(context, args, at);
+      clock.end_of(Sublayer::out_proj);
+    }
+    if (range.has(Sublayer::fc1)) {
+      run_fc1(context, args, at);
+      clock.end_of(Sublayer::fc1);
+    }
+    if (range.has(Sublayer::fc2)) {
+      run_fc2(context, args, at);
+      clock.end_of(Sublayer::fc2);
+    }
+  }
+};
 
 /// One codelet a range: the range is part of its name, hence of its performance model.
 const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
@@ -159,7 +227,7 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
     std::array<std::array<Codelet<StageArgs>, count>, count> made;
     for (std::size_t first = 0; first < count; ++first) {
       for (std::size_t last = first; last < count; ++last) {
-        made.at(first).at(last) = Codelet<StageArgs>::with_cpu<run>(
+        made.at(first).at(last) = Codelet<StageArgs>::with_all<Run>(
             fmt::format("stage_{}_{}", first + 1, last + 1).c_str());
       }
     }

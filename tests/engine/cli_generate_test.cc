@@ -64,6 +64,25 @@ TEST(CliInfoTest, DescribesTheMachine) {
   }
 }
 
+TEST(CliInfoTest, JsonHasTheContractsFields) {
+  const json info = json::parse(run_well({"info", "--json"}).out);
+  const json& cuda = info.at("cuda");
+  EXPECT_TRUE(cuda.at("compiled").is_boolean());
+  EXPECT_TRUE(cuda.at("architectures").is_array());
+  EXPECT_EQ(cuda.at("architectures").empty(), !cuda.at("compiled").get<bool>());
+  EXPECT_TRUE(cuda.at("devices").is_array());
+  EXPECT_TRUE(info.at("cpu").at("isa").is_string());
+  EXPECT_TRUE(info.at("cpu").at("onednn_isa").is_string());
+  std::uint64_t ddr_bytes = 0;
+  for (const json& node : info.at("memory_nodes")) {
+    if (node.at("tier") != "ddr") continue;
+    EXPECT_TRUE(node.at("numa_node").is_number_integer());
+    EXPECT_GT(node.at("cpus").get<int>(), 0);
+    ddr_bytes += node.at("bytes").get<std::uint64_t>();
+  }
+  EXPECT_GT(ddr_bytes, std::uint64_t{1} << 20);
+}
+
 class CliPromptTest : public ::testing::Test {
  protected:
   const Arguments run = {"generate", "--dtype", "f32",          "-q",

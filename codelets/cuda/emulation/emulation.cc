@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "codelets/cuda/emulation/device_memory.h"
+
 namespace sluice::cuda::emulation {
 namespace {
 
@@ -207,6 +209,7 @@ void run(const Grid& grid, const std::function<void()>& body) {
                  grid.kernel, num_threads, grid.dynamic_bytes);
     std::abort();
   }
+  const OpenMemory open;
   thread_local Stacks stacks;
   std::vector<std::byte> shared(grid.dynamic_bytes);
   const std::uint64_t plane = std::uint64_t{grid.blocks.x} * grid.blocks.y;

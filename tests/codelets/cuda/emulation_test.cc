@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <vector>
 
@@ -78,7 +79,43 @@ TEST(CudaEmulationTest, MemoryThatNobodyWroteIsNotANumber) {
   EXPECT_NE(result, result);
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, 4), cudaSuccess);
-  EXPECT_NE(*static_cast<float*>(memory), *static_cast<float*>(memory));
+  ASSERT_EQ(cudaMemcpy(&result, memory, 4, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_NE(result, result);
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+}
+
+TEST(CudaEmulationTest, FreedMemoryIsGivenAgain) {
+  std::size_t before_bytes = 0;
+  std::size_t total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&before_bytes, &total_bytes), cudaSuccess);
+  std::array<void*, 4> memory{};
+  // Freed in an order in which blocks merge on either side.
+  for (int round = 0; round < 3; ++round) {
+    for (void*& block : memory) ASSERT_EQ(cudaMalloc(&block, total_bytes / 64), cudaSuccess);
+    void* too_much = nullptr;
+    EXPECT_EQ(cudaMalloc(&too_much, total_bytes), cudaErrorMemoryAllocation);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+    for (const std::size_t i : {1U, 3U, 2U, 0U}) EXPECT_EQ(cudaFree(memory.at(i)), cudaSuccess);
+    std::size_t after_bytes = 0;
+    ASSERT_EQ(cudaMemGetInfo(&after_bytes, &total_bytes), cudaSuccess);
+    EXPECT_EQ(after_bytes, before_bytes);
+  }
+}
+
+TEST(CudaEmulationDeathTest, TheHostDoesNotReadDeviceMemory) {
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 4), cudaSuccess);
+  EXPECT_DEATH(*static_cast<volatile int*>(memory) = 1, "");
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+}
+
+TEST(CudaEmulationDeathTest, CopiesSayTheirSides) {
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 4), cudaSuccess);
+  std::array<int, 2> host{};
+  EXPECT_DEATH(cudaMemcpy(host.data(), memory, 4, cudaMemcpyHostToDevice), "device side");
+  EXPECT_DEATH(cudaMemcpy(memory, host.data(), 8, cudaMemcpyHostToDevice), "device side");
+  EXPECT_DEATH(cudaMemcpy(memory, memory, 4, cudaMemcpyDeviceToHost), "host side");
   EXPECT_EQ(cudaFree(memory), cudaSuccess);
 }
 

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+namespace cuda {
+struct Context;
+}
+
+/// A GPU as CUDA shows it.
+struct GpuDevice {
+  std::string name;
+  int compute_capability = 0;  ///< 75, 80, 90, ...
+  int num_multiprocessors = 0;
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t free_bytes = 0;  ///< now, and with CUDA's context made
+  double clock_hz = 0;
+  double memory_bandwidth_bytes_per_s = 0;  ///< by its clock and width
+};
+
+/// What a program can use of a machine's GPUs.
+struct GpuList {
+  std::vector<GpuDevice> devices;
+  std::string problem;  ///< in words, when there are none
+};
+
+/// Whether this program has CUDA kernels.
+bool has_cuda_kernels();
+/// The generations that they were compiled for, by compute capability; the last one's PTX serves
+/// newer ones. Empty without kernels.
+std::vector<int> cuda_architectures();
+/// How many GPUs CUDA sees, whether or not they can be used.
+int count_gpus();
+/// The GPUs that those kernels run on. Makes a context on each.
+GpuList find_gpus();
+
+/// Rates of copies between pinned host memory and the first GPU.
+struct CopyRates {
+  double to_gpu_bytes_per_s = 0;
+  double from_gpu_bytes_per_s = 0;
+};
+/// Measures for some milliseconds; before StarPU starts. Throws Error when CUDA refuses.
+CopyRates measure_copy_rates();
+
+/// Of a GPU's memory, what StarPU does not count: CUDA's modules, cuBLAS, and what an allocator
+/// cannot use.
+std::uint64_t gpu_reserve_bytes();
+
+/// What the CUDA kernels of one StarPU worker run with. Made and ended on that worker.
+class GpuWorker {
+ public:
+  /// Throws Error when CUDA refuses.
+  GpuWorker();
+  ~GpuWorker();
+  GpuWorker(const GpuWorker&) = delete;
+  GpuWorker& operator=(const GpuWorker&) = delete;
+
+  const cuda::Context& context() const;
+  /// See Runtime::reserve_on_gpu().
+  void reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
+  /// Records what device code found wrong as the run's failure.
+  void look_for_failure();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Host memory that a GPU copies from and to at full speed, for as long as it lives; StarPU runs.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  /// What the system does not pin (a file's pages) is left as it is.
+  void pin(void* memory, std::size_t bytes);
+  std::uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  struct Range {
+    void* memory;
+    std::size_t bytes;
+  };
+  std::vector<Range> ranges_;
+  std::uint64_t size_bytes_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+#include "engine/accelerator.h"
+
+#include "base/error.h"
+#include "engine/command_line.h"
+
+namespace sluice {
+
+std::string Accelerator::name() const {
+  return kind == Kind::cuda
+             ? fmt::format("{} with {}", gpu.name, format_bytes(memory_bytes))
+             : fmt::format("stand-in accelerator (a second process, for tests) of {}",
+                           format_bytes(memory_bytes));
+}
+
+std::string Accelerator::option_for(std::uint64_t bytes) const {
+  constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+  if (kind == Kind::cuda)
+    return fmt::format("--hbm {}MiB", (bytes + gpu_reserve_bytes() + mebibyte - 1) / mebibyte);
+  return fmt::format("--device standin:{}MiB", (bytes + mebibyte - 1) / mebibyte);
+}
+
+Accelerator Accelerator::sized_for(const ModelConfig& config, DType dtype,
+                                   const LargestIteration& largest) const {
+  Accelerator sized = *this;
+  if (kind != Kind::cuda) return sized;
+  sized.scratch = gpu_scratch(config, dtype, largest, gpu.num_multiprocessors);
+  // The planner sets a sixteenth aside (gpu_costs()).
+  const std::uint64_t least_bytes = sized.scratch.total() + sized.scratch.total() / 15;
+  if (least_bytes >= memory_bytes) {
+    throw Error("{} is too little: the model's kernels alone need {}; {} is the least", name(),
+                format_bytes(sized.scratch.total()), option_for(least_bytes + 1));
+  }
+  return sized;
+}
+
+RuntimeOptions Accelerator::runtime_options(RuntimeOptions options) const {
+  if (kind == Kind::stand_in) options.stand_in_bytes = memory_bytes;
+  if (kind == Kind::cuda) options.gpu_bytes = memory_bytes;
+  return options;
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "codelets/runtime/gpu.h"
+#include "codelets/runtime/runtime.h"
+#include "engine/gpu_scratch.h"
+
+namespace sluice {
+
+/// What a run has beside the CPU.
+struct Accelerator {
+  enum class Kind : std::uint8_t { none, cuda, stand_in };
+  Kind kind = Kind::none;
+  std::uint64_t memory_bytes = 0;  ///< that StarPU may use
+  GpuDevice gpu;                   ///< of CUDA's only
+  CopyRates copies;                ///< of CUDA's only
+  GpuScratch scratch;              ///< of CUDA's only, once the run's sizes are known
+
+  explicit operator bool() const { return kind != Kind::none; }
+  /// "NVIDIA H200 with 20.0 GiB", or "stand-in accelerator (a second process, for tests) of 64.0
+  /// MiB".
+  std::string name() const;
+  /// "--hbm 20480MiB", or what else gives it so much memory that StarPU may use `bytes`.
+  std::string option_for(std::uint64_t bytes) const;
+  /// The same for iterations of at most that size. Throws Error when a GPU's memory does not even
+  /// hold what the kernels need.
+  Accelerator sized_for(const ModelConfig& config, DType dtype,
+                        const LargestIteration& largest) const;
+  /// `options` with it.
+  RuntimeOptions runtime_options(RuntimeOptions options) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,85 @@
+#include "engine/gpu_scratch.h"
+
+#include <algorithm>
+
+#include "codelets/runtime/batch.h"
+#include "graphs/loaded_model.h"
+
+namespace sluice {
+namespace {
+
+/// Of each array in a workspace.
+constexpr std::int64_t alignment = 256;
+constexpr std::int64_t float_bytes = 4;
+
+/// codelets/cuda/linear.cu, both of its ways.
+struct LinearScratch {
+  std::int64_t element_bytes;
+  std::int64_t num_multiprocessors;
+
+  std::int64_t operator()(std::int64_t rows, std::int64_t in, std::int64_t out,
+                          std::int64_t matrices) const {
+    constexpr std::int64_t largest_weight_bytes = std::int64_t{32} << 20;
+    constexpr std::int64_t largest_product_bytes = std::int64_t{64} << 20;
+    constexpr std::int64_t most_strip_rows = 64;
+    constexpr std::int64_t block_columns = 128;
+    const std::int64_t padded_in = in + 64;
+    const std::int64_t padded_out = out + 64;
+    const std::int64_t pieces =
+        std::min(largest_weight_bytes, padded_in * padded_out * element_bytes) +
+        std::min(largest_product_bytes, rows * padded_out * float_bytes);
+    const std::int64_t strips = std::min(rows, most_strip_rows) * float_bytes *
+                                (2 * num_multiprocessors * block_columns + padded_out);
+    return rows * padded_in * element_bytes + matrices * std::max(pieces, strips) + 8 * alignment;
+  }
+};
+
+std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration& largest) {
+  // codelets/attention/attention_plan_cuda.h
+  constexpr std::int64_t rows_of_a_tile = 16;
+  constexpr std::int64_t chunk_tokens = 128;
+  constexpr std::int64_t most_chunks = 64;
+  constexpr std::int64_t part_bytes = 256;
+  const std::int64_t split_rows = std::min(largest.rows, rows_of_a_tile * largest.sequences);
+  const std::int64_t slots =
+      std::min(split_rows * most_chunks,
+               split_rows + rows_of_a_tile * largest.context_tokens / chunk_tokens);
+  const std::int64_t outputs =
+      slots * shape.num_heads * (shape.padded_head_dim() + 2) * float_bytes;
+  const std::int64_t gathered_pages = largest.rows / page_tokens + 2 * largest.sequences;
+  return outputs + (slots + largest.rows) * part_bytes +
+         gathered_pages * static_cast<std::int64_t>(shape.page_bytes()) +
+         largest.context_tokens * float_bytes + 16 * alignment;
+}
+
+}  // namespace
+
+GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIteration& largest,
+                       int num_multiprocessors) {
+  const DecoderShape shape = decoder_shape(config, dtype);
+  const auto element_bytes = static_cast<std::int64_t>(size_bytes(dtype));
+  const LinearScratch linear{element_bytes, num_multiprocessors};
+  const std::int64_t rows = largest.rows;
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t input = rows * (hidden + 64) * element_bytes;
+  const std::int64_t qkv =
+      input + rows * shape.qkv_size() * float_bytes + linear(rows, hidden, shape.qkv_size(), 1);
+  const std::int64_t ffn =
+      std::max(input + linear(rows, hidden, config.ffn_size, config.gated_ffn ? 2 : 1),
+               linear(rows, config.ffn_size, hidden, 1));
+  std::int64_t ends =
+      linear(largest.logit_rows, std::max(hidden, config.embed_size), config.vocab_size, 1);
+  if (config.embed_size != hidden) {
+    ends += linear(largest.logit_rows, hidden, config.embed_size, 1);
+    ends = std::max(ends, input + linear(rows, config.embed_size, hidden, 1));
+  }
+  ends += 2 * largest.logit_rows * (hidden + config.embed_size) * element_bytes;
+  const std::int64_t out = linear(rows, shape.q_size(), hidden, 1);
+  const std::int64_t workspace = std::max({qkv, ffn, ends, out, attention_scratch(shape, largest)});
+  const std::int64_t stage = rows * (2 * shape.q_size() + config.ffn_size + 128) * element_bytes;
+  // A batch that attends in parts maps q, k and v while it holds them (qkv_split_cuda).
+  return {.workspace_bytes = static_cast<std::uint64_t>(workspace),
+          .stage_bytes = static_cast<std::uint64_t>(std::max(stage, qkv) + 4 * alignment)};
+}
+
+}  // namespace sluice

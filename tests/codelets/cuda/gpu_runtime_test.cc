@@ -1,0 +1,151 @@
+// Codelets on StarPU's CUDA worker: memory that is too small for the data, failures of host and
+// device code, scratch memory that counts. On an emulated device.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/cpu.h"
+#include "codelets/runtime/codelet.h"
+#include "schedulers/look_ahead.h"
+
+// Its names for device code would confuse what StarPU includes.
+#include "codelets/cuda/device.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+Runtime& runtime() {
+  static starpu_sched_policy scheduler = look_ahead_scheduler("test", "runs tasks where they say");
+  static Runtime instance({.domains = {read_cpu_topology().cores},
+                           .scheduler = &scheduler,
+                           .gpu_bytes = 10 * mebibyte});
+  return instance;
+}
+
+enum class What : std::uint8_t { add, throw_on_host, fail_on_device };
+struct SumArgs {
+  TaskTag tag;
+  std::int64_t count = 0;
+  What what = What::add;
+};
+
+__global__ void add_up(const float* values, std::int64_t count, float* sum) {
+  for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) atomicAdd(sum, values[i]);
+}
+__global__ void find_fault(cuda::DeviceFailure* failure) {
+  constexpr std::int32_t none = cuda::DeviceFailure::none;
+  constexpr std::int32_t found = cuda::DeviceFailure::token_outside_vocabulary;
+  if (atomicCAS(&failure->code, none, found) != none) return;
+  failure->row = 5;
+  failure->value = 1234;
+}
+
+struct Sum {
+  void operator()(const CpuContext& /*cpu*/, const SumArgs& /*args*/, Buffers /*buffers*/) const {
+    throw Error("it ran on the CPU");
+  }
+  void operator()(const cuda::Context& gpu, const SumArgs& args, Buffers buffers) const {
+    const auto* values = buffers.take<float>();
+    auto* sum = buffers.take<float>();
+    if (args.what == What::throw_on_host) throw Error("it was meant to fail");
+    if (args.what == What::fail_on_device) {
+      cuda::launch("find_fault", find_fault, {}, gpu.stream, gpu.failure);
+    } else {
+      cuda::launch("add_up", add_up, {.threads = dim3(32)}, gpu.stream, values, args.count, sum);
+    }
+  }
+};
+
+/// `what` of each of some arrays on the GPU, and their sum.
+class Sums {
+ public:
+  Sums(std::size_t num_arrays, std::size_t count) {
+    runtime();
+    arrays_.assign(num_arrays, std::vector<float>(count, 1));
+    for (const std::vector<float>& array : arrays_)
+      handles_.push_back(DataHandle::of_memory(array.data(), array.size() * sizeof(float)));
+  }
+  void submit(What what = What::add) const {
+    static const auto codelet = Codelet<SumArgs>::with_all<Sum>("sum");
+    SumArgs args;
+    args.count = static_cast<std::int64_t>(arrays_.front().size());
+    args.what = what;
+    args.tag.device = Device::gpu;
+    args.tag.layer = 2;
+    args.tag.num_tokens = 7;
+    for (const DataHandle& handle : handles_)
+      codelet.submit(DType::f32, args, {reads(handle), updates(to_sum_)});
+  }
+  float wait() const {
+    starpu_task_wait_for_all();
+    return *ReadAccess(to_sum_).as<float>();
+  }
+
+ private:
+  std::vector<std::vector<float>> arrays_;
+  std::vector<DataHandle> handles_;
+  float sum_ = 0;
+  DataHandle to_sum_ = DataHandle::of_memory(&sum_, sizeof(sum_));
+};
+
+class GpuRuntimeTest : public ::testing::Test {
+ protected:
+  void TearDown() override { run_failure().clear(); }
+  static std::string reason() {
+    try {
+      run_failure().rethrow();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(GpuRuntimeTest, ScratchMemoryCountsAndIsRefusedWhereThereIsNone) {
+  runtime();
+  const unsigned node = runtime().accelerator_node().value();
+  const auto before = static_cast<std::uint64_t>(starpu_memory_get_used(node));
+  runtime().reserve_on_gpu(mebibyte, mebibyte / 2);
+  EXPECT_EQ(static_cast<std::uint64_t>(starpu_memory_get_used(node)),
+            before + mebibyte + mebibyte / 2);
+  EXPECT_THROW(runtime().reserve_on_gpu(20 * mebibyte, 0), Error);
+}
+
+TEST_F(GpuRuntimeTest, DataStreamsThroughASmallerMemory) {
+  const Sums sums(8, mebibyte / 2);
+  const std::uint64_t before_bytes = runtime().accelerator_use().to_bytes;
+  for (int round = 0; round < 2; ++round) sums.submit();
+  EXPECT_EQ(sums.wait(), static_cast<float>(2 * 8 * mebibyte / 2));
+  EXPECT_EQ(reason(), "");
+  const AcceleratorUse use = runtime().accelerator_use();
+  EXPECT_EQ(use.memory_bytes, 10 * mebibyte);
+  EXPECT_LE(use.peak_bytes, use.memory_bytes);
+  EXPECT_GT(use.peak_bytes, 4 * mebibyte);
+  EXPECT_GT(use.to_bytes - before_bytes, 8 * 2 * mebibyte);  // some came twice
+}
+
+TEST_F(GpuRuntimeTest, HostCodeThatThrowsNamesTheCodelet) {
+  const Sums sums(1, 4);
+  sums.submit(What::throw_on_host);
+  sums.submit();
+  EXPECT_EQ(sums.wait(), 0);
+  EXPECT_EQ(reason(), "sum_f32 of layer 2 with 7 tokens failed: it was meant to fail");
+}
+
+TEST_F(GpuRuntimeTest, WhatDeviceCodeFindsIsTheRunsFailure) {
+  const Sums sums(1, 4);
+  sums.submit(What::fail_on_device);
+  sums.submit();
+  EXPECT_EQ(sums.wait(), 0);
+  EXPECT_EQ(reason(),
+            "a kernel on the GPU failed: token id 1234 in row 5 is outside of the vocabulary");
+  run_failure().clear();
+  EXPECT_EQ(reason(), "");
+  sums.submit();
+  EXPECT_EQ(sums.wait(), 4);
+}
+
+}  // namespace
+}  // namespace sluice

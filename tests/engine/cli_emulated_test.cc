@@ -1,0 +1,221 @@
+// `--device cuda` with an emulated GPU: StarPU's CUDA driver, its memory and its transfers, and our
+// kernels run on the CPU; seen from outside.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bitset>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "tests/engine/cli_process.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::CliProcess;
+using testing::CliResult;
+using testing::content_of;
+using testing::expect_failure;
+using testing::TemporaryFolder;
+using Arguments = std::vector<std::string>;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+Arguments operator+(Arguments left, const Arguments& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+CliResult run_emulated(const Arguments& arguments) {
+  return CliProcess(SLUICE_EMULATED_PROGRAM, arguments).wait();
+}
+
+class CliEmulatedTest : public ::testing::Test {
+ protected:
+  CliEmulatedTest() {
+    std::ofstream file(folder.file("prompts.jsonl"));
+    for (const char* prompt : {"Once upon a time", "The dog", "Lily and Tom"})
+      file << json{{"prompt", prompt}}.dump() << '\n';
+  }
+
+  Arguments generate(const Arguments& more) const {
+    return Arguments{"generate",
+                     "--prompts",
+                     folder.file("prompts.jsonl"),
+                     "--batch",
+                     "2",
+                     "--max-tokens",
+                     "4",
+                     "--dtype",
+                     "f32",
+                     "-q",
+                     "--temperature",
+                     "0",
+                     "--stats",
+                     stats_path} +
+           more;
+  }
+  json stats() const { return json::parse(content_of(stats_path)); }
+
+  /// Tokens as the CPU alone gives them, within the budget, and with bytes moved both ways.
+  void expect_the_cpus_tokens(const Arguments& policy, int memory_mib) const {
+    const CliResult expected = run_emulated(generate({"--policy", "cpu-only", "--device", "cpu"}));
+    ASSERT_EQ(expected.exit_code, 0) << expected.err;
+    const CliResult result =
+        run_emulated(generate(policy) +
+                     Arguments{"--device", "cuda", "--hbm", fmt::format("{}MiB", memory_mib)});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(result.out, expected.out);
+    const json device = stats().at("device");
+    EXPECT_EQ(device.at("kind"), "cuda");
+    EXPECT_LT(device.at("memory_bytes").get<std::uint64_t>(), memory_mib * mebibyte);
+    EXPECT_LE(stats().at("peak_bytes").at("hbm").get<std::uint64_t>(),
+              device.at("memory_bytes").get<std::uint64_t>());
+  }
+  std::uint64_t moved(const char* way) const {
+    return stats().at("device").at(way).get<std::uint64_t>();
+  }
+
+  TemporaryFolder folder;
+  std::string stats_path = folder.file("stats.json");
+};
+
+/// LIA's policy, told where each sublayer runs.
+Arguments placed(const std::string& placement) {
+  return {"--policy",        "lia",
+          "--policy-option", "decode=" + placement,
+          "--policy-option", "prefill=" + placement,
+          "--policy-option", "opt1=off"};
+}
+
+class CliEmulatedPlacementTest : public CliEmulatedTest,
+                                 public ::testing::WithParamInterface<std::string> {};
+
+/// Less than the layers' weights take, which are 11 MiB.
+constexpr int tight_mib = 11;
+
+TEST_P(CliEmulatedPlacementTest, GivesTheTokensOfTheCpuInTightMemory) {
+  expect_the_cpus_tokens(placed(GetParam()), tight_mib);
+  if (GetParam() == "111111") return;
+  EXPECT_GT(moved("bytes_to_device"), 0U);
+  EXPECT_GT(moved("bytes_from_device"), 0U);
+}
+
+std::vector<std::string> all_placements() {
+  constexpr unsigned count = 64;
+  std::vector<std::string> placements;
+  placements.reserve(count);
+  for (unsigned bits = 0; bits < count; ++bits)
+    placements.push_back(std::bitset<6>(bits).to_string());
+  return placements;
+}
+INSTANTIATE_TEST_SUITE_P(Placements, CliEmulatedPlacementTest,
+                         ::testing::ValuesIn(all_placements()),
+                         [](const auto& of) { return "p" + of.param; });
+
+/// A policy, and the memory that it has.
+struct Case {
+  std::string policy;
+  int memory_mib;
+};
+std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.policy; }
+
+class CliEmulatedPolicyTest : public CliEmulatedTest, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(CliEmulatedPolicyTest, GivesTheTokensOfTheCpu) {
+  expect_the_cpus_tokens({"--policy", GetParam().policy}, GetParam().memory_mib);
+  EXPECT_GT(moved("bytes_to_device"), mebibyte);
+  EXPECT_GT(moved("bytes_from_device"), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, CliEmulatedPolicyTest,
+                         ::testing::Values(Case{"lia", 48}, Case{"gpu-only", 48}, Case{"helm", 48},
+                                           Case{"flexgen", 48}, Case{"neo", 48}, Case{"lia", 1200},
+                                           Case{"flexgen", 16}),
+                         [](const auto& of) {
+                           std::string name =
+                               fmt::format("{}_{}", of.param.policy, of.param.memory_mib);
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST_F(CliEmulatedTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
+  const auto bytes_to_device = [&](int tokens) {
+    const CliResult result = run_emulated(
+        Arguments{"generate", "--prompt", "Once upon a time", "--dtype", "f32", "--ignore-eos",
+                  "--temperature", "0", "-q", "--max-tokens", std::to_string(tokens), "--stats",
+                  stats_path, "--device", "cuda", "--hbm", fmt::format("{}MiB", tight_mib)} +
+        placed("011000"));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return stats().at("device").at("bytes_to_device").get<double>();
+  };
+  // Sublayers 1, 4, 5 and 6 of the embedded model's six layers in f32.
+  constexpr double weights = 6 * 4 * 256.0 * (384 + 256 + 3 * 384);
+  const double each = (bytes_to_device(8) - bytes_to_device(4)) / 4;
+  EXPECT_GT(each, 0.4 * weights);  // some of it may still be there
+  EXPECT_LT(each, 1.1 * weights);
+}
+
+TEST_F(CliEmulatedTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
+  expect_failure(run_emulated({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
+                               "--policy", "gpu-only", "--hbm", "3MiB"}),
+                 1, {"kernels alone need", "--hbm"});
+  expect_failure(run_emulated({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
+                               "--policy", "gpu-only", "--hbm", "8MiB"}),
+                 1, {"hbm", "needs"});
+  expect_failure(run_emulated({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1MiB"}),
+                 1, {"not enough", "CUDA and cuBLAS take 1.0 MiB"});
+  expect_failure(run_emulated({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1TiB"}),
+                 1, {"--hbm 1TiB", "free of"});
+}
+
+TEST_F(CliEmulatedTest, HbmIsOfTheGpu) {
+  for (const char* device : {"cpu", "standin:64MiB"}) {
+    expect_failure(
+        run_emulated({"generate", "--prompt", "A", "--device", device, "--hbm", "10MiB"}), 2,
+        {"--hbm", device});
+  }
+}
+
+TEST_F(CliEmulatedTest, InfoShowsTheDevice) {
+  const CliResult result = run_emulated({"info", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json info = json::parse(result.out);
+  ASSERT_EQ(info.at("cuda").at("devices").size(), 1U);
+  EXPECT_EQ(info.at("cuda").at("devices")[0].at("name"), "emulated CUDA device");
+  EXPECT_EQ(info.at("memory_nodes").back().at("tier"), "hbm");
+}
+
+/// Of a machine whose GPU cannot be had: SLUICE_EMULATED_GPU says why.
+class CliLackingGpuTest : public CliEmulatedTest {
+ protected:
+  static CliResult run_with(const char* gpu, const Arguments& arguments) {
+    return CliProcess("/usr/bin/env", Arguments{std::string("SLUICE_EMULATED_GPU=") + gpu,
+                                                SLUICE_EMULATED_PROGRAM} +
+                                          arguments)
+        .wait();
+  }
+};
+
+TEST_F(CliLackingGpuTest, WhyIsSaidInALine) {
+  const Arguments generate = {"generate", "--prompt", "A", "--device", "cuda"};
+  expect_failure(run_with("none", generate), 1, {"--device cuda", "no CUDA-capable device"});
+  expect_failure(run_with("busy", generate), 1, {"--device cuda", "busy or unavailable"});
+}
+
+TEST_F(CliLackingGpuTest, TheCpuIsTheDefault) {
+  const Arguments generate = {"generate", "--prompt", "Once", "--max-tokens", "2", "-q"};
+  const CliResult without = run_with("none", generate);
+  EXPECT_EQ(without.exit_code, 0) << without.err;
+  EXPECT_EQ(without.err, "");
+  const CliResult busy = run_with("busy", generate);
+  EXPECT_EQ(busy.exit_code, 0) << busy.err;
+  EXPECT_EQ(busy.out, without.out);
+  EXPECT_NE(busy.err.find("on the CPU, as the GPU cannot be used"), std::string::npos) << busy.err;
+}
+
+}  // namespace
+}  // namespace sluice
