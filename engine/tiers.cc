@@ -1,0 +1,227 @@
+#include "engine/tiers.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "codelets/kernels/linear.h"
+#include "engine/tables.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+/// StarPU's limit is in whole MiB, and what it allocates is rounded up to pages.
+constexpr std::uint64_t rounding_bytes = 2 * mebibyte;
+
+std::uint64_t packed_bytes(const LinearShape& shape) {
+  return PackedLayout::get(shape).size_bytes();
+}
+
+std::uint64_t up_to_mebibyte(std::uint64_t bytes) {
+  return (bytes + mebibyte - 1) / mebibyte * mebibyte;
+}
+
+/// "0", "0,1"
+std::string numa_nodes_with_cpus() {
+  std::vector<int> nodes;
+  for (const NumaNode& node : read_cpu_topology().numa_nodes) {
+    if (node.num_cores > 0) nodes.push_back(node.os_index);
+  }
+  return fmt::format("node {}", fmt::join(nodes, ","));
+}
+
+std::uint64_t free_bytes(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder);
+  while (!std::filesystem::exists(there) && there.has_relative_path()) there = there.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  return error ? 0 : space.available;
+}
+
+}  // namespace
+
+void declare_tier_options(CommandLine& line, DryRunJson json) {
+  line.options().add_options()  //
+      ("ddr", po::value<std::string>(),
+       "memory that the run's data may take, e.g. 20GiB; default: what is free, less 128 MiB")  //
+      ("disk", po::value<std::string>(),
+       "folder for packed weights that DDR has no room for; they are read from there ahead of use")
+      //
+      ("dry-run", po::bool_switch(), "print what the run would take of each tier, and end");
+  if (json == DryRunJson::own_option)
+    line.options().add_options()("json", po::bool_switch(), "with --dry-run: as JSON");
+}
+
+TierSettings read_tier_settings(const CommandLine& line) {
+  TierSettings settings;
+  if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");
+  if (line.given("disk")) {
+    settings.disk = line.get<std::string>("disk");
+    if (settings.disk->empty()) throw UsageError("--disk: give a folder");
+  }
+  settings.dry_run = line.get<bool>("dry-run");
+  return settings;
+}
+
+std::uint64_t table_bytes(const Model& model) {
+  std::uint64_t bytes = model.weights->tensor({TensorRole::token_embedding}).data.size();
+  if (model.config.position == PositionKind::learned)
+    bytes += model.weights->tensor({TensorRole::position_embedding}).data.size();
+  return bytes;
+}
+
+HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
+                   std::uint64_t ddr_bytes, bool has_disk)
+    : layers_on_disk_(static_cast<std::size_t>(config.num_layers)) {
+  std::uint64_t layer = 0;
+  for (const LinearShape& shape : layer_linears(config, dtype)) layer += packed_bytes(shape);
+  const std::uint64_t head = packed_bytes({config.embed_size, config.vocab_size, dtype});
+  const auto num_layers = static_cast<std::uint64_t>(config.num_layers);
+  const std::uint64_t all = packed_weight_bytes(config, dtype);
+  const std::uint64_t small = all - num_layers * layer - head + need.table_bytes;
+
+  ddr_ = {.tier = Tier::ddr,
+          .where = numa_nodes_with_cpus(),
+          .weights = all + need.table_bytes,
+          .kv = need.kv_bytes,
+          .activations = need.activation_bytes,
+          .workspaces = need.workspace_bytes,
+          .available = ddr_bytes};
+  const std::uint64_t others = need.kv_bytes + need.activation_bytes + need.workspace_bytes;
+  const std::uint64_t head_stays = others + small + head + 2 * layer + rounding_bytes;
+  const std::uint64_t head_streams =
+      others + small + std::max(2 * layer, head + layer) + rounding_bytes;
+  least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays}));
+  if (!has_disk || ddr_.total() <= ddr_bytes) return;
+
+  const bool keeps_head = head_stays <= ddr_bytes;
+  const std::uint64_t needed = keeps_head ? head_stays : head_streams;
+  std::uint64_t kept = layer > 0 && ddr_bytes > needed ? (ddr_bytes - needed) / layer : 0;
+  kept = std::min(kept, num_layers - 1);
+  for (std::uint64_t i = 0; i < num_layers; ++i) {
+    const bool stays = (i + 1) * kept / num_layers > i * kept / num_layers;
+    layers_on_disk_[i] = !stays;
+  }
+  head_on_disk_ = !keeps_head;
+  disk_weight_bytes_ = (num_layers - kept) * layer + (keeps_head ? 0 : head);
+  ddr_.weights -= disk_weight_bytes_;
+  ddr_.staging = needed - others - small - (keeps_head ? head : 0);
+}
+
+std::int64_t HostPlan::num_layers_on_disk() const {
+  return std::count(layers_on_disk_.begin(), layers_on_disk_.end(), true);
+}
+
+std::uint64_t HostPlan::missing_bytes() const {
+  return ddr_.total() > ddr_.available ? ddr_.total() - ddr_.available : 0;
+}
+
+std::uint64_t HostPlan::staging_limit_bytes() const { return ddr_.staging + ddr_.activations; }
+
+std::uint64_t ddr_budget(const TierSettings& settings) {
+  if (settings.ddr_bytes) return *settings.ddr_bytes;
+  const std::uint64_t available = available_memory_bytes();
+  return available > reserved_ddr_bytes ? available - reserved_ddr_bytes : 0;
+}
+
+std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
+                          const std::string& smaller) {
+  const TierUse& ddr = plan.ddr();
+  std::string hint = smaller;
+  if (!settings.disk && plan.least_bytes() <= ddr.available) {
+    hint = fmt::format("--disk DIR would keep weights on a disk{}",
+                       smaller.empty() ? "" : ", or: " + smaller);
+  } else if (settings.disk || smaller.empty()) {
+    hint = fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
+                       settings.disk ? "" : " with --disk DIR");
+    if (plan.least_bytes() > available_memory_bytes() && !smaller.empty()) hint = smaller;
+  }
+  const std::string staging =
+      ddr.staging > 0 ? fmt::format(", staging {}", format_bytes(ddr.staging)) : "";
+  return fmt::format(
+      "not enough memory: {} needed (weights {}, KV cache {}, activations {}{}, workspaces {}), {} "
+      "available; {}",
+      format_bytes(ddr.total()), format_bytes(ddr.weights), format_bytes(ddr.kv),
+      format_bytes(ddr.activations), staging, format_bytes(ddr.workspaces),
+      format_bytes(ddr.available), hint);
+}
+
+std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& settings) {
+  std::vector<TierUse> uses = {plan.ddr()};
+  if (settings.disk) {
+    uses.push_back({.tier = Tier::disk,
+                    .where = settings.disk->string(),
+                    .weights = plan.disk_weight_bytes(),
+                    .available = free_bytes(*settings.disk)});
+  }
+  return uses;
+}
+
+std::string format_tiers(const std::vector<TierUse>& uses) {
+  TableRows rows = {{"tier", "where", "weights", "KV", "activations", "staging", "workspaces",
+                     "total", "available"}};
+  rows.reserve(1 + uses.size());
+  for (const TierUse& use : uses) {
+    rows.push_back({std::string(to_string(use.tier)), use.where, format_bytes(use.weights),
+                    format_bytes(use.kv), format_bytes(use.activations), format_bytes(use.staging),
+                    format_bytes(use.workspaces), format_bytes(use.total()),
+                    format_bytes(use.available)});
+  }
+  return format_table(rows);
+}
+
+nlohmann::ordered_json tiers_json(const std::vector<TierUse>& uses) {
+  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
+  for (const TierUse& use : uses) {
+    tiers.push_back({{"tier", to_string(use.tier)},
+                     {"where", use.where},
+                     {"weight_bytes", use.weights},
+                     {"kv_bytes", use.kv},
+                     {"activation_bytes", use.activations},
+                     {"staging_bytes", use.staging},
+                     {"workspace_bytes", use.workspaces},
+                     {"total_bytes", use.total()},
+                     {"available_bytes", use.available}});
+  }
+  return {{"tiers", tiers}};
+}
+
+DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
+                 DType dtype, LoadedPolicy& policy)
+    : weight_bytes_(plan.disk_weight_bytes()),
+      limit_bytes_(plan.staging_limit_bytes()),
+      file_(folder, model, dtype),
+      node_(limit_bytes_),
+      homes_{.file = &file_,
+             .node = &node_,
+             .layers = plan.layers_on_disk(),
+             .head = plan.head_on_disk()} {
+  policy.set_staging({.host_bytes = plan.ddr().staging});
+}
+
+std::string DiskRun::summary() const {
+  const DiskUse use = node_.use();
+  const double bytes_per_s = use.read_s > 0 ? static_cast<double>(use.read_bytes) / use.read_s : 0;
+  return fmt::format("disk {}: {} of weights, {} read at {:.2f} GB/s; staged {} at most",
+                     file_.path().parent_path().string(), format_bytes(weight_bytes_),
+                     format_bytes(use.read_bytes), bytes_per_s * 1e-9,
+                     format_bytes(use.peak_staged_bytes));
+}
+
+void DiskRun::add_to(nlohmann::json& stats) const {
+  const DiskUse use = node_.use();
+  stats["disk"] = {
+      {"file", file_.path().string()},       {"weight_bytes", weight_bytes_},
+      {"read_bytes", use.read_bytes},        {"read_s", use.read_s},
+      {"staging_limit_bytes", limit_bytes_}, {"peak_staged_bytes", use.peak_staged_bytes}};
+}
+
+}  // namespace sluice
