@@ -449,8 +449,8 @@ class GenerateRun {
     const Generator::Options options;
     const HostPlan plan =
         check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
-    const std::vector<TierUse> uses = tier_uses(plan, settings_.tiers);
-    std::cout << (settings_.json ? tiers_json(uses).dump(2) + "\n" : format_tiers(uses));
+    std::cout << format_tiers(tier_uses(plan, settings_.tiers),
+                              settings_.json ? OutputFormat::json : OutputFormat::table);
     return 0;
   }
 

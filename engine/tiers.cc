@@ -51,7 +51,7 @@ std::uint64_t free_bytes(const std::filesystem::path& folder) {
 void declare_tier_options(CommandLine& line, DryRunJson json) {
   line.options().add_options()  //
       ("ddr", po::value<std::string>(),
-       "memory that the run's data may take, e.g. 20GiB; default: what is free, less 128 MiB")  //
+       "memory that the run's data may take, e.g. 20GiB; default: what is free, less 256 MiB")  //
       ("disk", po::value<std::string>(),
        "folder for packed weights that DDR has no room for; they are read from there ahead of use")
       //
@@ -165,22 +165,16 @@ std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& setting
   return uses;
 }
 
-std::string format_tiers(const std::vector<TierUse>& uses) {
+std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format) {
   TableRows rows = {{"tier", "where", "weights", "KV", "activations", "staging", "workspaces",
                      "total", "available"}};
   rows.reserve(1 + uses.size());
+  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
   for (const TierUse& use : uses) {
     rows.push_back({std::string(to_string(use.tier)), use.where, format_bytes(use.weights),
                     format_bytes(use.kv), format_bytes(use.activations), format_bytes(use.staging),
                     format_bytes(use.workspaces), format_bytes(use.total()),
                     format_bytes(use.available)});
-  }
-  return format_table(rows);
-}
-
-nlohmann::ordered_json tiers_json(const std::vector<TierUse>& uses) {
-  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
-  for (const TierUse& use : uses) {
     tiers.push_back({{"tier", to_string(use.tier)},
                      {"where", use.where},
                      {"weight_bytes", use.weights},
@@ -191,7 +185,16 @@ nlohmann::ordered_json tiers_json(const std::vector<TierUse>& uses) {
                      {"total_bytes", use.total()},
                      {"available_bytes", use.available}});
   }
-  return {{"tiers", tiers}};
+  switch (format) {
+    case OutputFormat::json:
+      return nlohmann::ordered_json{{"tiers", tiers}}.dump(2) + "\n";
+    case OutputFormat::csv:
+      return format_objects_csv(tiers);
+    case OutputFormat::markdown:
+      return format_markdown(rows);
+    default:
+      return format_table(rows);
+  }
 }
 
 DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,

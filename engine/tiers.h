@@ -10,6 +10,7 @@
 
 #include "codelets/runtime/disk_node.h"
 #include "engine/command_line.h"
+#include "engine/tables.h"
 #include "graphs/loaded_model.h"
 #include "graphs/weight_file.h"
 #include "perfmodels/placement.h"
@@ -17,9 +18,9 @@
 
 namespace sluice {
 
-/// Of what is free, left to Sluice itself, its libraries and StarPU's tables (some 60 MiB), and to
-/// the system's cache of what is mapped: bytes that a run without --ddr does not plan with.
-inline constexpr std::uint64_t reserved_ddr_bytes = std::uint64_t{128} << 20;
+/// Of what is free, left to the program itself, its libraries and StarPU's tables (some 220 MiB)
+/// and to what else moves meanwhile: bytes that a run without --ddr does not plan with.
+inline constexpr std::uint64_t reserved_ddr_bytes = std::uint64_t{256} << 20;
 
 /// --ddr, --disk, --dry-run and, for `generate`, the --json that goes with it.
 enum class DryRunJson : std::uint8_t { own_option, of_output_format };
@@ -104,9 +105,8 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
 
 /// Every tier that the plan uses, DDR first.
 std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& settings);
-/// One line a tier, in bytes as people read them.
-std::string format_tiers(const std::vector<TierUse>& uses);
-nlohmann::ordered_json tiers_json(const std::vector<TierUse>& uses);
+/// One line a tier, in bytes as people read them; as CSV and JSON in bytes.
+std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format);
 
 /// The disk of one run: its node and its file, from before StarPU starts until after it has
 /// stopped.
