@@ -135,15 +135,15 @@ std::uint64_t ddr_budget(const TierSettings& settings) {
 std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
                           const std::string& smaller) {
   const TierUse& ddr = plan.ddr();
-  std::string hint = smaller;
+  std::vector<std::string> hints;
+  if (!smaller.empty()) hints.push_back(smaller);
   if (!settings.disk && plan.least_bytes() <= ddr.available) {
-    hint = fmt::format("--disk DIR would keep weights on a disk{}",
-                       smaller.empty() ? "" : ", or: " + smaller);
-  } else if (settings.disk || smaller.empty()) {
-    hint = fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
-                       settings.disk ? "" : " with --disk DIR");
-    if (plan.least_bytes() > available_memory_bytes() && !smaller.empty()) hint = smaller;
+    hints.emplace_back("--disk DIR would keep weights on a disk");
+  } else if (settings.ddr_bytes && plan.least_bytes() <= available_memory_bytes()) {
+    hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
+                                settings.disk ? "" : " with --disk DIR"));
   }
+  if (smaller.empty()) hints.emplace_back("use a smaller model or a machine with more memory");
   const std::string staging =
       ddr.staging > 0 ? fmt::format(", staging {}", format_bytes(ddr.staging)) : "";
   return fmt::format(
@@ -151,7 +151,7 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
       "available; {}",
       format_bytes(ddr.total()), format_bytes(ddr.weights), format_bytes(ddr.kv),
       format_bytes(ddr.activations), staging, format_bytes(ddr.workspaces),
-      format_bytes(ddr.available), hint);
+      format_bytes(ddr.available), fmt::join(hints, ", or: "));
 }
 
 std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& settings) {

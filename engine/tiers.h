@@ -99,7 +99,7 @@ class HostPlan {
 std::uint64_t ddr_budget(const TierSettings& settings);
 
 /// "not enough memory: ... needed (weights ..., KV cache ..., ...), ... available; HINT"; the hint
-/// names the nearest setting that would do, `smaller` if nothing about tiers would.
+/// names the nearest settings that would do, `smaller` first.
 std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
                           const std::string& smaller);
 

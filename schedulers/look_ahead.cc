@@ -288,8 +288,12 @@ class Scheduler {
       windows_.at(node).admit(node, bring);
     }
     for (starpu_data_handle_t handle : give_up) {
-      if (std::find(bring.begin(), bring.end(), handle) == bring.end())
-        starpu_data_wont_use(handle);
+      if (std::find(bring.begin(), bring.end(), handle) != bring.end()) continue;
+      // StarPU keeps what is given up behind what was brought in before it, unless memory holds
+      // something that must be written back: then it would evict what is needed next.
+      const bool gone =
+          node == STARPU_MAIN_RAM && starpu_data_evict_from_node(handle, STARPU_MAIN_RAM) == 0;
+      if (!gone) starpu_data_wont_use(handle);
     }
     for (starpu_data_handle_t handle : bring) starpu_data_prefetch_on_node(handle, node, 1);
   }
