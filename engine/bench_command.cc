@@ -111,7 +111,7 @@ void read_sweep(const CommandLine& line, Settings& settings) {
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
   for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "device", "trace",
-                           "disk", "ddr", "dry-run"}) {
+                           "disk", "ddr", "dry-run", "cxl-nodes"}) {
     if (line.given(name)) throw UsageError("--sweep measures on its own; leave out --{}", name);
   }
 }
@@ -131,6 +131,8 @@ Settings read_settings(const CommandLine& line) {
   settings.tiers = read_tier_settings(line);
   if (settings.stand_in_bytes > 0 && settings.tiers.disk)
     throw UsageError("--disk streams to the CPU only; leave out --device standin");
+  if (settings.stand_in_bytes > 0 && settings.tiers.cxl)
+    throw UsageError("--cxl-nodes is for the CPU only; leave out --device standin");
   settings.format = read_format(line);
   return settings;
 }
@@ -205,7 +207,6 @@ std::uint64_t working_set_bytes(const HostPlan& plan) {
 HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType dtype) {
   const ModelConfig& config = opened.model.config;
   const std::vector<BenchTest>& tests = settings.tests;
-  const std::uint64_t budget = ddr_budget(settings.tiers);
   HostNeed need = {
       .kv_bytes =
           KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests)),
@@ -214,11 +215,10 @@ HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType 
       .workspace_bytes = 0,
       .table_bytes = opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model)};
   need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
-  const bool has_disk = settings.tiers.disk.has_value();
   // Known once it is known what stays in DDR.
-  const std::uint64_t probed = working_set_bytes(HostPlan(config, dtype, need, budget, has_disk));
+  const std::uint64_t probed = working_set_bytes(HostPlan(config, dtype, need, settings.tiers));
   need.workspace_bytes += ReadProbe::buffer_bytes(probed);
-  HostPlan plan(config, dtype, need, budget, has_disk);
+  HostPlan plan(config, dtype, need, settings.tiers);
   if (plan.missing_bytes() == 0) return plan;
   throw Error("{}", shortage_text(plan, settings.tiers, "use a smaller --batch, --depth or model"));
 }
@@ -292,12 +292,15 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     std::cout << format_tiers(tier_uses(plan, settings.tiers), settings.format);
     return 0;
   }
-  const MachineCosts costs =
+  MachineCosts costs =
       run_costs(model_dimensions(config, dtype),
                 {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains},
                 settings.stand_in_bytes);
   const Workload workload = workload_of(settings.tests);
+  const bool has_cxl = plan.cxl().has_value();
+  if (has_cxl) costs = with_cxl(costs, model_dimensions(config, dtype), plan, settings.tiers);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
+  if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
   std::optional<StandInRun> stand_in;
   if (settings.stand_in_bytes > 0) stand_in.emplace(policy, *costs.model, workload);
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
@@ -316,7 +319,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
         if (interrupt_flag()) throw Interrupted();
         loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
       },
-      disk ? disk->homes() : nullptr);
+      disk ? disk->homes() : nullptr, has_cxl ? settings.tiers.cxl->nodes : std::vector<int>{});
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
@@ -345,6 +348,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   std::cout << format_bench(settings.format, context, results);
   if (stand_in) fmt::print(stderr, "{}\n", stand_in->summary(runtime));
   if (disk) fmt::print(stderr, "{}\n", disk->summary());
+  if (has_cxl) fmt::print(stderr, "{}\n", cxl_summary(loaded, plan, settings.tiers));
   return 0;
 }
 

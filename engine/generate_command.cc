@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -132,6 +133,8 @@ Settings read_settings(const CommandLine& line) {
   settings.stand_in_bytes = read_device(line);
   if (settings.stand_in_bytes > 0 && settings.tiers.disk)
     throw UsageError("--disk streams to the CPU only; leave out --device standin");
+  if (settings.stand_in_bytes > 0 && settings.tiers.cxl)
+    throw UsageError("--cxl-nodes is for the CPU only; leave out --device standin");
   if (settings.stand_in_bytes > 0 && line.get<bool>("explain"))
     throw UsageError("--explain knows the CPU alone; leave out --device standin");
   if (line.given("prompt") && line.given("prompts")) {
@@ -271,11 +274,10 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
 /// Throws Error when the run does not fit; called before anything is loaded.
 HostPlan check_memory(const std::vector<Request>& requests, const Model& model, DType dtype,
                       const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
-  const std::uint64_t budget = ddr_budget(settings.tiers);
   const auto plan = [&](DType other_dtype, std::int64_t other_batch) {
     const HostNeed need =
         need_of(requests, model, other_dtype, settings, other_batch, chunk_tokens).host;
-    return HostPlan(model.config, other_dtype, need, budget, settings.tiers.disk.has_value());
+    return HostPlan(model.config, other_dtype, need, settings.tiers);
   };
   HostPlan chosen = plan(dtype, batch);
   if (chosen.missing_bytes() == 0) return chosen;
@@ -336,7 +338,8 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 DType dtype, const Runtime& runtime, StandInRun* stand_in, const DiskRun* disk) {
+                 DType dtype, const Runtime& runtime, StandInRun* stand_in, const DiskRun* disk,
+                 const std::function<void(nlohmann::json&)>& add_more) {
   nlohmann::json stats;
   stats["model"] = model;
   stats["dtype"] = to_string(dtype);
@@ -353,6 +356,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["finish_reason"] = report.finish_reasons;
   if (stand_in != nullptr) stand_in->add_to(stats, runtime);
   if (disk != nullptr) disk->add_to(stats);
+  if (add_more) add_more(stats);
   write_file(path, stats.dump(2) + "\n");
 }
 
@@ -477,12 +481,16 @@ class GenerateRun {
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens).kv_pages;
 
     const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
-    const MachineCosts costs =
+    MachineCosts costs =
         run_costs(model_dimensions(model_.config, dtype_),
                   {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},
                   settings_.stand_in_bytes);
+    const bool has_cxl = plan.cxl().has_value();
+    if (has_cxl)
+      costs = with_cxl(costs, model_dimensions(model_.config, dtype_), plan, settings_.tiers);
     const Workload workload = workload_of(requests, batch);
     LoadedPolicy& policy = policy_.settle(*costs.model, workload);
+    if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
     std::optional<StandInRun> stand_in;
     if (settings_.stand_in_bytes > 0) stand_in.emplace(policy, *costs.model, workload);
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
@@ -501,7 +509,7 @@ class GenerateRun {
           if (interrupt_flag()) throw Interrupted();
           loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
         },
-        disk ? disk->homes() : nullptr);
+        disk ? disk->homes() : nullptr, has_cxl ? settings_.tiers.cxl->nodes : std::vector<int>{});
     loading.clear();
     report_.load_s = seconds_since(load_start);
     std::vector<KvCache> kv;
@@ -527,12 +535,16 @@ class GenerateRun {
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_, runtime,
-                  stand_in ? &*stand_in : nullptr, disk ? &*disk : nullptr);
+                  stand_in ? &*stand_in : nullptr, disk ? &*disk : nullptr,
+                  [&](nlohmann::json& stats) {
+                    if (has_cxl) add_cxl(stats, loaded, plan, settings_.tiers);
+                  });
     }
     if (!line_.get<bool>("quiet")) {
       print_summary(report_, policy_.describe());
       if (stand_in) fmt::print(stderr, "{}\n", stand_in->summary(runtime));
       if (disk) fmt::print(stderr, "{}\n", disk->summary());
+      if (has_cxl) fmt::print(stderr, "{}\n", cxl_summary(loaded, plan, settings_.tiers));
     }
     if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;

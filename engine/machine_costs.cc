@@ -103,6 +103,13 @@ MachineProfile host_profile(const MachineRates& rates, const std::string& source
   return profile;
 }
 
+MachineProfile profile_of_host(const MachineCosts& costs) {
+  const auto* analytic = dynamic_cast<const AnalyticModel*>(costs.model.get());
+  if (analytic != nullptr) return analytic->profile();
+  const auto* measured = dynamic_cast<const MeasuredModel*>(costs.model.get());
+  return host_profile(measured != nullptr ? measured->rates() : nominal_rates, costs.source);
+}
+
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
   try {
     if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);

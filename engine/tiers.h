@@ -10,6 +10,7 @@
 
 #include "codelets/runtime/disk_node.h"
 #include "engine/command_line.h"
+#include "engine/machine_costs.h"
 #include "engine/tables.h"
 #include "graphs/loaded_model.h"
 #include "graphs/weight_file.h"
@@ -26,10 +27,17 @@ inline constexpr std::uint64_t reserved_ddr_bytes = std::uint64_t{256} << 20;
 enum class DryRunJson : std::uint8_t { own_option, of_output_format };
 void declare_tier_options(CommandLine& line, DryRunJson json);
 
+/// What --cxl-nodes says.
+struct CxlSettings {
+  std::vector<int> nodes;            ///< NUMA nodes; none: emulated in DDR
+  std::uint64_t emulated_bytes = 0;  ///< of memory that is taken for CXL's
+};
+
 /// What they say.
 struct TierSettings {
   std::optional<std::uint64_t> ddr_bytes;
   std::optional<std::filesystem::path> disk;
+  std::optional<CxlSettings> cxl;
   bool dry_run = false;
 };
 /// Throws UsageError.
@@ -67,18 +75,21 @@ struct TierUse {
 /// head before any layer.
 class HostPlan {
  public:
-  /// `has_disk`: weights that do not fit may live there. The plan may not fit: see missing_bytes().
-  HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need, std::uint64_t ddr_bytes,
-           bool has_disk);
+  /// With --disk, weights that do not fit may live there; with --cxl-nodes, the layers' packed
+  /// weights live there, all of them. The plan may not fit: see missing_bytes(). Throws Error for
+  /// NUMA nodes that do not exist or have processors.
+  HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
+           const TierSettings& settings);
 
   const TierUse& ddr() const { return ddr_; }
+  const std::optional<TierUse>& cxl() const { return cxl_; }
   const std::vector<bool>& layers_on_disk() const { return layers_on_disk_; }
   bool head_on_disk() const { return head_on_disk_; }
   bool uses_disk() const { return disk_weight_bytes_ > 0; }
   std::uint64_t disk_weight_bytes() const { return disk_weight_bytes_; }
   std::int64_t num_layers_on_disk() const;
 
-  /// What DDR is short of; 0: the plan fits.
+  /// What DDR and CXL are short of; 0: the plan fits.
   std::uint64_t missing_bytes() const;
   /// The least DDR, rounded up to MiB, with which a run with a disk fits.
   std::uint64_t least_bytes() const { return least_bytes_; }
@@ -87,7 +98,11 @@ class HostPlan {
   std::uint64_t staging_limit_bytes() const;
 
  private:
+  void stream_what_does_not_fit(std::uint64_t layer, std::uint64_t head, std::uint64_t small,
+                                const TierSettings& settings);
+
   TierUse ddr_;
+  std::optional<TierUse> cxl_;
   std::vector<bool> layers_on_disk_;
   bool head_on_disk_ = false;
   std::uint64_t disk_weight_bytes_ = 0;
@@ -98,6 +113,11 @@ class HostPlan {
 /// reserved_ddr_bytes.
 std::uint64_t ddr_budget(const TierSettings& settings);
 
+/// A machine's costs with CXL memory of the plan's size beside its DDR: at DDR's rate where it is
+/// emulated, else, as nobody has measured it, at half of that.
+MachineCosts with_cxl(const MachineCosts& costs, const ModelDimensions& model, const HostPlan& plan,
+                      const TierSettings& settings);
+
 /// "not enough memory: ... needed (weights ..., KV cache ..., ...), ... available; HINT"; the hint
 /// names the nearest settings that would do, `smaller` first.
 std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
@@ -107,6 +127,14 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
 std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& settings);
 /// One line a tier, in bytes as people read them; as CSV and JSON in bytes.
 std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format);
+
+/// Where a run's layers lie, asked for against found: "cxl node 2,3: 6.2 GiB of weights, all
+/// pages there", or that it is emulated.
+std::string cxl_summary(const LoadedModel& model, const HostPlan& plan,
+                        const TierSettings& settings);
+/// Of `stats`: `cxl`.
+void add_cxl(nlohmann::json& stats, const LoadedModel& model, const HostPlan& plan,
+             const TierSettings& settings);
 
 /// The disk of one run: its node and its file, from before StarPU starts until after it has
 /// stopped.

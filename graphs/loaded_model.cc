@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/numa.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
 #include "graphs/rope.h"
@@ -135,6 +136,7 @@ struct LoadedModel::Packing {
   ThreadPool& pool;
   const Progress& progress;
   const DiskHomes* disk;
+  const std::vector<int>& layer_nodes;
   std::uint64_t total_bytes;
   std::vector<TensorId> used;
   std::deque<Weight> round;
@@ -151,7 +153,12 @@ struct LoadedModel::Packing {
     const bool packs = disk == nullptr || !disk->file->is_whole();
     std::byte* memory = nullptr;
     if (!on_disk) {
-      memory = model.keep(size).data();
+      const Buffer& buffer = model.keep(size);
+      memory = buffer.data();
+      if (ids.begin()->layer >= 0) {
+        model.layer_buffers_.push_back(&buffer);
+        if (!layer_nodes.empty()) interleave(buffer, layer_nodes);
+      }
     } else if (packs) {
       memory = passing.emplace_back(size).data();
     }
@@ -256,14 +263,16 @@ struct LoadedModel::Packing {
 };
 
 LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
-                         const Progress& progress, const DiskHomes* disk)
+                         const Progress& progress, const DiskHomes* disk,
+                         const std::vector<int>& layer_nodes)
     : config_(model.config),
       source_(model.weights),
       shape_(decoder_shape(model.config, dtype)),
       vectors_(vector_layout(model.config)) {
   using Role = TensorRole;
   const PausedWorkers paused;
-  Packing packing{*this, pool, progress, disk, packed_weight_bytes(config_, dtype), {}, {}, {}, {}};
+  Packing packing{*this, pool, progress, disk, layer_nodes, packed_weight_bytes(config_, dtype),
+                  {},    {},   {},       {}};
   const bool head_on_disk = disk != nullptr && disk->head;
 
   token_table = register_table({Role::token_embedding}, &table_dtype);
@@ -314,6 +323,14 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     if (config_.norm == NormKind::layer_norm) append(Role::final_norm_bias, values.size());
     final_norm = register_floats(values);
   }
+}
+
+std::map<int, std::uint64_t> LoadedModel::layer_pages() const {
+  std::map<int, std::uint64_t> pages;
+  for (const Buffer* buffer : layer_buffers_) {
+    for (const auto& [node, count] : pages_by_node(*buffer)) pages[node] += count;
+  }
+  return pages;
 }
 
 Buffer& LoadedModel::keep(std::size_t size_bytes) { return buffers_.emplace_back(size_bytes); }

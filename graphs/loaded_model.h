@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "base/memory.h"
@@ -58,9 +59,10 @@ class LoadedModel {
   /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name
   /// and place. With `disk`, packs into its file first if that is not whole, one layer at a time,
   /// publishes it, and keeps in memory only what does not live there; from a file that is whole it
-  /// reads that.
+  /// reads that. The layers' packed weights are interleaved over the NUMA nodes `layer_nodes`, if
+  /// there are any.
   LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {},
-              const DiskHomes* disk = nullptr);
+              const DiskHomes* disk = nullptr, const std::vector<int>& layer_nodes = {});
 
   /// Weights of `weight_bits` an element that no kernel will look into, for simulation: each on its
   /// tier's node. Of a tensor whose parts live on several tiers (query, key, value), the part in
@@ -73,6 +75,8 @@ class LoadedModel {
   const DecoderShape& shape() const { return shape_; }
   const VectorLayout& vectors() const { return vectors_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
+  /// Pages of the layers' packed weights by NUMA node. Throws Error when the system does not say.
+  std::map<int, std::uint64_t> layer_pages() const;
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   DataHandle token_table;  ///< [vocab_size, embed_size] as stored
@@ -99,8 +103,9 @@ class LoadedModel {
   VectorLayout vectors_;
   std::uint64_t weight_bytes_ = 0;
   std::deque<Buffer> buffers_;
-  std::vector<DataHandle> resident_parts_;  ///< of tensors that are imagined and not whole
-  std::vector<TensorView> tables_;          ///< keep tensors that are made in memory alive
+  std::vector<const Buffer*> layer_buffers_;  ///< of packed weights
+  std::vector<DataHandle> resident_parts_;    ///< of tensors that are imagined and not whole
+  std::vector<TensorView> tables_;            ///< keep tensors that are made in memory alive
   std::vector<LayerWeights> layers_;
 };
 
