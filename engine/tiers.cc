@@ -233,10 +233,9 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
   if (!smaller.empty()) hints.push_back(smaller);
   if (!settings.disk && !settings.cxl && plan.least_bytes() <= ddr.available) {
     hints.emplace_back("--disk DIR would keep weights on a disk");
-  } else if (settings.ddr_bytes && !settings.cxl &&
-             plan.least_bytes() <= available_memory_bytes()) {
+  } else if (settings.ddr_bytes && plan.least_bytes() <= available_memory_bytes()) {
     hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
-                                settings.disk ? "" : " with --disk DIR"));
+                                settings.disk || settings.cxl ? "" : " with --disk DIR"));
   }
   if (smaller.empty()) hints.emplace_back("use a smaller model or a machine with more memory");
   const std::string staging =

@@ -354,6 +354,48 @@ TEST_F(CliTiersTest, ADryRunAddsUpAndDoesNothing) {
   expect_failure(run_cli(from_disk("1MiB", {"--dry-run"})), 1, {"not enough memory"});
 }
 
+TEST_F(CliTiersTest, EmulatedCxlHoldsTheLayersAndSaysThatItIsEmulated) {
+  const CliResult expected = run_cli(generate({}));
+  const Arguments emulated = {"--cxl-nodes", "emulate:1"};
+  for (const char* policy : {"cpu-only", "lia", "flexgen"}) {
+    const CliResult result =
+        run_cli(generate(emulated + Arguments{"--policy", policy, "--stats", stats_path}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out) << policy;
+  }
+  const json cxl = stats().at("cxl");
+  EXPECT_TRUE(cxl.at("emulated").get<bool>());
+  EXPECT_GT(cxl.at("weight_bytes").get<std::uint64_t>(), 10 * mebibyte);
+  const CliResult dry = run_cli(generate(emulated + Arguments{"--dry-run", "--json"}));
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const json tiers = json::parse(dry.out).at("tiers");
+  ASSERT_EQ(tiers.size(), 2U);
+  EXPECT_EQ(tiers[1].at("tier"), "cxl");
+  EXPECT_EQ(tiers[1].at("where"), "emulated in ddr");
+  EXPECT_EQ(tiers[1].at("weight_bytes"), cxl.at("weight_bytes"));
+  EXPECT_EQ(tiers[1].at("kv_bytes"), 0) << "KV stays in DDR";
+  EXPECT_EQ(tiers[1].at("available_bytes"), 1024 * mebibyte);
+  const CliResult told =
+      run_cli({"generate", "--prompt", "x", "--max-tokens", "2", "--cxl-nodes", "emulate:1"});
+  EXPECT_NE(told.err.find("emulated: they lie in DDR"), std::string::npos) << told.err;
+}
+
+TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
+  expect_failure(run_cli(generate({"--cxl-nodes", "913"})), 1, {"no NUMA node 913"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "0"})), 1, {"node 0 has processors", "emulate"});
+  for (const char* text : {"", "x", "2,", "2,,3", "-1", "emulate:", "emulate:0", "emulate:x"})
+    expect_failure(run_cli(generate({"--cxl-nodes", text})), 2, {"--cxl-nodes", "emulate:16"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--disk", disk.string()})), 2,
+                 {"--cxl-nodes", "--disk"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--device", "standin:32MiB"})), 2,
+                 {"--cxl-nodes", "standin"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--ddr", "2MiB"})), 1,
+                 {"not enough memory", "MiB would do"});
+  expect_failure(run_cli({"bench", "--model", "llama-3.1-8b", "--dtype", "bf16", "--cxl-nodes",
+                          "emulate:1", "--dry-run"}),
+                 1, {"not enough CXL memory", "1.00 GiB available", "would do"});
+}
+
 TEST_F(CliTiersTest, ADryRunOfABenchmarkDoes) {
   const CliResult result = run_cli({"bench", "--model", "opt-125m", "--dry-run", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
