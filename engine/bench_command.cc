@@ -20,6 +20,7 @@
 #include "engine/policy_run.h"
 #include "engine/progress.h"
 #include "engine/sweep.h"
+#include "engine/tiers.h"
 #include "engine/trace_session.h"
 #include "models/model.h"
 
@@ -53,6 +54,7 @@ void declare_options(CommandLine& line) {
   declare_policy_options(line);
   declare_device_options(line);
   declare_trace_option(line);
+  declare_tier_options(line, DryRunJson::of_output_format);
   line.options().add_options()  //
       ("sweep", po::bool_switch(),
        "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
@@ -71,6 +73,7 @@ struct Settings {
   std::optional<int> threads;
   int domains = 1;
   Accelerator accelerator;
+  TierSettings tiers;
   Fusion fusion = Fusion::stages;
   OutputFormat format = OutputFormat::table;
 };
@@ -107,7 +110,8 @@ void read_sweep(const CommandLine& line, Settings& settings) {
   }
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
-  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "device", "trace"}) {
+  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "device", "trace",
+                           "disk", "ddr", "dry-run", "cxl-nodes"}) {
     if (line.given(name)) throw UsageError("--sweep measures on its own; leave out --{}", name);
   }
 }
@@ -124,6 +128,8 @@ Settings read_settings(const CommandLine& line) {
   settings.threads = read_threads(line);
   settings.domains = in_range(line, "domains", 1, 64);
   if (!settings.sweep) settings.accelerator = read_device(line);
+  settings.tiers = read_tier_settings(line);
+  check_tiers_of(settings.accelerator, settings.tiers);
   settings.format = read_format(line);
   return settings;
 }
@@ -189,21 +195,29 @@ void check_context(const std::vector<BenchTest>& tests, const ModelConfig& confi
   }
 }
 
-void check_memory(const BenchModel& opened, const std::vector<BenchTest>& tests, DType dtype) {
+/// What the probes read over and over: what each token reads of memory.
+std::uint64_t working_set_bytes(const HostPlan& plan) {
+  return plan.ddr().weights + plan.ddr().staging;
+}
+
+/// Throws Error when the tests do not fit.
+HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType dtype) {
   const ModelConfig& config = opened.model.config;
-  const std::uint64_t weights = packed_weight_bytes(config, dtype) + opened.table_bytes;
-  const std::uint64_t kv =
-      KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests));
-  const std::uint64_t rest =
-      activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)) +
-      ReadProbe::buffer_bytes(weights);
-  const std::uint64_t available = available_memory_bytes();
-  if (weights + kv + rest <= available) return;
-  throw Error(
-      "not enough memory: {} needed (weights {}, KV cache {}, activations and probes {}), {} "
-      "available; use a smaller --batch, --depth or model",
-      format_bytes(weights + kv + rest), format_bytes(weights), format_bytes(kv),
-      format_bytes(rest), format_bytes(available));
+  const std::vector<BenchTest>& tests = settings.tests;
+  HostNeed need = {
+      .kv_bytes =
+          KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests)),
+      .activation_bytes =
+          activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
+      .workspace_bytes = 0,
+      .table_bytes = opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model)};
+  need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
+  // Known once it is known what stays in DDR.
+  const std::uint64_t probed = working_set_bytes(HostPlan(config, dtype, need, settings.tiers));
+  need.workspace_bytes += ReadProbe::buffer_bytes(probed);
+  HostPlan plan(config, dtype, need, settings.tiers);
+  if (plan.missing_bytes() == 0) return plan;
+  throw Error("{}", shortage_text(plan, settings.tiers, "use a smaller --batch, --depth or model"));
 }
 
 std::string describe(const BenchTest& test) {
@@ -270,7 +284,11 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
               TraceSession& trace) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
-  check_memory(opened, settings.tests, dtype);
+  const HostPlan plan = check_memory(opened, settings, dtype);
+  if (settings.tiers.dry_run) {
+    std::cout << format_tiers(tier_uses(plan, settings.tiers), settings.format);
+    return 0;
+  }
   const std::int64_t batch = max_batch(settings.tests);
   const Accelerator accelerator =
       settings.accelerator.sized_for(config, dtype,
@@ -278,24 +296,32 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                                       .logit_rows = batch,
                                       .sequences = batch,
                                       .context_tokens = max_pages(settings.tests) * page_tokens});
-  const MachineCosts costs = run_costs(
+  MachineCosts costs = run_costs(
       model_dimensions(config, dtype),
       {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains}, accelerator);
   const Workload workload = workload_of(settings.tests);
+  const bool has_cxl = plan.cxl().has_value();
+  if (has_cxl) costs = with_cxl(costs, model_dimensions(config, dtype), plan, settings.tiers);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
+  if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
   std::optional<AcceleratorRun> accelerated;
   if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
+  std::optional<DiskRun> disk;
+  if (plan.uses_disk()) disk.emplace(plan, *settings.tiers.disk, opened.model, dtype, policy);
   Runtime runtime(
       accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
+  if (disk) disk->attach();
   const CostsInUse in_use(*costs.model);
   ProgressBar loading("packing weights");
   const Clock::time_point load_begin = Clock::now();
   const LoadedModel loaded(
-      opened.model, dtype, runtime.setup_pool(), [&](std::uint64_t done, std::uint64_t total) {
+      opened.model, dtype, runtime.setup_pool(),
+      [&](std::uint64_t done, std::uint64_t total) {
         if (interrupt_flag()) throw Interrupted();
         loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
-      });
+      },
+      disk ? disk->homes() : nullptr, has_cxl ? settings.tiers.cxl->nodes : std::vector<int>{});
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
@@ -306,7 +332,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   }
   BenchRunner runner(loaded, kv, runtime, {.num_slots = batch, .fusion = settings.fusion},
                      &policy_run);
-  MachineProbes probes(runtime, dtype, loaded.weight_bytes());
+  MachineProbes probes(runtime, dtype, working_set_bytes(plan));
   const std::vector<BenchResult> results =
       measure(settings, model_dimensions(config, dtype), runner, probes, trace);
   const BenchContext context = {
@@ -322,6 +348,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
   std::cout << format_bench(settings.format, context, results);
   if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
+  if (disk) fmt::print(stderr, "{}\n", disk->summary());
+  if (has_cxl) fmt::print(stderr, "{}\n", cxl_summary(loaded, plan, settings.tiers));
   return 0;
 }
 

@@ -105,4 +105,9 @@ std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int6
               static_cast<std::uint64_t>(logit_rows * config.vocab_size) * 4);
 }
 
+std::uint64_t score_bytes(const ModelConfig& config, std::int64_t rows,
+                          std::int64_t context_tokens) {
+  return 2 * static_cast<std::uint64_t>(rows * config.num_heads * context_tokens) * sizeof(float);
+}
+
 }  // namespace sluice

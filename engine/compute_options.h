@@ -52,5 +52,9 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
 /// q, k, v, attention, FFN, and the logits of `logit_rows`.
 std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
                                std::int64_t logit_rows);
+/// Scores that QK^T as a task of its own stores: of each of `rows` new tokens, over at most
+/// `context_tokens`, of two layers.
+std::uint64_t score_bytes(const ModelConfig& config, std::int64_t rows,
+                          std::int64_t context_tokens);
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -26,6 +27,7 @@
 #include "engine/policy_choice.h"
 #include "engine/progress.h"
 #include "engine/prompts.h"
+#include "engine/tiers.h"
 #include "engine/trace_session.h"
 #include "models/model.h"
 
@@ -81,9 +83,8 @@ void declare_options(CommandLine& line) {
   declare_policy_options(line);
   declare_device_options(line);
   declare_trace_option(line);
-  line.options().add_options()  //
-      ("ddr", po::value<std::string>(),
-       "memory that the run may take, e.g. 20GiB; default: what is free")               //
+  declare_tier_options(line, DryRunJson::own_option);
+  line.options().add_options()                                                          //
       ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
       ("explain", po::bool_switch(),
        "after the run: predicted against measured time of each sublayer, flip points, and what "
@@ -104,7 +105,8 @@ struct Settings {
   int domains = 1;
   AttentionForm attention = AttentionForm::fused;
   Fusion fusion = Fusion::stages;
-  std::optional<std::uint64_t> ddr_bytes;
+  TierSettings tiers;
+  bool json = false;  ///< of --dry-run
   Accelerator accelerator;
 };
 
@@ -125,8 +127,11 @@ Settings read_settings(const CommandLine& line) {
     throw UsageError("--attention {}: expected fused or split", attention);
   }
   if (attention == "split") settings.attention = AttentionForm::split;
-  if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");
+  settings.tiers = read_tier_settings(line);
+  settings.json = line.get<bool>("json");
+  if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
   settings.accelerator = read_device(line);
+  check_tiers_of(settings.accelerator, settings.tiers);
   if (settings.accelerator && line.get<bool>("explain"))
     throw UsageError("--explain knows the CPU alone; give --device cpu");
   if (line.given("prompt") && line.given("prompts")) {
@@ -234,17 +239,15 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
   return requests;
 }
 
-/// What a run takes of DDR, and whether it is there; called before anything is loaded.
+/// What a run takes of DDR.
 struct MemoryNeed {
-  std::uint64_t weight_bytes = 0;
-  std::uint64_t kv_bytes = 0;
-  std::uint64_t activation_bytes = 0;
+  HostNeed host;
   std::int64_t kv_pages = 0;
-  std::uint64_t total() const { return weight_bytes + kv_bytes + activation_bytes; }
 };
 
-MemoryNeed need_of(const std::vector<Request>& requests, const ModelConfig& config, DType dtype,
-                   std::int64_t batch, std::int64_t chunk_tokens) {
+MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DType dtype,
+                   const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
+  const ModelConfig& config = model.config;
   const DecoderShape shape = decoder_shape(config, dtype);
   std::int64_t longest = 1;
   std::int64_t longest_prompt = 1;
@@ -253,37 +256,38 @@ MemoryNeed need_of(const std::vector<Request>& requests, const ModelConfig& conf
     longest_prompt =
         std::max(longest_prompt, static_cast<std::int64_t>(request.prompt_tokens.size()));
   }
-  MemoryNeed plan;
-  plan.weight_bytes = packed_weight_bytes(config, dtype);
-  plan.kv_pages = KvCache::pages_for(longest) * batch;
-  plan.kv_bytes = KvCache::size_bytes(shape, config.num_layers, plan.kv_pages);
-  plan.activation_bytes =
-      activation_bytes(config, dtype, std::min(longest_prompt, chunk_tokens) * batch, batch);
-  return plan;
+  const std::int64_t rows = std::min(longest_prompt, chunk_tokens) * batch;
+  MemoryNeed need;
+  need.kv_pages = KvCache::pages_for(longest) * batch;
+  need.host.kv_bytes = KvCache::size_bytes(shape, config.num_layers, need.kv_pages);
+  need.host.activation_bytes = activation_bytes(config, dtype, rows, batch);
+  need.host.workspace_bytes = need.host.activation_bytes;  // a kernel's, and a stage's around it
+  if (settings.attention == AttentionForm::split)
+    need.host.activation_bytes += score_bytes(config, rows, longest);
+  need.host.table_bytes = table_bytes(model);
+  return need;
 }
 
-MemoryNeed check_memory(const std::vector<Request>& requests, const ModelConfig& config,
-                        DType dtype, const Settings& settings, std::int64_t chunk_tokens) {
-  const MemoryNeed plan = need_of(requests, config, dtype, settings.batch, chunk_tokens);
-  const std::uint64_t available = settings.ddr_bytes.value_or(available_memory_bytes());
-  if (plan.total() <= available) return plan;
-  std::string hint = "use a smaller model or a machine with more memory";
-  const auto fits = [&](DType other_dtype, std::int64_t batch) {
-    return need_of(requests, config, other_dtype, batch, chunk_tokens).total() <= available;
+/// Throws Error when the run does not fit; called before anything is loaded.
+HostPlan check_memory(const std::vector<Request>& requests, const Model& model, DType dtype,
+                      const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
+  const auto plan = [&](DType other_dtype, std::int64_t other_batch) {
+    const HostNeed need =
+        need_of(requests, model, other_dtype, settings, other_batch, chunk_tokens).host;
+    return HostPlan(model.config, other_dtype, need, settings.tiers);
   };
-  if (dtype == DType::f32 && onednn_has_fast_bf16() && fits(DType::bf16, settings.batch)) {
+  HostPlan chosen = plan(dtype, batch);
+  if (chosen.missing_bytes() == 0) return chosen;
+  std::string hint;
+  if (dtype == DType::f32 && onednn_has_fast_bf16() &&
+      plan(DType::bf16, batch).missing_bytes() == 0)
     hint = "--dtype bf16 would fit";
+  for (std::int64_t smaller = batch - 1; smaller >= 1; --smaller) {
+    if (plan(dtype, smaller).missing_bytes() > 0) continue;
+    hint = fmt::format("--batch {} would fit", smaller);
+    break;
   }
-  for (std::int64_t batch = settings.batch - 1; batch >= 1; --batch) {
-    if (fits(dtype, batch)) {
-      hint = fmt::format("--batch {} would fit", batch);
-      break;
-    }
-  }
-  throw Error(
-      "not enough memory: {} needed (weights {}, KV cache {}, activations {}), {} available; {}",
-      format_bytes(plan.total()), format_bytes(plan.weight_bytes), format_bytes(plan.kv_bytes),
-      format_bytes(plan.activation_bytes), format_bytes(available), hint);
+  throw Error("{}", shortage_text(chosen, settings.tiers, hint));
 }
 
 /// What a policy knows of the run beforehand: the longest prompt, the longest output.
@@ -331,7 +335,8 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 DType dtype, const Runtime& runtime, AcceleratorRun* accelerated) {
+                 DType dtype, const Runtime& runtime, AcceleratorRun* accelerated,
+                 const DiskRun* disk, const std::function<void(nlohmann::json&)>& add_more) {
   nlohmann::json stats;
   stats["model"] = model;
   stats["dtype"] = to_string(dtype);
@@ -347,6 +352,8 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
   if (accelerated != nullptr) accelerated->add_to(stats, runtime);
+  if (disk != nullptr) disk->add_to(stats);
+  if (add_more) add_more(stats);
   write_file(path, stats.dump(2) + "\n");
 }
 
@@ -437,6 +444,17 @@ class GenerateRun {
         trace_(trace),
         dtype_(choose_dtype(settings.dtype)) {}
 
+  /// What it would take.
+  int dry_run(const std::vector<Request>& requests) const {
+    const std::int64_t batch = batch_of(requests);
+    const Generator::Options options;
+    const HostPlan plan =
+        check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
+    std::cout << format_tiers(tier_uses(plan, settings_.tiers),
+                              settings_.json ? OutputFormat::json : OutputFormat::table);
+    return 0;
+  }
+
   int execute(std::vector<Request> requests) {
     report_.finish_reasons.resize(requests.size());
     std::unique_ptr<OutputFile> output;
@@ -447,18 +465,17 @@ class GenerateRun {
         requests = without_finished(std::move(requests), *output, path);
     }
     if (line_.given("stats")) check_writable(line_.get<std::string>("stats"));
-    const std::int64_t batch = std::max<std::int64_t>(
-        1, std::min(settings_.batch, static_cast<std::int64_t>(requests.size())));
-    Settings settings = settings_;
-    settings.batch = batch;
+    const std::int64_t batch = batch_of(requests);
     Generator::Options options{.max_batch = batch,
                                .attention = settings_.attention,
                                .fusion = settings_.fusion,
                                .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                     ? model_.config.eos_token_ids
                                                     : model_.generation.eos_token_ids};
-    const MemoryNeed plan =
-        check_memory(requests, model_.config, dtype_, settings, options.prefill_chunk_tokens);
+    const HostPlan plan =
+        check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
+    const std::int64_t kv_pages =
+        need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens).kv_pages;
 
     const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
     const Workload workload = workload_of(requests, batch);
@@ -466,32 +483,41 @@ class GenerateRun {
         .rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
         .logit_rows = batch,
         .sequences = batch,
-        .context_tokens = plan.kv_pages * page_tokens};
+        .context_tokens = kv_pages * page_tokens};
     const Accelerator accelerator = settings_.accelerator.sized_for(model_.config, dtype_, largest);
-    const MachineCosts costs =
+    MachineCosts costs =
         run_costs(model_dimensions(model_.config, dtype_),
                   {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},
                   accelerator);
+    const bool has_cxl = plan.cxl().has_value();
+    if (has_cxl)
+      costs = with_cxl(costs, model_dimensions(model_.config, dtype_), plan, settings_.tiers);
     LoadedPolicy& policy = policy_.settle(*costs.model, workload);
+    if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
     std::optional<AcceleratorRun> accelerated;
     if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
+    std::optional<DiskRun> disk;
+    if (plan.uses_disk()) disk.emplace(plan, *settings_.tiers.disk, model_, dtype_, policy);
     Runtime runtime(
         accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
+    if (disk) disk->attach();
     const CostsInUse in_use(*costs.model);
     const Clock::time_point load_start = Clock::now();
     ProgressBar loading("packing weights");
     const LoadedModel loaded(
-        model_, dtype_, runtime.setup_pool(), [&](std::uint64_t done, std::uint64_t total) {
+        model_, dtype_, runtime.setup_pool(),
+        [&](std::uint64_t done, std::uint64_t total) {
           if (interrupt_flag()) throw Interrupted();
           loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
-        });
+        },
+        disk ? disk->homes() : nullptr, has_cxl ? settings_.tiers.cxl->nodes : std::vector<int>{});
     loading.clear();
     report_.load_s = seconds_since(load_start);
     std::vector<KvCache> kv;
     for (const KvCohort& cohort : policy_run.kv_cohorts()) {
-      kv.emplace_back(loaded.shape(), model_.config.num_layers,
-                      plan.kv_pages / batch * cohort.requests, cohort.homes);
+      kv.emplace_back(loaded.shape(), model_.config.num_layers, kv_pages / batch * cohort.requests,
+                      cohort.homes);
     }
     options.policy = &policy_run;
     std::unique_ptr<AcceleratorRun::Residence> residence;
@@ -509,17 +535,27 @@ class GenerateRun {
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_, runtime,
-                  accelerated ? &*accelerated : nullptr);
+                  accelerated ? &*accelerated : nullptr, disk ? &*disk : nullptr,
+                  [&](nlohmann::json& stats) {
+                    if (has_cxl) add_cxl(stats, loaded, plan, settings_.tiers);
+                  });
     }
     if (!line_.get<bool>("quiet")) {
       print_summary(report_, policy_.describe());
       if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
+      if (disk) fmt::print(stderr, "{}\n", disk->summary());
+      if (has_cxl) fmt::print(stderr, "{}\n", cxl_summary(loaded, plan, settings_.tiers));
     }
     if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;
   }
 
  private:
+  std::int64_t batch_of(const std::vector<Request>& requests) const {
+    return std::max<std::int64_t>(
+        1, std::min(settings_.batch, static_cast<std::int64_t>(requests.size())));
+  }
+
   void generate(Generator& generator, std::vector<Request> requests, OutputFile* output) {
     const auto total = static_cast<double>(requests.size());
     std::size_t next = 0;
@@ -594,6 +630,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
   std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
   TraceSession trace(line);
   GenerateRun run(line, settings, model, tokenizer.get(), policy, trace);
+  if (settings.tiers.dry_run) return run.dry_run(requests);
   return trace.around([&] { return run.execute(std::move(requests)); }, line.get<bool>("quiet"));
 }
 

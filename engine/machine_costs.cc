@@ -114,6 +114,13 @@ MachineProfile host_profile(const MachineRates& rates, const std::string& source
   return profile;
 }
 
+MachineProfile profile_of_host(const MachineCosts& costs) {
+  const auto* analytic = dynamic_cast<const AnalyticModel*>(costs.model.get());
+  if (analytic != nullptr) return analytic->profile();
+  const auto* measured = dynamic_cast<const MeasuredModel*>(costs.model.get());
+  return host_profile(measured != nullptr ? measured->rates() : nominal_rates, costs.source);
+}
+
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
   try {
     if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);
@@ -127,12 +134,6 @@ namespace {
 
 double in_gib(std::uint64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(std::uint64_t{1} << 30);
-}
-
-/// This machine's processor, analytic: by a calibration's rates where there is one.
-MachineProfile analytic_host(const MachineCosts& host) {
-  const auto* measured = dynamic_cast<const MeasuredModel*>(host.model.get());
-  return host_profile(measured != nullptr ? measured->rates() : nominal_rates, host.source);
 }
 
 TierProfile accelerator_memory(std::uint64_t bytes, double reserved_gib, const char* why) {
@@ -191,7 +192,7 @@ MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
   constexpr double most_padding_gib = 2;
   constexpr double latency_us = 10;
   const MachineCosts host = host_costs(model, use);
-  MachineProfile profile = analytic_host(host);
+  MachineProfile profile = profile_of_host(host);
   profile.gpu = gpu_profile(accelerator.gpu);
   const double gib = in_gib(accelerator.memory_bytes);
   const double reserved_gib =

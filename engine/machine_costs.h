@@ -41,6 +41,9 @@ void say_if_carried(const MachineCosts& costs, const std::string& model_name);
 /// Profile of this machine's CPU and memory at given rates; `source` says where they are from.
 MachineProfile host_profile(const MachineRates& rates, const std::string& source);
 
+/// The profile behind host_costs(): the analytic model's, or one at a calibration's rates.
+MachineProfile profile_of_host(const MachineCosts& costs);
+
 /// This machine as a finished calibration has it: the model's own, or the nearest other one,
 /// carried over to its sizes (transferred()); nothing when there is none. Throws Error when the
 /// model's own cannot be read.

@@ -2,25 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
+#include "base/numa.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
 #include "graphs/rope.h"
+#include "graphs/weight_file.h"
 
 namespace sluice {
 namespace {
-
-/// The packed weights of one layer, by name: shape and where it comes from.
-std::vector<LinearShape> layer_linears(const ModelConfig& config, DType dtype) {
-  const DecoderShape shape = decoder_shape(config, dtype);
-  std::vector<LinearShape> linears = {{shape.hidden_size, shape.qkv_size(), dtype},
-                                      {shape.q_size(), shape.hidden_size, dtype},
-                                      {shape.hidden_size, shape.ffn_size, dtype},
-                                      {shape.ffn_size, shape.hidden_size, dtype}};
-  if (shape.gated_ffn) linears.push_back({shape.hidden_size, shape.ffn_size, dtype});
-  return linears;
-}
 
 void check_finite(const TensorView& tensor, const void* data, std::int64_t first,
                   std::int64_t count) {
@@ -85,17 +77,35 @@ VectorLayout vector_layout(const ModelConfig& config) {
   return layout;
 }
 
-std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
-  std::uint64_t layer =
-      static_cast<std::uint64_t>(vector_layout(config).num_elements) * sizeof(float);
-  for (const LinearShape& shape : layer_linears(config, dtype))
-    layer += PackedLayout::get(shape).size_bytes();
-  std::uint64_t total = layer * static_cast<std::uint64_t>(config.num_layers);
-  total += PackedLayout::get({config.embed_size, config.vocab_size, dtype}).size_bytes();
+std::vector<LinearShape> layer_linears(const ModelConfig& config, DType dtype) {
+  const DecoderShape shape = decoder_shape(config, dtype);
+  std::vector<LinearShape> linears = {{shape.hidden_size, shape.qkv_size(), dtype},
+                                      {shape.q_size(), shape.hidden_size, dtype},
+                                      {shape.hidden_size, shape.ffn_size, dtype},
+                                      {shape.ffn_size, shape.hidden_size, dtype}};
+  if (shape.gated_ffn) linears.push_back({shape.hidden_size, shape.ffn_size, dtype});
+  return linears;
+}
+
+std::vector<LinearShape> packed_linears(const ModelConfig& config, DType dtype) {
+  const std::vector<LinearShape> layer = layer_linears(config, dtype);
+  std::vector<LinearShape> linears;
+  linears.reserve(3 + static_cast<std::size_t>(config.num_layers) * layer.size());
   if (config.has_projections()) {
-    total += PackedLayout::get({config.embed_size, config.hidden_size, dtype}).size_bytes();
-    total += PackedLayout::get({config.hidden_size, config.embed_size, dtype}).size_bytes();
+    linears.push_back({config.embed_size, config.hidden_size, dtype});
+    linears.push_back({config.hidden_size, config.embed_size, dtype});
   }
+  linears.push_back({config.embed_size, config.vocab_size, dtype});
+  for (std::int64_t i = 0; i < config.num_layers; ++i)
+    linears.insert(linears.end(), layer.begin(), layer.end());
+  return linears;
+}
+
+std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
+  std::uint64_t total = static_cast<std::uint64_t>(config.num_layers) * sizeof(float) *
+                        static_cast<std::uint64_t>(vector_layout(config).num_elements);
+  for (const LinearShape& shape : packed_linears(config, dtype))
+    total += PackedLayout::get(shape).size_bytes();
   return total;
 }
 
@@ -115,27 +125,85 @@ struct LoadedModel::Packing {
     std::int64_t panel;
   };
 
+  /// What a file holds, or will.
+  struct InFile {
+    std::uint64_t offset;
+    std::byte* memory;
+    std::size_t size;
+  };
+
   LoadedModel& model;
   ThreadPool& pool;
   const Progress& progress;
+  const DiskHomes* disk;
+  const std::vector<int>& layer_nodes;
   std::uint64_t total_bytes;
   std::vector<TensorId> used;
   std::deque<Weight> round;
+  std::deque<Buffer> passing;  ///< of the round, on their way to the file
+  std::vector<InFile> in_file;
 
   /// Plans [out, in] from the named tensors' rows, one under the other.
-  DataHandle add(std::initializer_list<TensorId> ids, std::int64_t in) {
-    std::vector<Source> sources;
+  DataHandle add(std::initializer_list<TensorId> ids, std::int64_t in, bool on_disk = false) {
     std::int64_t out = 0;
+    for (const TensorId id : ids) out += expected_shape(model.config_, id.role).at(0);
+    const PackedLayout& layout = PackedLayout::get({in, out, model.shape_.dtype});
+    const std::size_t size = layout.size_bytes();
+    const std::uint64_t offset = disk != nullptr ? disk->file->place(size) : 0;
+    const bool packs = disk == nullptr || !disk->file->is_whole();
+    std::byte* memory = nullptr;
+    if (!on_disk) {
+      const Buffer& buffer = model.keep(size);
+      memory = buffer.data();
+      if (ids.begin()->layer >= 0) {
+        model.layer_buffers_.push_back(&buffer);
+        if (!layer_nodes.empty()) interleave(buffer, layer_nodes);
+      }
+    } else if (packs) {
+      memory = passing.emplace_back(size).data();
+    }
+    model.weight_bytes_ += size;
+    if (packs) plan(ids, layout, memory);
+    if (disk != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
+    return on_disk ? disk->node->data(offset, size) : DataHandle::of_memory(memory, size);
+  }
+
+  void plan(std::initializer_list<TensorId> ids, const PackedLayout& layout, std::byte* memory) {
+    std::vector<Source> sources;
+    std::int64_t first_row = 0;
     for (const TensorId id : ids) {
-      sources.push_back({model.source_->tensor(id), out});
-      out += sources.back().tensor.shape.at(0);
+      sources.push_back({model.source_->tensor(id), first_row});
+      first_row += sources.back().tensor.shape.at(0);
       used.push_back(id);
     }
-    const PackedLayout& layout = PackedLayout::get({in, out, model.shape_.dtype});
-    Buffer& buffer = model.keep(layout.size_bytes());
-    round.push_back({&layout, buffer.data(), std::move(sources)});
-    return DataHandle::of_memory(buffer.data(), layout.size_bytes());
+    round.push_back({&layout, memory, std::move(sources)});
   }
+
+  /// Reads what stays in memory from a whole file, or writes all of the round to one that is not.
+  void pass_file() {
+    if (in_file.empty()) return;
+    if (!disk->file->is_whole()) {
+      for (const InFile& weight : in_file)
+        disk->file->write(weight.offset, weight.memory, weight.size);
+    } else {
+      if (!opened) opened = disk->file->open();
+      constexpr std::size_t piece_bytes = std::size_t{8} << 20;
+      std::vector<InFile> pieces;
+      for (const InFile& weight : in_file) {
+        for (std::size_t done = 0; done < weight.size; done += piece_bytes) {
+          pieces.push_back({weight.offset + done, weight.memory + done,
+                            std::min(piece_bytes, weight.size - done)});
+        }
+      }
+      pool.run(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i) {
+        const InFile& piece = pieces[static_cast<std::size_t>(i)];
+        opened->read(piece.offset, piece.size, piece.memory);
+      });
+    }
+    in_file.clear();
+    passing.clear();
+  }
+  std::optional<DirectFile> opened = {};
 
   void run_round() {
     std::vector<Panel> panels;
@@ -147,6 +215,7 @@ struct LoadedModel::Packing {
     for (const TensorId id : used) model.source_->release(id);
     used.clear();
     round.clear();
+    pass_file();
     if (progress) progress(model.weight_bytes_, total_bytes);
   }
 
@@ -194,14 +263,17 @@ struct LoadedModel::Packing {
 };
 
 LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
-                         const Progress& progress)
+                         const Progress& progress, const DiskHomes* disk,
+                         const std::vector<int>& layer_nodes)
     : config_(model.config),
       source_(model.weights),
       shape_(decoder_shape(model.config, dtype)),
       vectors_(vector_layout(model.config)) {
   using Role = TensorRole;
   const PausedWorkers paused;
-  Packing packing{*this, pool, progress, packed_weight_bytes(config_, dtype), {}, {}};
+  Packing packing{*this, pool, progress, disk, layer_nodes, packed_weight_bytes(config_, dtype),
+                  {},    {},   {},       {}};
+  const bool head_on_disk = disk != nullptr && disk->head;
 
   token_table = register_table({Role::token_embedding}, &table_dtype);
   if (config_.position == PositionKind::learned) {
@@ -214,25 +286,30 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   }
   if (config_.tied_embeddings) {
     // The table must stay readable for the embedding, so it is not released after packing.
-    head = packing.add({{Role::token_embedding}}, config_.embed_size);
-    packing.used.pop_back();
+    head = packing.add({{Role::token_embedding}}, config_.embed_size, head_on_disk);
+    if (!packing.used.empty()) packing.used.pop_back();
   } else {
-    head = packing.add({{Role::lm_head}}, config_.embed_size);
+    head = packing.add({{Role::lm_head}}, config_.embed_size, head_on_disk);
   }
   packing.run_round();
 
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
     LayerWeights& weights = layers_.emplace_back();
     load_vectors(layer, &weights.vectors);
+    const bool away = disk != nullptr && disk->layers.at(static_cast<std::size_t>(layer));
     weights.qkv =
         packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
-                    config_.hidden_size);
-    weights.out = packing.add({{Role::out_weight, layer}}, config_.q_size());
-    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, config_.hidden_size);
-    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, config_.ffn_size);
+                    config_.hidden_size, away);
+    weights.out = packing.add({{Role::out_weight, layer}}, config_.q_size(), away);
+    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, config_.hidden_size, away);
+    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, config_.ffn_size, away);
     if (config_.gated_ffn)
-      weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size);
+      weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size, away);
     packing.run_round();
+  }
+  if (disk != nullptr) {
+    if (!disk->file->is_whole()) disk->file->publish();
+    disk->node->set_file(disk->file->open());
   }
   if (config_.final_norm && config_.norm_affine) {
     std::vector<float> values(static_cast<std::size_t>(config_.hidden_size));
@@ -248,10 +325,15 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   }
 }
 
-Buffer& LoadedModel::keep(std::size_t size_bytes) {
-  weight_bytes_ += size_bytes;
-  return buffers_.emplace_back(size_bytes);
+std::map<int, std::uint64_t> LoadedModel::layer_pages() const {
+  std::map<int, std::uint64_t> pages;
+  for (const Buffer* buffer : layer_buffers_) {
+    for (const auto& [node, count] : pages_by_node(*buffer)) pages[node] += count;
+  }
+  return pages;
 }
+
+Buffer& LoadedModel::keep(std::size_t size_bytes) { return buffers_.emplace_back(size_bytes); }
 
 DataHandle LoadedModel::register_table(TensorId id, DType* dtype) {
   const TensorView& tensor = tables_.emplace_back(source_->tensor(id));
@@ -261,6 +343,7 @@ DataHandle LoadedModel::register_table(TensorId id, DType* dtype) {
 
 DataHandle LoadedModel::register_floats(const std::vector<float>& values) {
   const std::size_t bytes = values.size() * sizeof(float);
+  weight_bytes_ += bytes;
   Buffer& buffer = keep(bytes);
   std::memcpy(buffer.data(), values.data(), bytes);
   return DataHandle::of_memory(buffer.data(), bytes);

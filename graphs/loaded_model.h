@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "base/memory.h"
+#include "codelets/kernels/linear.h"
+#include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
 #include "graphs/kv_cache.h"
@@ -28,8 +31,23 @@ struct LayerWeights {
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
 /// Where each small vector of a layer lies.
 VectorLayout vector_layout(const ModelConfig& config);
+/// The weights that are packed, in the order in which LoadedModel packs them: what stands before
+/// and behind the layers, then each layer's.
+std::vector<LinearShape> packed_linears(const ModelConfig& config, DType dtype);
+/// Those of one layer.
+std::vector<LinearShape> layer_linears(const ModelConfig& config, DType dtype);
 /// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
+
+class WeightFile;
+
+/// Packed weights of which some live on a disk, and are read when they are needed.
+struct DiskHomes {
+  WeightFile* file = nullptr;
+  DiskNode* node = nullptr;
+  std::vector<bool> layers;  ///< whose packed weights live there; norms and biases never do
+  bool head = false;         ///< so does the LM head
+};
 
 /// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read
 /// where the checkpoint lies.
@@ -39,8 +57,12 @@ class LoadedModel {
   using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
   /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name
-  /// and place.
-  LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {});
+  /// and place. With `disk`, packs into its file first if that is not whole, one layer at a time,
+  /// publishes it, and keeps in memory only what does not live there; from a file that is whole it
+  /// reads that. The layers' packed weights are interleaved over the NUMA nodes `layer_nodes`, if
+  /// there are any.
+  LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {},
+              const DiskHomes* disk = nullptr, const std::vector<int>& layer_nodes = {});
 
   /// Weights of `weight_bits` an element that no kernel will look into, for simulation: each on its
   /// tier's node. Of a tensor whose parts live on several tiers (query, key, value), the part in
@@ -53,6 +75,8 @@ class LoadedModel {
   const DecoderShape& shape() const { return shape_; }
   const VectorLayout& vectors() const { return vectors_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
+  /// Pages of the layers' packed weights by NUMA node. Throws Error when the system does not say.
+  std::map<int, std::uint64_t> layer_pages() const;
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   DataHandle token_table;  ///< [vocab_size, embed_size] as stored
@@ -79,8 +103,9 @@ class LoadedModel {
   VectorLayout vectors_;
   std::uint64_t weight_bytes_ = 0;
   std::deque<Buffer> buffers_;
-  std::vector<DataHandle> resident_parts_;  ///< of tensors that are imagined and not whole
-  std::vector<TensorView> tables_;          ///< keep tensors that are made in memory alive
+  std::vector<const Buffer*> layer_buffers_;  ///< of packed weights
+  std::vector<DataHandle> resident_parts_;    ///< of tensors that are imagined and not whole
+  std::vector<TensorView> tables_;            ///< keep tensors that are made in memory alive
   std::vector<LayerWeights> layers_;
 };
 

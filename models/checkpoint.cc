@@ -1,8 +1,13 @@
 #include "models/checkpoint.h"
 
 #include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
+#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
@@ -71,6 +76,19 @@ class CheckpointWeights : public WeightSource {
     }
     return found->second;
   }
+
+  /// The pages leave this process's memory; the system's cache may keep them.
+  void release(TensorId id) const override {
+    const auto found = views_.find(key(id));
+    if (found == views_.end()) return;
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<std::uintptr_t>(found->second.data.data());
+    const std::uintptr_t first = (begin + page - 1) / page * page;
+    const std::uintptr_t last = (begin + found->second.data.size()) / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+
+  std::string identity() const override { return checkpoint_.identity(); }
 
  private:
   static std::int64_t key(TensorId id) {
@@ -142,6 +160,25 @@ const Safetensors* Checkpoint::file_of(std::string_view name) const {
   }
   const auto found = weight_map_.find(name);
   return found == weight_map_.end() ? nullptr : found->second;
+}
+
+std::string Checkpoint::identity() const {
+  std::string text;
+  for (const auto& shard : shards_) {
+    struct stat status {};
+    if (stat(shard->path().c_str(), &status) == 0) {
+      std::error_code error;
+      const std::filesystem::path path = std::filesystem::canonical(shard->path(), error);
+      text += fmt::format("{} {} {}.{}; ", path.string(), status.st_size, status.st_mtim.tv_sec,
+                          status.st_mtim.tv_nsec);
+    } else {
+      const std::span<const std::byte> bytes = shard->bytes();  // embedded: few
+      const std::string_view as_text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      text += fmt::format("{} {} {:x}; ", shard->path(), bytes.size(),
+                          std::hash<std::string_view>()(as_text));
+    }
+  }
+  return text;
 }
 
 std::optional<TensorView> Checkpoint::find(const std::string& usual_name) const {

@@ -27,6 +27,8 @@ class Checkpoint {
   std::optional<TensorView> find(const std::string& usual_name) const;
   /// "model.safetensors" or the index, for messages.
   const std::string& path() const { return path_; }
+  /// See WeightSource::identity().
+  std::string identity() const;
 
  private:
   void open_shards(const ModelFiles& files, const std::string& index_text);

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -51,6 +53,10 @@ class RandomWeights : public WeightSource {
     if (found == slots_.end()) return;
     const std::lock_guard lock(found->second.mutex);
     found->second.data.reset();
+  }
+
+  std::string identity() const override {
+    return fmt::format("random weights of seed {} in {}", seed_, to_string(dtype_));
   }
 
  private:

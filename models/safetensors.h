@@ -27,6 +27,7 @@ class Safetensors {
   static Safetensors parse(FileBytes file);
 
   const std::string& path() const { return file_.path(); }
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
 
   /// Throws Error when there is no such tensor, or it is not of type BF16, F16 or F32.

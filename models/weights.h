@@ -81,9 +81,11 @@ class WeightSource {
   /// misshapen.
   virtual TensorView tensor(TensorId id) const = 0;
   /// The caller is done with this tensor for now: its memory may go, and every view of it is void.
-  /// A later tensor(id) brings it back. Only sources that hold weights in memory of their own do
-  /// anything.
+  /// A later tensor(id) brings it back.
   virtual void release(TensorId /*id*/) const {}
+  /// One line that two sources share only if all their values are the same, made without reading
+  /// them: of files, their paths, sizes and times of change. Empty: nothing is known.
+  virtual std::string identity() const { return ""; }
 };
 
 }  // namespace sluice

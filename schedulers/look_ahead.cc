@@ -215,7 +215,10 @@ class Window {
 /// One scheduling context's state.
 class Scheduler {
  public:
-  Scheduler() { starpu_pthread_mutex_init(&mutex_, nullptr); }
+  Scheduler() {
+    starpu_pthread_mutex_init(&mutex_, nullptr);
+    windows_.at(STARPU_MAIN_RAM).set_limits(staging.host_bytes, staging.ahead);
+  }
   ~Scheduler() { STARPU_PTHREAD_MUTEX_DESTROY(&mutex_); }
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -243,30 +246,30 @@ class Scheduler {
   }
 
   void submitted(starpu_task* task) {
-    if (gpus_.empty()) return;
+    if (!streams_at_all()) return;
     const std::optional<TaskTag> tag = tag_of(task);
     if (!tag) return;
     std::vector<starpu_data_handle_t> bring;
     unsigned node = 0;
     {
       const Lock lock(mutex_);
-      const bool on_gpu = streams(task, *tag, node);
-      if (on_gpu) windows_.at(node).begin(Order::of_half_layer(*tag));
+      const bool into_node = streams(task, *tag, node);
+      if (into_node) windows_.at(node).begin(Order::of_half_layer(*tag));
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
           leave_alone(handle);
-        } else if (Streamed* data = on_gpu ? streamed(handle, node) : nullptr; data != nullptr) {
+        } else if (Streamed* data = into_node ? streamed(handle, node) : nullptr; data != nullptr) {
           windows_.at(node).add(*data, Order::of_half_layer(*tag));
         }
       }
-      if (on_gpu) windows_.at(node).admit(node, bring);
+      if (into_node) windows_.at(node).admit(node, bring);
     }
     for (starpu_data_handle_t handle : bring) starpu_data_prefetch_on_node(handle, node, 1);
   }
 
   void executed(starpu_task* task) {
-    if (gpus_.empty()) return;
+    if (!streams_at_all()) return;
     const std::optional<TaskTag> tag = tag_of(task);
     if (!tag) return;
     std::vector<starpu_data_handle_t> bring;
@@ -285,8 +288,12 @@ class Scheduler {
       windows_.at(node).admit(node, bring);
     }
     for (starpu_data_handle_t handle : give_up) {
-      if (std::find(bring.begin(), bring.end(), handle) == bring.end())
-        starpu_data_wont_use(handle);
+      if (std::find(bring.begin(), bring.end(), handle) != bring.end()) continue;
+      // StarPU keeps what is given up behind what was brought in before it, unless memory holds
+      // something that must be written back: then it would evict what is needed next.
+      const bool gone =
+          node == STARPU_MAIN_RAM && starpu_data_evict_from_node(handle, STARPU_MAIN_RAM) == 0;
+      if (!gone) starpu_data_wont_use(handle);
     }
     for (starpu_data_handle_t handle : bring) starpu_data_prefetch_on_node(handle, node, 1);
   }
@@ -349,19 +356,24 @@ class Scheduler {
     return -1;
   }
 
-  /// Whether the task will run beside a memory of its own, and which.
+  bool streams_from_disk() const { return staging.host_bytes > 0; }
+  bool streams_at_all() const { return !gpus_.empty() || streams_from_disk(); }
+
+  /// Whether data streams into the memory that the task will run beside, and which that is.
   bool streams(starpu_task* task, const TaskTag& tag, unsigned& node) const {
-    if (tag.device != Device::gpu) return false;
+    if (tag.device != Device::gpu && !streams_from_disk()) return false;
     const int worker = worker_for(task, tag);
     if (worker < 0) return false;
     node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
-    return node != STARPU_MAIN_RAM;
+    return node != STARPU_MAIN_RAM || streams_from_disk();
   }
 
   /// What is known of data that a task reads; null for what the window leaves alone.
   Streamed* streamed(starpu_data_handle_t handle, unsigned node) {
     void* known = starpu_data_get_sched_data(handle);
     if (known == nullptr) {
+      // What lives in main memory may yet stream into a GPU's.
+      if (node == STARPU_MAIN_RAM && starpu_data_is_on_node(handle, node) != 0) return nullptr;
       const std::uint64_t bytes = starpu_data_get_size(handle);
       const bool alone =
           bytes < smallest_streamed_bytes || starpu_data_is_on_node(handle, node) != 0;

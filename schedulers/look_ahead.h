@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-/// What of the coming weights may be on its way into a GPU's memory.
+/// What of the coming weights may be on its way: into a GPU's memory, or from a disk into the
+/// host's.
 struct Staging {
   /// At once, in each GPU's memory; 0: a quarter of it.
   std::uint64_t bytes = 0;
@@ -16,6 +17,9 @@ struct Staging {
   /// to 4, or 5 and 6) as soon as only the half before it is still to be done (FlexGen's schedule).
   /// `none`: that of a task when it is ready to run.
   Prefetch ahead = Prefetch::layer;
+  /// Likewise, of data that lives on a disk, in the host's memory, for tasks on the CPU; 0: nothing
+  /// lives there.
+  std::uint64_t host_bytes = 0;
 };
 
 /// For the next starpu_init().
@@ -34,8 +38,9 @@ void set_staging(const Staging& next);
 /// Look-ahead: sees the GPU's tasks as they are submitted, in order, and brings the read-only data
 /// of those to come into its memory, as much at once as set_staging() allows; after its last
 /// task in sight, data is given up (starpu_data_wont_use). Left alone is data that some task
-/// writes, that is small, or that was there already when first seen: that is resident. Without such
-/// memory nothing of this runs.
+/// writes, that is small, or that was there already when first seen: that is resident. The same
+/// goes for the CPU's tasks and main memory where data lives on a disk. Where there is neither,
+/// nothing of this runs.
 struct LookAhead {
   static void init(unsigned context);
   static void deinit(unsigned context);

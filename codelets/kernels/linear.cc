@@ -475,6 +475,11 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
   });
 }
 
+std::string onednn_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("{}.{}.{}", version->major, version->minor, version->patch);
+}
+
 const char* onednn_isa_name() {
   switch (dnnl_get_effective_cpu_isa()) {
     case dnnl_cpu_isa_sse41:

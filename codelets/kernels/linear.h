@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -101,6 +102,8 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call);
 
 /// The instruction set that oneDNN uses on this CPU, e.g. "AVX-512 with bfloat16".
 const char* onednn_isa_name();
+/// "2.6.3"
+std::string onednn_version();
 /// bf16 GEMMs run on matrix or vector units made for them, or at least on AVX-512.
 bool onednn_has_fast_bf16();
 

@@ -331,9 +331,14 @@ std::string Runtime::flavour() const {
 }
 
 DataHandle DataHandle::of_memory(const void* data, std::size_t size_bytes) {
+  return on_node(data, size_bytes, STARPU_MAIN_RAM);
+}
+
+DataHandle DataHandle::on_node(const void* place, std::size_t size_bytes, unsigned node) {
   DataHandle handle;
-  starpu_vector_data_register(&handle.handle_, STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(data),
-                              1, size_bytes);  // one element: StarPU counts elements in 32 bits
+  starpu_vector_data_register(&handle.handle_, static_cast<int>(node),
+                              reinterpret_cast<uintptr_t>(place), 1,
+                              size_bytes);  // one element: StarPU counts elements in 32 bits
   return handle;
 }
 

@@ -146,6 +146,8 @@ class DataHandle {
   /// Where the node's memory is limited, they count until the end. Throws Error when they do not
   /// fit.
   static DataHandle imagined(std::size_t size_bytes, unsigned node = STARPU_MAIN_RAM);
+  /// `size_bytes` at `place` of a memory node, as its driver names places; they stay the caller's.
+  static DataHandle on_node(const void* place, std::size_t size_bytes, unsigned node);
 
   starpu_data_handle_t get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }

@@ -1,0 +1,82 @@
+#include "base/numa.h"
+
+#include <fmt/format.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t mask_bits = 1024;
+using Mask = std::array<unsigned long, mask_bits / (8 * sizeof(unsigned long))>;
+
+std::string listed(const std::vector<int>& nodes) {
+  std::string text;
+  for (const int node : nodes) {
+    if (!text.empty()) text += ',';
+    text += std::to_string(node);
+  }
+  return text;
+}
+
+}  // namespace
+
+void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
+  if (buffer.size() == 0) return;
+  Mask mask{};
+  constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
+  for (const int node : nodes) {
+    const auto bit = static_cast<std::size_t>(node);
+    if (bit >= mask_bits) throw Error("NUMA node {} is none", node);
+    mask.at(bit / word_bits) |= 1UL << (bit % word_bits);
+  }
+  const int policy = nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_BIND;
+  if (syscall(SYS_mbind, buffer.data(), buffer.size(), policy, mask.data(), mask_bits, 0) != 0) {
+    throw Error("memory cannot be bound to NUMA node {}: {}", listed(nodes), std::strerror(errno));
+  }
+}
+
+std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer) {
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t num_pages = (buffer.size() + page_bytes - 1) / page_bytes;
+  constexpr std::size_t at_once = 4096;
+  std::array<void*, at_once> pages{};
+  std::array<int, at_once> found{};
+  std::map<int, std::uint64_t> count;
+  for (std::size_t done = 0; done < num_pages; done += at_once) {
+    const std::size_t some = std::min(at_once, num_pages - done);
+    for (std::size_t i = 0; i < some; ++i) pages.at(i) = buffer.data() + (done + i) * page_bytes;
+    if (syscall(SYS_move_pages, 0, some, pages.data(), nullptr, found.data(), 0) != 0)
+      throw Error("the system does not say where memory lies: {}", std::strerror(errno));
+    for (std::size_t i = 0; i < some; ++i) {
+      if (found.at(i) >= 0) ++count[found.at(i)];
+    }
+  }
+  return count;
+}
+
+std::uint64_t free_node_bytes(int node) {
+  std::ifstream file(fmt::format("/sys/devices/system/node/node{}/meminfo", node));
+  std::uint64_t bytes = 0;
+  std::string word;
+  while (file >> word) {
+    std::uint64_t kilobytes = 0;
+    if ((word == "MemFree:" || word == "FilePages:") && file >> kilobytes)
+      bytes += kilobytes * 1024;
+    if (word == "Shmem:" && file >> kilobytes) bytes -= std::min(bytes, kilobytes * 1024);
+  }
+  return bytes;
+}
+
+}  // namespace sluice

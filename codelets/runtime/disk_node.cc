@@ -1,0 +1,269 @@
+#include "codelets/runtime/disk_node.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "codelets/runtime/failure.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* limit_variable = "STARPU_LIMIT_CPU_MEM";
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+/// Of a request, so that several threads share one; a multiple of DirectFile::alignment.
+constexpr std::size_t piece_bytes = std::size_t{4} << 20;
+
+/// glibc maps larger blocks one by one and gives them back as they are freed: what StarPU has let
+/// go must not stay in the heap.
+constexpr int mapped_block_bytes = 256 << 10;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+DirectFile::DirectFile(std::filesystem::path path) : path_(std::move(path)) {
+  cached_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (cached_ < 0) throw Error("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
+  direct_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (direct_ < 0) {
+    logger().info("{}: its file system reads through the page cache only ({})", path_.string(),
+                  std::strerror(errno));
+  }
+}
+
+DirectFile::~DirectFile() { close(); }
+
+DirectFile& DirectFile::operator=(DirectFile&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  path_ = std::move(other.path_);
+  direct_ = std::exchange(other.direct_, -1);
+  cached_ = std::exchange(other.cached_, -1);
+  return *this;
+}
+
+void DirectFile::close() noexcept {
+  if (direct_ >= 0) ::close(direct_);
+  if (cached_ >= 0) ::close(cached_);
+  direct_ = cached_ = -1;
+}
+
+void DirectFile::read(std::uint64_t offset, std::size_t size, std::byte* to) const {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % alignment == 0;
+  const std::size_t direct_size = direct_ >= 0 && aligned ? size / alignment * alignment : 0;
+  if (direct_size > 0) read_all(direct_, offset, direct_size, to);
+  if (direct_size < size)
+    read_all(cached_, offset + direct_size, size - direct_size, to + direct_size);
+}
+
+void DirectFile::read_all(int descriptor, std::uint64_t offset, std::size_t size,
+                          std::byte* to) const {
+  const std::uint64_t end = offset + size;
+  while (size > 0) {
+    const ssize_t got = pread(descriptor, to, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EINVAL && descriptor == direct_) {
+      logger().info("{}: its file system refuses reads past the page cache", path_.string());
+      descriptor = cached_;
+      continue;
+    }
+    if (got < 0) {
+      throw Error("{}: cannot be read at byte {}: {}", path_.string(), offset,
+                  std::strerror(errno));
+    }
+    if (got == 0) {
+      throw Error("{}: ends before byte {}; it was cut short while it was in use", path_.string(),
+                  end);
+    }
+    offset += static_cast<std::uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+    to += got;
+  }
+}
+
+struct DiskNode::Request {
+  DiskNode* node = nullptr;
+  std::atomic<std::size_t> pieces_left{0};
+};
+
+/// StarPU's way in. What it calls with a file that is only read does nothing, or fails.
+struct DiskOperations {
+  static void* plug(void* parameter, starpu_ssize_t /*size*/) { return parameter; }
+  static void unplug(void* /*base*/) {}
+  static int bandwidth(unsigned /*node*/, void* /*base*/) { return 1; }
+  static void* allocate(void* /*base*/, std::size_t /*size*/) { return nullptr; }
+  static void release(void* /*base*/, void* /*object*/, std::size_t /*size*/) {}
+  static void* open(void* /*base*/, void* position, std::size_t /*size*/) { return position; }
+  static void close(void* /*base*/, void* /*object*/, std::size_t /*size*/) {}
+  static int read(void* base, void* object, void* to, off_t offset, std::size_t size) noexcept {
+    DiskNode& node = *static_cast<DiskNode*>(base);
+    const auto& extent = *static_cast<DiskNode::Extent*>(object);
+    node.note_staged();
+    node.read({nullptr, extent.offset + static_cast<std::uint64_t>(offset), size,
+               static_cast<std::byte*>(to)});
+    return static_cast<int>(size);
+  }
+  static int write(void* /*base*/, void* /*object*/, const void* /*from*/, off_t /*offset*/,
+                   std::size_t /*size*/) noexcept {
+    run_failure().record("StarPU wrote to a file of weights, which is only read");
+    return 0;
+  }
+  static void* start_read(void* base, void* object, void* to, off_t offset,
+                          std::size_t size) noexcept {
+    try {
+      return static_cast<DiskNode*>(base)->start(*static_cast<DiskNode::Extent*>(object),
+                                                 static_cast<std::uint64_t>(offset), size,
+                                                 static_cast<std::byte*>(to));
+    } catch (const std::exception&) {
+      return nullptr;  // out of memory: StarPU reads at once instead
+    }
+  }
+  static void wait(void* request) {
+    auto& waiting = *static_cast<DiskNode::Request*>(request);
+    waiting.node->wait(waiting);
+  }
+  static int test(void* request) {
+    return static_cast<DiskNode::Request*>(request)->pieces_left.load(std::memory_order_acquire) ==
+                   0
+               ? 1
+               : 0;
+  }
+  static void free(void* request) { delete static_cast<DiskNode::Request*>(request); }
+
+  static starpu_disk_ops* all() {
+    static starpu_disk_ops operations = [] {
+      starpu_disk_ops made{};
+      made.plug = plug;
+      made.unplug = unplug;
+      made.bandwidth = bandwidth;
+      made.alloc = allocate;
+      made.free = release;
+      made.open = open;
+      made.close = close;
+      made.read = read;
+      made.write = write;
+      made.async_read = start_read;
+      made.wait_request = wait;
+      made.test_request = test;
+      made.free_request = free;
+      return made;
+    }();
+    return &operations;
+  }
+};
+
+DiskNode::DiskNode(std::uint64_t staging_bytes, int num_threads) {
+  if (staging_bytes < mebibyte)
+    throw Error("{} bytes of main memory are too few to read a disk into", staging_bytes);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's threads exist
+  setenv(limit_variable, std::to_string(staging_bytes / mebibyte).c_str(), 1);
+  mallopt(M_MMAP_THRESHOLD, mapped_block_bytes);
+  starpu_malloc_set_align(DirectFile::alignment);
+  threads_.reserve(static_cast<std::size_t>(num_threads));
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { serve(); });
+}
+
+DiskNode::~DiskNode() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): after StarPU's threads are gone
+  unsetenv(limit_variable);
+}
+
+void DiskNode::attach() {
+  node_ = starpu_disk_register(DiskOperations::all(), this, STARPU_DISK_SIZE_MIN);
+  if (node_ < 0) throw Error("StarPU takes no disk: {}", std::strerror(-node_));
+  // Full, so that nothing is ever moved out to it.
+  starpu_memory_allocate(node(), STARPU_DISK_SIZE_MIN, STARPU_MEMORY_OVERFLOW);
+}
+
+void DiskNode::set_file(DirectFile file) { file_ = std::move(file); }
+
+DataHandle DiskNode::data(std::uint64_t offset, std::size_t size) {
+  Extent& extent = extents_.emplace_back();
+  extent.offset = offset;
+  return DataHandle::on_node(&extent, size, node());
+}
+
+DiskUse DiskNode::use() const {
+  const std::lock_guard lock(mutex_);
+  return use_;
+}
+
+void DiskNode::note_staged() {
+  const std::uint64_t used = starpu_memory_get_used(STARPU_MAIN_RAM);
+  const std::lock_guard lock(mutex_);
+  use_.peak_staged_bytes = std::max(use_.peak_staged_bytes, used);
+}
+
+DiskNode::Request* DiskNode::start(const Extent& extent, std::uint64_t offset, std::size_t size,
+                                   std::byte* to) {
+  note_staged();
+  auto request = std::make_unique<Request>();
+  request->node = this;
+  request->pieces_left = (size + piece_bytes - 1) / piece_bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t done = 0; done < size; done += piece_bytes) {
+      pieces_.push_back({request.get(), extent.offset + offset + done,
+                         std::min(piece_bytes, size - done), to + done});
+    }
+    if (under_way_++ == 0) busy_since_s_ = now_s();
+    use_.read_bytes += size;
+  }
+  work_.notify_all();
+  return request.release();
+}
+
+void DiskNode::wait(Request& request) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return request.pieces_left.load(std::memory_order_acquire) == 0; });
+}
+
+void DiskNode::serve() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [this] { return ending_ || !pieces_.empty(); });
+    if (ending_) return;
+    const Piece piece = pieces_.front();
+    pieces_.pop_front();
+    lock.unlock();
+    read(piece);
+    lock.lock();
+    if (piece.request->pieces_left.load(std::memory_order_relaxed) == 1 && --under_way_ == 0)
+      use_.read_s += now_s() - busy_since_s_;
+    // Last: whoever sees none left frees the request.
+    piece.request->pieces_left.fetch_sub(1, std::memory_order_release);
+    done_.notify_all();
+  }
+}
+
+void DiskNode::read(const Piece& piece) const noexcept {
+  if (run_failure().happened()) return;
+  try {
+    file_.read(piece.offset, piece.size, piece.to);
+  } catch (const std::exception& error) {
+    run_failure().record(error.what());
+  }
+}
+
+}  // namespace sluice

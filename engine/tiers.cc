@@ -1,0 +1,395 @@
+#include "engine/tiers.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/numa.h"
+#include "codelets/kernels/linear.h"
+#include "engine/tables.h"
+#include "perfmodels/analytic_model.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+/// StarPU's limit is in whole MiB, and what it allocates is rounded up to pages.
+constexpr std::uint64_t rounding_bytes = 2 * mebibyte;
+
+std::uint64_t packed_bytes(const LinearShape& shape) {
+  return PackedLayout::get(shape).size_bytes();
+}
+
+std::uint64_t up_to_mebibyte(std::uint64_t bytes) {
+  return (bytes + mebibyte - 1) / mebibyte * mebibyte;
+}
+
+constexpr std::uint64_t gibibyte = std::uint64_t{1} << 30;
+constexpr std::string_view emulate_prefix = "emulate:";
+
+CxlSettings read_cxl(const std::string& text) {
+  CxlSettings settings;
+  const auto refuse = [&] {
+    return UsageError(
+        "--cxl-nodes {}: expected NUMA nodes such as 2,3, or emulate:GiB such as emulate:16", text);
+  };
+  const auto number = [&](std::string_view digits) {
+    int value = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 0) throw refuse();
+    return value;
+  };
+  if (text.starts_with(emulate_prefix)) {
+    const int gib = number(std::string_view(text).substr(emulate_prefix.size()));
+    if (gib == 0) throw refuse();
+    settings.emulated_bytes = static_cast<std::uint64_t>(gib) * gibibyte;
+    return settings;
+  }
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    settings.nodes.push_back(number(std::string_view(text).substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return settings;
+}
+
+std::string cxl_place(const CxlSettings& settings) {
+  return settings.nodes.empty() ? "emulated in ddr"
+                                : fmt::format("node {}", fmt::join(settings.nodes, ","));
+}
+
+/// What is there; what lives in emulated CXL is counted there only.
+std::uint64_t cxl_bytes(const CxlSettings& settings) {
+  if (settings.nodes.empty()) return std::min(settings.emulated_bytes, available_memory_bytes());
+  const std::vector<NumaNode> nodes = read_cpu_topology().numa_nodes;
+  std::uint64_t bytes = 0;
+  for (const int wanted : settings.nodes) {
+    const auto found = std::find_if(nodes.begin(), nodes.end(),
+                                    [&](const NumaNode& node) { return node.os_index == wanted; });
+    if (found == nodes.end()) {
+      throw Error("--cxl-nodes: this machine has no NUMA node {}; sluice info lists them", wanted);
+    }
+    if (found->num_cores > 0) {
+      throw Error(
+          "--cxl-nodes: NUMA node {} has processors, so it is no CXL memory; "
+          "emulate:GiB stands in for tests",
+          wanted);
+    }
+    bytes += free_node_bytes(wanted);
+  }
+  return bytes;
+}
+
+/// "0", "0,1"
+std::string numa_nodes_with_cpus() {
+  std::vector<int> nodes;
+  for (const NumaNode& node : read_cpu_topology().numa_nodes) {
+    if (node.num_cores > 0) nodes.push_back(node.os_index);
+  }
+  return fmt::format("node {}", fmt::join(nodes, ","));
+}
+
+std::uint64_t free_bytes(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder);
+  while (!std::filesystem::exists(there) && there.has_relative_path()) there = there.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  return error ? 0 : space.available;
+}
+
+}  // namespace
+
+void declare_tier_options(CommandLine& line, DryRunJson json) {
+  line.options().add_options()  //
+      ("ddr", po::value<std::string>(),
+       "memory that the run's data may take, e.g. 20GiB; default: what is free, less 256 MiB")  //
+      ("disk", po::value<std::string>(),
+       "folder for packed weights that DDR has no room for; they are read from there ahead of "
+       "use")  //
+      ("cxl-nodes", po::value<std::string>(),
+       "NUMA nodes without processors, e.g. 2,3, that the layers' weights are spread over; or "
+       "emulate:GiB, to test with")
+      //
+      ("dry-run", po::bool_switch(), "print what the run would take of each tier, and end");
+  if (json == DryRunJson::own_option)
+    line.options().add_options()("json", po::bool_switch(), "with --dry-run: as JSON");
+}
+
+TierSettings read_tier_settings(const CommandLine& line) {
+  TierSettings settings;
+  if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");
+  if (line.given("disk")) {
+    settings.disk = line.get<std::string>("disk");
+    if (settings.disk->empty()) throw UsageError("--disk: give a folder");
+  }
+  if (line.given("cxl-nodes")) settings.cxl = read_cxl(line.get<std::string>("cxl-nodes"));
+  if (settings.cxl && settings.disk)
+    throw UsageError("--cxl-nodes and --disk exclude each other: the weights live in one place");
+  settings.dry_run = line.get<bool>("dry-run");
+  return settings;
+}
+
+void check_tiers_of(const Accelerator& accelerator, const TierSettings& settings) {
+  if (!accelerator) return;
+  if (settings.disk) throw UsageError("--disk streams to the CPU only; give --device cpu");
+  if (settings.cxl) throw UsageError("--cxl-nodes is for the CPU only; give --device cpu");
+}
+
+std::uint64_t table_bytes(const Model& model) {
+  std::uint64_t bytes = model.weights->tensor({TensorRole::token_embedding}).data.size();
+  if (model.config.position == PositionKind::learned)
+    bytes += model.weights->tensor({TensorRole::position_embedding}).data.size();
+  return bytes;
+}
+
+HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
+                   const TierSettings& settings)
+    : layers_on_disk_(static_cast<std::size_t>(config.num_layers)) {
+  std::uint64_t layer = 0;
+  for (const LinearShape& shape : layer_linears(config, dtype)) layer += packed_bytes(shape);
+  const std::uint64_t head = packed_bytes({config.embed_size, config.vocab_size, dtype});
+  const std::uint64_t all = packed_weight_bytes(config, dtype);
+  const std::uint64_t layers = static_cast<std::uint64_t>(config.num_layers) * layer;
+
+  ddr_ = {.tier = Tier::ddr,
+          .where = numa_nodes_with_cpus(),
+          .weights = all + need.table_bytes,
+          .kv = need.kv_bytes,
+          .activations = need.activation_bytes,
+          .workspaces = need.workspace_bytes,
+          .available = ddr_budget(settings)};
+  if (settings.cxl) {
+    ddr_.weights -= layers;
+    cxl_ = {.tier = Tier::cxl,
+            .where = cxl_place(*settings.cxl),
+            .weights = layers,
+            .available = cxl_bytes(*settings.cxl)};
+    least_bytes_ = up_to_mebibyte(ddr_.total());
+    return;
+  }
+  stream_what_does_not_fit(layer, head, all - layers - head + need.table_bytes, settings);
+}
+
+void HostPlan::stream_what_does_not_fit(std::uint64_t layer, std::uint64_t head,
+                                        std::uint64_t small, const TierSettings& settings) {
+  const std::uint64_t ddr_bytes = ddr_.available;
+  const std::uint64_t num_layers = layers_on_disk_.size();
+  const std::uint64_t others = ddr_.kv + ddr_.activations + ddr_.workspaces;
+  const std::uint64_t head_stays = others + small + head + 2 * layer + rounding_bytes;
+  const std::uint64_t head_streams =
+      others + small + std::max(2 * layer, head + layer) + rounding_bytes;
+  least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays}));
+  if (!settings.disk || ddr_.total() <= ddr_bytes) return;
+
+  const bool keeps_head = head_stays <= ddr_bytes;
+  const std::uint64_t needed = keeps_head ? head_stays : head_streams;
+  std::uint64_t kept = layer > 0 && ddr_bytes > needed ? (ddr_bytes - needed) / layer : 0;
+  kept = std::min(kept, num_layers - 1);
+  for (std::uint64_t i = 0; i < num_layers; ++i) {
+    const bool stays = (i + 1) * kept / num_layers > i * kept / num_layers;
+    layers_on_disk_[i] = !stays;
+  }
+  head_on_disk_ = !keeps_head;
+  disk_weight_bytes_ = (num_layers - kept) * layer + (keeps_head ? 0 : head);
+  ddr_.weights -= disk_weight_bytes_;
+  ddr_.staging = needed - others - small - (keeps_head ? head : 0);
+}
+
+std::int64_t HostPlan::num_layers_on_disk() const {
+  return std::count(layers_on_disk_.begin(), layers_on_disk_.end(), true);
+}
+
+std::uint64_t HostPlan::missing_bytes() const {
+  const auto missing = [](const TierUse& use) {
+    return use.total() > use.available ? use.total() - use.available : 0;
+  };
+  return missing(ddr_) + (cxl_ ? missing(*cxl_) : 0);
+}
+
+std::uint64_t HostPlan::staging_limit_bytes() const { return ddr_.staging + ddr_.activations; }
+
+std::uint64_t ddr_budget(const TierSettings& settings) {
+  if (settings.ddr_bytes) return *settings.ddr_bytes;
+  const std::uint64_t available = available_memory_bytes();
+  return available > reserved_ddr_bytes ? available - reserved_ddr_bytes : 0;
+}
+
+std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
+                          const std::string& smaller) {
+  const TierUse& ddr = plan.ddr();
+  if (plan.cxl() && plan.cxl()->total() > plan.cxl()->available) {
+    return fmt::format(
+        "not enough CXL memory: {} needed for the layers' weights, {} available on {}; "
+        "{}",
+        format_bytes(plan.cxl()->total()), format_bytes(plan.cxl()->available), plan.cxl()->where,
+        settings.cxl->nodes.empty() ? fmt::format("--cxl-nodes emulate:{} would do",
+                                                  (plan.cxl()->total() + gibibyte - 1) / gibibyte)
+                                    : "name more nodes, or leave out --cxl-nodes");
+  }
+  std::vector<std::string> hints;
+  if (!smaller.empty()) hints.push_back(smaller);
+  if (!settings.disk && !settings.cxl && plan.least_bytes() <= ddr.available) {
+    hints.emplace_back("--disk DIR would keep weights on a disk");
+  } else if (settings.ddr_bytes && plan.least_bytes() <= available_memory_bytes()) {
+    hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
+                                settings.disk || settings.cxl ? "" : " with --disk DIR"));
+  }
+  if (smaller.empty()) hints.emplace_back("use a smaller model or a machine with more memory");
+  const std::string staging =
+      ddr.staging > 0 ? fmt::format(", staging {}", format_bytes(ddr.staging)) : "";
+  return fmt::format(
+      "not enough memory: {} needed (weights {}, KV cache {}, activations {}{}, workspaces {}), {} "
+      "available; {}",
+      format_bytes(ddr.total()), format_bytes(ddr.weights), format_bytes(ddr.kv),
+      format_bytes(ddr.activations), staging, format_bytes(ddr.workspaces),
+      format_bytes(ddr.available), fmt::join(hints, ", or: "));
+}
+
+std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& settings) {
+  std::vector<TierUse> uses = {plan.ddr()};
+  if (plan.cxl()) uses.push_back(*plan.cxl());
+  if (settings.disk) {
+    uses.push_back({.tier = Tier::disk,
+                    .where = settings.disk->string(),
+                    .weights = plan.disk_weight_bytes(),
+                    .available = free_bytes(*settings.disk)});
+  }
+  return uses;
+}
+
+std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format) {
+  TableRows rows = {{"tier", "where", "weights", "KV", "activations", "staging", "workspaces",
+                     "total", "available"}};
+  rows.reserve(1 + uses.size());
+  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
+  for (const TierUse& use : uses) {
+    rows.push_back({std::string(to_string(use.tier)), use.where, format_bytes(use.weights),
+                    format_bytes(use.kv), format_bytes(use.activations), format_bytes(use.staging),
+                    format_bytes(use.workspaces), format_bytes(use.total()),
+                    format_bytes(use.available)});
+    tiers.push_back({{"tier", to_string(use.tier)},
+                     {"where", use.where},
+                     {"weight_bytes", use.weights},
+                     {"kv_bytes", use.kv},
+                     {"activation_bytes", use.activations},
+                     {"staging_bytes", use.staging},
+                     {"workspace_bytes", use.workspaces},
+                     {"total_bytes", use.total()},
+                     {"available_bytes", use.available}});
+  }
+  switch (format) {
+    case OutputFormat::json:
+      return nlohmann::ordered_json{{"tiers", tiers}}.dump(2) + "\n";
+    case OutputFormat::csv:
+      return format_objects_csv(tiers);
+    case OutputFormat::markdown:
+      return format_markdown(rows);
+    default:
+      return format_table(rows);
+  }
+}
+
+MachineCosts with_cxl(const MachineCosts& costs, const ModelDimensions& model, const HostPlan& plan,
+                      const TierSettings& settings) {
+  MachineProfile profile = profile_of_host(costs);
+  const bool emulated = settings.cxl->nodes.empty();
+  const std::string source = emulated ? "emulated in DDR" : "assumed: half of DDR's rate";
+  const double gib = static_cast<double>(plan.cxl()->available) / static_cast<double>(gibibyte);
+  const double ddr_gb_per_s = profile.cpu.memory_bandwidth_gb_per_s.value;
+  profile.tiers[static_cast<std::size_t>(Tier::cxl)] = {
+      .capacity_gib = {gib, "asked for"},
+      .reserved_gib = std::nullopt,
+      .cpu_bandwidth_gb_per_s =
+          Sourced<double>{emulated ? ddr_gb_per_s : ddr_gb_per_s / 2, source}};
+  return {costs.machine, fmt::format("{}, and CXL memory", costs.source), false, "",
+          std::make_unique<AnalyticModel>(std::move(profile), model)};
+}
+
+namespace {
+
+struct CxlPages {
+  std::uint64_t all = 0;
+  std::uint64_t there = 0;
+};
+
+CxlPages count_pages(const LoadedModel& model, const CxlSettings& settings) {
+  CxlPages pages;
+  for (const auto& [node, count] : model.layer_pages()) {
+    pages.all += count;
+    const bool wanted =
+        std::find(settings.nodes.begin(), settings.nodes.end(), node) != settings.nodes.end();
+    if (wanted) pages.there += count;
+  }
+  return pages;
+}
+
+}  // namespace
+
+std::string cxl_summary(const LoadedModel& model, const HostPlan& plan,
+                        const TierSettings& settings) {
+  const std::string weights = format_bytes(plan.cxl()->weights);
+  if (settings.cxl->nodes.empty())
+    return fmt::format("cxl: {} of weights, emulated: they lie in DDR", weights);
+  try {
+    const CxlPages pages = count_pages(model, *settings.cxl);
+    return fmt::format("cxl {}: {} of weights, {} of {} pages lie there", plan.cxl()->where,
+                       weights, pages.there, pages.all);
+  } catch (const Error& error) {
+    return fmt::format("cxl {}: {} of weights; {}", plan.cxl()->where, weights, error.what());
+  }
+}
+
+void add_cxl(nlohmann::json& stats, const LoadedModel& model, const HostPlan& plan,
+             const TierSettings& settings) {
+  nlohmann::json& cxl = stats["cxl"];
+  cxl = {{"nodes", settings.cxl->nodes},
+         {"emulated", settings.cxl->nodes.empty()},
+         {"weight_bytes", plan.cxl()->weights}};
+  try {
+    for (const auto& [node, count] : model.layer_pages())
+      cxl["pages"][std::to_string(node)] = count;
+  } catch (const Error&) {
+    cxl["pages"] = nullptr;  // a container may forbid to ask
+  }
+}
+
+DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
+                 DType dtype, LoadedPolicy& policy)
+    : weight_bytes_(plan.disk_weight_bytes()),
+      limit_bytes_(plan.staging_limit_bytes()),
+      file_(folder, model, dtype),
+      node_(limit_bytes_),
+      homes_{.file = &file_,
+             .node = &node_,
+             .layers = plan.layers_on_disk(),
+             .head = plan.head_on_disk()} {
+  policy.set_staging({.host_bytes = plan.ddr().staging});
+}
+
+std::string DiskRun::summary() const {
+  const DiskUse use = node_.use();
+  const double bytes_per_s = use.read_s > 0 ? static_cast<double>(use.read_bytes) / use.read_s : 0;
+  return fmt::format("disk {}: {} of weights, {} read at {:.2f} GB/s; staged {} at most",
+                     file_.path().parent_path().string(), format_bytes(weight_bytes_),
+                     format_bytes(use.read_bytes), bytes_per_s * 1e-9,
+                     format_bytes(use.peak_staged_bytes));
+}
+
+void DiskRun::add_to(nlohmann::json& stats) const {
+  const DiskUse use = node_.use();
+  stats["disk"] = {
+      {"file", file_.path().string()},       {"weight_bytes", weight_bytes_},
+      {"read_bytes", use.read_bytes},        {"read_s", use.read_s},
+      {"staging_limit_bytes", limit_bytes_}, {"peak_staged_bytes", use.peak_staged_bytes}};
+}
+
+}  // namespace sluice

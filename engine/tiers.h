@@ -1,0 +1,167 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codelets/runtime/disk_node.h"
+#include "engine/command_line.h"
+#include "engine/machine_costs.h"
+#include "engine/tables.h"
+#include "graphs/loaded_model.h"
+#include "graphs/weight_file.h"
+#include "perfmodels/placement.h"
+#include "schedulers/loader.h"
+
+namespace sluice {
+
+/// Of what is free, left to the program itself, its libraries and StarPU's tables (some 220 MiB)
+/// and to what else moves meanwhile: bytes that a run without --ddr does not plan with.
+inline constexpr std::uint64_t reserved_ddr_bytes = std::uint64_t{256} << 20;
+
+/// --ddr, --disk, --dry-run and, for `generate`, the --json that goes with it.
+enum class DryRunJson : std::uint8_t { own_option, of_output_format };
+void declare_tier_options(CommandLine& line, DryRunJson json);
+
+/// What --cxl-nodes says.
+struct CxlSettings {
+  std::vector<int> nodes;            ///< NUMA nodes; none: emulated in DDR
+  std::uint64_t emulated_bytes = 0;  ///< of memory that is taken for CXL's
+};
+
+/// What they say.
+struct TierSettings {
+  std::optional<std::uint64_t> ddr_bytes;
+  std::optional<std::filesystem::path> disk;
+  std::optional<CxlSettings> cxl;
+  bool dry_run = false;
+};
+/// Throws UsageError.
+TierSettings read_tier_settings(const CommandLine& line);
+/// Throws UsageError for tiers that only the CPU reads, beside an accelerator.
+void check_tiers_of(const Accelerator& accelerator, const TierSettings& settings);
+
+/// What a run takes of the host's memory, whatever lives where. Bytes.
+struct HostNeed {
+  std::uint64_t kv_bytes = 0;
+  std::uint64_t activation_bytes = 0;  ///< values between tasks, of two iterations
+  std::uint64_t workspace_bytes = 0;   ///< of kernels and probes
+  std::uint64_t table_bytes = 0;       ///< embedding and positions, as stored
+};
+
+/// Bytes of a model's embedding and position tables, as its source stores them; makes them where
+/// they are made in memory.
+std::uint64_t table_bytes(const Model& model);
+
+/// What a tier is asked for, by purpose, and what it has. Bytes.
+struct TierUse {
+  Tier tier = Tier::ddr;
+  std::string where;  ///< NUMA nodes, a folder
+  std::uint64_t weights = 0;
+  std::uint64_t kv = 0;
+  std::uint64_t activations = 0;
+  std::uint64_t staging = 0;
+  std::uint64_t workspaces = 0;
+  std::uint64_t available = 0;
+
+  std::uint64_t total() const { return weights + kv + activations + staging + workspaces; }
+};
+
+/// Which packed weights stay in DDR, and which are streamed from a disk through a window: two units
+/// of work at a time, the one that computes and the next. Whole layers stay, as many as fit (LIA's
+/// Optimization-1, one tier down), spread evenly, so that reading never pauses for long; the LM
+/// head before any layer.
+class HostPlan {
+ public:
+  /// With --disk, weights that do not fit may live there; with --cxl-nodes, the layers' packed
+  /// weights live there, all of them. The plan may not fit: see missing_bytes(). Throws Error for
+  /// NUMA nodes that do not exist or have processors.
+  HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
+           const TierSettings& settings);
+
+  const TierUse& ddr() const { return ddr_; }
+  const std::optional<TierUse>& cxl() const { return cxl_; }
+  const std::vector<bool>& layers_on_disk() const { return layers_on_disk_; }
+  bool head_on_disk() const { return head_on_disk_; }
+  bool uses_disk() const { return disk_weight_bytes_ > 0; }
+  std::uint64_t disk_weight_bytes() const { return disk_weight_bytes_; }
+  std::int64_t num_layers_on_disk() const;
+
+  /// What DDR and CXL are short of; 0: the plan fits.
+  std::uint64_t missing_bytes() const;
+  /// The least DDR, rounded up to MiB, with which a run with a disk fits.
+  std::uint64_t least_bytes() const { return least_bytes_; }
+
+  /// What StarPU may allocate: the window, values between tasks, and room for its rounding.
+  std::uint64_t staging_limit_bytes() const;
+
+ private:
+  void stream_what_does_not_fit(std::uint64_t layer, std::uint64_t head, std::uint64_t small,
+                                const TierSettings& settings);
+
+  TierUse ddr_;
+  std::optional<TierUse> cxl_;
+  std::vector<bool> layers_on_disk_;
+  bool head_on_disk_ = false;
+  std::uint64_t disk_weight_bytes_ = 0;
+  std::uint64_t least_bytes_ = 0;
+};
+
+/// What a run may take of DDR: --ddr, or what the machine or its cgroup has free, less
+/// reserved_ddr_bytes.
+std::uint64_t ddr_budget(const TierSettings& settings);
+
+/// A machine's costs with CXL memory of the plan's size beside its DDR: at DDR's rate where it is
+/// emulated, else, as nobody has measured it, at half of that.
+MachineCosts with_cxl(const MachineCosts& costs, const ModelDimensions& model, const HostPlan& plan,
+                      const TierSettings& settings);
+
+/// "not enough memory: ... needed (weights ..., KV cache ..., ...), ... available; HINT"; the hint
+/// names the nearest settings that would do, `smaller` first.
+std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
+                          const std::string& smaller);
+
+/// Every tier that the plan uses, DDR first.
+std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& settings);
+/// One line a tier, in bytes as people read them; as CSV and JSON in bytes.
+std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format);
+
+/// Where a run's layers lie, asked for against found: "cxl node 2,3: 6.2 GiB of weights, all
+/// pages there", or that it is emulated.
+std::string cxl_summary(const LoadedModel& model, const HostPlan& plan,
+                        const TierSettings& settings);
+/// Of `stats`: `cxl`.
+void add_cxl(nlohmann::json& stats, const LoadedModel& model, const HostPlan& plan,
+             const TierSettings& settings);
+
+/// The disk of one run: its node and its file, from before StarPU starts until after it has
+/// stopped.
+class DiskRun {
+ public:
+  /// Opens or begins the file in `folder`, and tells the policy's scheduler how much may be on its
+  /// way; before StarPU starts. Throws Error when the folder cannot be used.
+  DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
+          DType dtype, LoadedPolicy& policy);
+
+  /// StarPU has started.
+  void attach() { node_.attach(); }
+  const DiskHomes* homes() const { return &homes_; }
+
+  /// "disk /mnt/x: 6.2 GiB of weights, 124 GiB read at 2.9 GB/s; staged 1.1 GiB at most"
+  std::string summary() const;
+  /// Of `stats`: `disk`, and `peak_bytes` of the disk's window.
+  void add_to(nlohmann::json& stats) const;
+
+ private:
+  std::uint64_t weight_bytes_;
+  std::uint64_t limit_bytes_;
+  WeightFile file_;
+  DiskNode node_;
+  DiskHomes homes_;
+};
+
+}  // namespace sluice

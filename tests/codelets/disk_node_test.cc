@@ -1,0 +1,192 @@
+// A file as StarPU's memory node: data is read ahead of use into a limited main memory, given up
+// without being written back, and a read that fails poisons the run.
+#include "codelets/runtime/disk_node.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "codelets/runtime/failure.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+constexpr std::size_t weight_bytes = 4 * mebibyte + 100;  // its end is no whole block
+constexpr std::uint64_t weight_stride = weight_bytes / 4096 * 4096 + 4096;
+constexpr int num_weights = 24;
+
+/// Gone when the test is.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice-disk-XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::uint64_t word(int weight, std::uint64_t index) {
+  return (static_cast<std::uint64_t>(weight) << 48) ^ (index * 0x9E3779B97F4A7C15ULL);
+}
+
+/// Sum of a weight's words.
+std::uint64_t expected_sum(int weight) {
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = 0; i < weight_bytes / 8; ++i) sum += word(weight, i);
+  return sum;
+}
+
+void write_weights(const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  std::vector<std::uint64_t> words(weight_stride / 8);
+  for (int weight = 0; weight < num_weights; ++weight) {
+    for (std::uint64_t i = 0; i < words.size(); ++i) words[i] = word(weight, i);
+    file.write(reinterpret_cast<const char*>(words.data()),
+               static_cast<std::streamsize>(weight_stride));
+  }
+}
+
+void sum_words(void** buffers, void* to) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(STARPU_VECTOR_GET_PTR(buffers[0]));
+  *static_cast<std::uint64_t*>(to) =
+      std::accumulate(words, words + weight_bytes / 8, std::uint64_t{0});
+}
+
+starpu_codelet& sum_codelet() {
+  static starpu_codelet codelet = [] {
+    starpu_codelet made;
+    starpu_codelet_init(&made);
+    made.name = "sum_words";
+    made.cpu_funcs[0] = sum_words;
+    made.nbuffers = 1;
+    made.modes[0] = STARPU_R;
+    return made;
+  }();
+  return codelet;
+}
+
+class DiskNodeTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t staging_bytes = 20 * mebibyte;
+
+  DiskNodeTest() {
+    write_weights(path);
+    disk = std::make_unique<DiskNode>(staging_bytes);
+    runtime = std::make_unique<Runtime>(RuntimeOptions{.domains = {{0}}});
+    disk->attach();
+    disk->set_file(DirectFile(path));
+    for (int i = 0; i < num_weights; ++i)
+      weights.push_back(disk->data(static_cast<std::uint64_t>(i) * weight_stride, weight_bytes));
+  }
+  ~DiskNodeTest() override {
+    weights.clear();
+    runtime.reset();
+    disk.reset();
+    run_failure().clear();
+  }
+
+  /// All weights in turn, `ahead` of them on their way.
+  std::vector<std::uint64_t> sums(int ahead) {
+    std::vector<std::uint64_t> result(num_weights);
+    for (int i = 0; i < num_weights; ++i) {
+      for (int next = i == 0 ? 0 : i + ahead; next <= i + ahead && next < num_weights; ++next)
+        starpu_data_prefetch_on_node(at(next), STARPU_MAIN_RAM, 1);
+      starpu_task* task = starpu_task_create();
+      task->cl = &sum_codelet();
+      task->handles[0] = at(i);
+      task->cl_arg = &result[static_cast<std::size_t>(i)];
+      task->synchronous = 1;
+      EXPECT_EQ(starpu_task_submit(task), 0);
+      EXPECT_EQ(starpu_data_evict_from_node(at(i), STARPU_MAIN_RAM), 0) << "weight " << i;
+    }
+    return result;
+  }
+  starpu_data_handle_t at(int weight) { return weights[static_cast<std::size_t>(weight)].get(); }
+
+  Folder folder;
+  std::string path = folder.file("weights");
+  std::unique_ptr<DiskNode> disk;
+  std::unique_ptr<Runtime> runtime;
+  std::vector<DataHandle> weights;
+};
+
+TEST_F(DiskNodeTest, StreamsMoreThanMainMemoryMayHold) {
+  const std::string before = content_of(path);
+  const std::uint64_t resident_bytes = anonymous_resident_bytes();
+  for (int pass = 0; pass < 2; ++pass) {
+    const std::vector<std::uint64_t> result = sums(2);
+    for (int i = 0; i < num_weights; ++i)
+      ASSERT_EQ(result[static_cast<std::size_t>(i)], expected_sum(i)) << "weight " << i;
+    EXPECT_LT(anonymous_resident_bytes(), resident_bytes + staging_bytes + 4 * mebibyte);
+  }
+  EXPECT_LE(disk->use().peak_staged_bytes, staging_bytes);
+  EXPECT_GT(disk->use().peak_staged_bytes, 2 * weight_bytes) << "nothing came ahead of its use";
+  EXPECT_EQ(disk->use().read_bytes, 2 * num_weights * weight_bytes);
+  EXPECT_GT(disk->use().read_s, 0);
+  EXPECT_TRUE(before == content_of(path)) << "the file was written to";
+}
+
+TEST_F(DiskNodeTest, DrainsAndSaysWhyWhenTheFileIsCutShort) {
+  ASSERT_EQ(truncate(path.c_str(), 10 * static_cast<off_t>(weight_stride)), 0);
+  const std::vector<std::uint64_t> result = sums(2);
+  EXPECT_EQ(result[9], expected_sum(9));
+  try {
+    run_failure().rethrow();
+    FAIL() << "the run goes on";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cut short"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(DiskNodeTest, ReadsOnFromAFileThatWasRemoved) {
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const std::vector<std::uint64_t> result = sums(1);
+  EXPECT_EQ(result[num_weights - 1], expected_sum(num_weights - 1));
+  EXPECT_FALSE(run_failure().happened());
+}
+
+TEST(DirectFileTest, ReadsAnyMemoryAndSize) {
+  Folder folder;
+  write_weights(folder.file("weights"));
+  const DirectFile file(folder.file("weights"));
+  const std::string content = content_of(folder.file("weights"));
+  std::vector<std::byte> memory(3 * DirectFile::alignment + 300);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{4096}, std::size_t{8191}}) {
+    for (const std::size_t shift : {0, 1, 64}) {
+      auto start = reinterpret_cast<std::uintptr_t>(memory.data());
+      start = (start + 4095) / 4096 * 4096 - reinterpret_cast<std::uintptr_t>(memory.data());
+      if (start + shift + size > memory.size()) continue;
+      file.read(8192, size, memory.data() + start + shift);
+      EXPECT_EQ(std::memcmp(memory.data() + start + shift, content.data() + 8192, size), 0)
+          << size << " bytes, " << shift;
+    }
+  }
+}
+
+TEST(DirectFileTest, NamesAFileThatIsNotThere) {
+  EXPECT_THROW(DirectFile("/nonexistent/weights"), Error);
+}
+
+}  // namespace
+}  // namespace sluice

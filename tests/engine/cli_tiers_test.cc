@@ -1,0 +1,407 @@
+// Memory tiers of the host: budgets, weights that stream from a disk, what a run would take, and
+// what goes wrong with disks.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/engine/cli_process.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::CliProcess;
+using testing::CliResult;
+using testing::content_of;
+using testing::expect_failure;
+using testing::lines_of;
+using testing::run_cli;
+using testing::TemporaryFolder;
+using testing::wait_for_lines;
+using Arguments = std::vector<std::string>;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+/// With the embedded model in f32, whose weights have 12.6 MiB: everything streams.
+constexpr const char* smallest = "9MiB";
+
+Arguments operator+(Arguments left, const Arguments& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+class CliTiersTest : public ::testing::Test {
+ protected:
+  CliTiersTest() {
+    std::ofstream file(folder.file("prompts.jsonl"));
+    for (const char* prompt : {"Once upon a time", "The dog", "A very long day in the garden was",
+                               "Lily and Tom", "In the"})
+      file << json{{"prompt", prompt}}.dump() << '\n';
+  }
+
+  Arguments generate(const Arguments& more) const {
+    return Arguments{"generate",
+                     "--prompts",
+                     folder.file("prompts.jsonl"),
+                     "--batch",
+                     "3",
+                     "--max-tokens",
+                     "12",
+                     "--dtype",
+                     "f32",
+                     "--temperature",
+                     "0",
+                     "-q"} +
+           more;
+  }
+  Arguments from_disk(const std::string& ddr, const Arguments& more = {}) const {
+    return generate(Arguments{"--ddr", ddr, "--disk", disk.string(), "--stats", stats_path} + more);
+  }
+  json stats() const { return json::parse(content_of(stats_path)); }
+  std::vector<fs::path> files_on_disk() const {
+    std::vector<fs::path> files;
+    if (!fs::exists(disk)) return files;
+    for (const auto& entry : fs::directory_iterator(disk)) files.push_back(entry.path());
+    return files;
+  }
+
+  TemporaryFolder folder;
+  fs::path disk = folder.path() / "disk";
+  std::string stats_path = folder.file("stats.json");
+};
+
+/// The budget that a refusal names, MiB; 0 when it names none.
+int named_budget_mib(const std::string& text) {
+  const std::size_t at = text.find("--ddr ");
+  return at == std::string::npos ? 0 : std::stoi(text.substr(at + 6));
+}
+
+TEST_F(CliTiersTest, EveryBudgetIsRefusedOrGivesTheSameTokensWithinIt) {
+  const CliResult expected = run_cli(generate({}));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  std::set<int> least;
+  std::uint64_t on_disk_before = ~std::uint64_t{0};
+  int num_streamed = 0;
+  for (int mib = 1; mib <= 16; ++mib) {
+    const CliResult result = run_cli(from_disk(fmt::format("{}MiB", mib)));
+    if (result.exit_code != 0) {
+      expect_failure(result, 1, {"not enough memory", "staging", "would do"});
+      least.insert(named_budget_mib(result.err));
+      EXPECT_LT(mib, *least.begin()) << "refused, though it says that this would do";
+      continue;
+    }
+    EXPECT_EQ(result.out, expected.out) << mib << " MiB";
+    EXPECT_EQ(result.err, "") << mib << " MiB";
+    if (!stats().contains("disk")) {
+      on_disk_before = 0;
+      continue;
+    }
+    const json used = stats().at("disk");
+    const auto on_disk = used.at("weight_bytes").get<std::uint64_t>();
+    EXPECT_LE(on_disk, on_disk_before) << mib << " MiB";
+    on_disk_before = on_disk;
+    EXPECT_GE(used.at("read_bytes").get<std::uint64_t>(), on_disk) << mib << " MiB";
+    EXPECT_LE(used.at("peak_staged_bytes").get<std::uint64_t>(),
+              used.at("staging_limit_bytes").get<std::uint64_t>())
+        << mib << " MiB";
+    EXPECT_LE(used.at("staging_limit_bytes").get<std::uint64_t>() +
+                  (std::uint64_t{12} * mebibyte - std::min(on_disk, 12 * mebibyte)),
+              static_cast<std::uint64_t>(mib) * mebibyte)
+        << "what streams and what stays are more than " << mib << " MiB";
+    ++num_streamed;
+  }
+  ASSERT_EQ(least.size(), 1U) << "refusals that do not agree";
+  EXPECT_GT(*least.begin(), 2);
+  EXPECT_GE(num_streamed, 4);
+  EXPECT_EQ(on_disk_before, 0U) << "the largest budget still streams";
+  EXPECT_EQ(files_on_disk().size(), 1U);
+}
+
+TEST_F(CliTiersTest, EveryFormOfTheGraphGivesTheSameTokens) {
+  for (const Arguments& form :
+       {Arguments{"--no-fuse"}, Arguments{"--attention", "split"}, Arguments{"--domains", "2"},
+        Arguments{"--policy", "lia"}, Arguments{"--policy", "neo"},
+        Arguments{"--policy", "flexgen"}, Arguments{"--dtype", "bf16"}}) {
+    Arguments plain = generate({});
+    if (form.front() == "--dtype")
+      std::replace(plain.begin(), plain.end(), std::string("f32"), form[1]);
+    const Arguments options = form.front() == "--dtype" ? Arguments{} : form;
+    const CliResult expected = run_cli(plain + options);
+    ASSERT_EQ(expected.exit_code, 0) << expected.err;
+    const std::string ddr = form.front() == "--dtype" ? "7MiB" : "10MiB";
+    const CliResult result = run_cli(
+        plain + options + Arguments{"--ddr", ddr, "--disk", disk.string(), "--stats", stats_path});
+    ASSERT_EQ(result.exit_code, 0) << form.back() << result.err;
+    EXPECT_EQ(result.out, expected.out) << form.back();
+    EXPECT_TRUE(stats().contains("disk")) << form.back();
+  }
+}
+
+TEST_F(CliTiersTest, AModelLargerThanItsBudgetStaysWithinItsMemory) {
+  const std::string model = folder.file("model");
+  ASSERT_EQ(run_cli({"make-model", "--shape", "opt-125m", "--out", model}).exit_code, 0);
+  std::ofstream(folder.file("ids.jsonl"))
+      << R"({"prompt_token_ids": [2, 5, 7, 100, 3000]})" << '\n';
+  const Arguments run = {
+      "generate", "--model", model,           "--prompts", folder.file("ids.jsonl"),
+      "--dtype",  "bf16",    "--temperature", "0",         "--max-tokens",
+      "8",        "-q",      "--stats",       stats_path};
+  const CliResult tiny =
+      run_cli({"generate", "--prompt", "x", "--max-tokens", "2", "-q", "--stats", stats_path});
+  ASSERT_EQ(tiny.exit_code, 0) << tiny.err;
+  const auto peak = [this] { return stats().at("peak_bytes").at("ddr").get<std::uint64_t>(); };
+  const std::uint64_t program_bytes = peak();
+  const CliResult expected = run_cli(run);
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  EXPECT_GT(peak(), 300 * mebibyte) << "too little for this test to show anything";
+  for (int pass = 0; pass < 2; ++pass) {  // packs the file, then finds it
+    const CliResult result = run_cli(run + Arguments{"--ddr", "200MiB", "--disk", disk.string()});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out);
+    EXPECT_LT(peak(), 200 * mebibyte + program_bytes) << "pass " << pass;
+    EXPECT_GT(stats().at("disk").at("weight_bytes").get<std::uint64_t>(), 60 * mebibyte);
+  }
+}
+
+TEST_F(CliTiersTest, AWholeFileIsReusedWithAnyBudgetAndADamagedOneIsNot) {
+  const CliResult expected = run_cli(from_disk(smallest));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  ASSERT_EQ(files_on_disk().size(), 1U);
+  const fs::path file = files_on_disk().front();
+  const auto written = fs::last_write_time(file);
+  for (const char* ddr : {smallest, "11MiB"}) {
+    const CliResult again = run_cli(from_disk(ddr));
+    EXPECT_EQ(again.out, expected.out) << ddr << again.err;
+    EXPECT_EQ(fs::last_write_time(file), written) << ddr;
+  }
+  const std::string content = content_of(file);
+  for (const bool cut : {true, false}) {
+    std::string damaged = content;
+    if (cut) {
+      damaged.resize(damaged.size() - 1);
+    } else {
+      damaged[30] ^= 1;  // of the header
+    }
+    std::ofstream(file, std::ios::binary) << damaged;
+    const CliResult again = run_cli(from_disk(smallest));
+    EXPECT_EQ(again.out, expected.out) << again.err;
+    EXPECT_TRUE(content_of(file) == content) << "not packed anew, cut: " << cut;
+  }
+}
+
+TEST_F(CliTiersTest, AnotherModelHasAnotherFile) {
+  ASSERT_EQ(run_cli(from_disk(smallest)).exit_code, 0);
+  const fs::path model = folder.path() / "other" / "tiny";
+  fs::create_directories(model.parent_path());
+  ASSERT_EQ(run_cli({"make-model", "--shape", "opt-125m", "--out", model.string()}).exit_code, 0);
+  const Arguments run = {"bench",
+                         "--model",
+                         model.string(),
+                         "--gen-tokens",
+                         "1",
+                         "--prompt-tokens",
+                         "0",
+                         "--repeat",
+                         "1",
+                         "--no-warmup",
+                         "--dtype",
+                         "bf16",
+                         "--disk",
+                         disk.string(),
+                         "--ddr",
+                         "720MiB"};
+  const CliResult result = run_cli(run);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(files_on_disk().size(), 2U) << "the same name is not the same model";
+}
+
+TEST_F(CliTiersTest, TwoRunsAtOnceDoNotHarmEachOther) {
+  const CliResult expected = run_cli(generate({}));
+  CliProcess first(generate({"--ddr", smallest, "--disk", disk.string()}));
+  CliProcess second(generate({"--ddr", smallest, "--disk", disk.string()}));
+  for (CliProcess* process : {&first, &second}) {
+    const CliResult result = process->wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out);
+  }
+  EXPECT_EQ(files_on_disk().size(), 1U);
+}
+
+TEST_F(CliTiersTest, WhatAKilledRunLeftIsRemoved) {
+  ASSERT_EQ(run_cli(from_disk(smallest)).exit_code, 0);
+  const fs::path file = files_on_disk().front();
+  fs::rename(file, file.string() + ".partial-1");
+  std::ofstream(disk / "mine.txt") << "not Sluice's";
+  ASSERT_EQ(run_cli(from_disk(smallest)).exit_code, 0);
+  EXPECT_TRUE(fs::exists(file));
+  EXPECT_TRUE(fs::exists(disk / "mine.txt"));
+  EXPECT_EQ(files_on_disk().size(), 2U);
+}
+
+/// Enough prompts for a run that lasts until something happens to its disk.
+class CliDiskFaultTest : public CliTiersTest {
+ protected:
+  CliDiskFaultTest() {
+    std::ofstream file(folder.file("prompts.jsonl"));
+    for (int i = 0; i < 400; ++i)
+      file << json{{"prompt", fmt::format("Story number {} begins", i)}}.dump() << '\n';
+  }
+  Arguments long_run() const { return from_disk(smallest, {"--output", output}); }
+  std::string output = folder.file("out.jsonl");
+};
+
+TEST_F(CliDiskFaultTest, AReadErrorIsOneLineAndFinishedOutputsAreKept) {
+  CliProcess process(long_run());
+  wait_for_lines(output, 3);
+  ASSERT_EQ(files_on_disk().size(), 1U);
+  const fs::path file = files_on_disk().front();
+  ASSERT_EQ(truncate(file.c_str(), static_cast<off_t>(mebibyte)), 0);
+  expect_failure(process.wait(), 1, {file.string(), "cut short"});
+  const std::size_t kept = lines_of(content_of(output)).size();
+  EXPECT_GE(kept, 3U);
+  EXPECT_LT(kept, 400U);
+}
+
+TEST_F(CliDiskFaultTest, AFileThatVanishesIsReadOn) {
+  CliProcess process(long_run());
+  wait_for_lines(output, 3);
+  fs::remove_all(disk);
+  process.send(SIGINT);
+  const CliResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_GE(lines_of(content_of(output)).size(), 3U);
+}
+
+/// Files may not grow beyond a size, as if the disk were full; inherited by programs that are
+/// started.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &old_limit_);
+    const rlimit small = {bytes, old_limit_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallDisk() {
+    setrlimit(RLIMIT_FSIZE, &old_limit_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+ private:
+  void (*old_handler_)(int);
+  rlimit old_limit_{};
+};
+
+TEST_F(CliTiersTest, AFullDiskIsOneLineAndLeavesNothing) {
+  for (const rlim_t bytes : {rlim_t{32 * 1024}, static_cast<rlim_t>(3 * mebibyte)}) {
+    const SmallDisk small(bytes);
+    expect_failure(run_cli(from_disk(smallest)), 1, {disk.string(), "cannot be written"});
+    EXPECT_TRUE(files_on_disk().empty());
+  }
+  EXPECT_EQ(run_cli(from_disk(smallest)).exit_code, 0);
+}
+
+TEST_F(CliTiersTest, AFolderThatCannotBeIsOneLine) {
+  folder.write("file", "x");
+  const Arguments run = generate({"--ddr", smallest, "--disk", folder.file("file") + "/below"});
+  expect_failure(run_cli(run), 1, {"--disk " + folder.file("file"), "cannot be made"});
+}
+
+TEST_F(CliTiersTest, ARunWithoutADiskIsToldOfOne) {
+  expect_failure(run_cli(generate({"--ddr", "10MiB"})), 1, {"not enough memory", "--disk DIR"});
+}
+
+TEST_F(CliTiersTest, NamesWhatDoesNotGoTogether) {
+  expect_failure(run_cli(generate({"--disk", disk.string(), "--device", "standin:32MiB"})), 2,
+                 {"--disk", "standin"});
+  expect_failure(run_cli(generate({"--json"})), 2, {"--json", "--dry-run"});
+  expect_failure(run_cli(generate({"--disk", ""})), 2, {"--disk", "folder"});
+}
+
+TEST_F(CliTiersTest, ADryRunAddsUpAndDoesNothing) {
+  const CliResult table = run_cli(from_disk("10MiB", {"--dry-run"}));
+  ASSERT_EQ(table.exit_code, 0) << table.err;
+  ASSERT_EQ(lines_of(table.out).size(), 3U) << table.out;
+  EXPECT_EQ(table.out.rfind("tier", 0), 0U);
+  const CliResult result = run_cli(from_disk("10MiB", {"--dry-run", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json tiers = json::parse(result.out).at("tiers");
+  ASSERT_EQ(tiers.size(), 2U);
+  EXPECT_EQ(tiers[0].at("tier"), "ddr");
+  EXPECT_EQ(tiers[1].at("tier"), "disk");
+  EXPECT_EQ(tiers[0].at("available_bytes"), 10 * mebibyte);
+  std::uint64_t sum = 0;
+  for (const char* part :
+       {"weight_bytes", "kv_bytes", "activation_bytes", "staging_bytes", "workspace_bytes"})
+    sum += tiers[0].at(part).get<std::uint64_t>();
+  EXPECT_EQ(tiers[0].at("total_bytes"), sum);
+  EXPECT_LE(sum, 10 * mebibyte);
+  const CliResult all = run_cli(generate({"--dry-run", "--json"}));
+  const json without = json::parse(all.out).at("tiers");
+  EXPECT_EQ(without[0].at("weight_bytes").get<std::uint64_t>(),
+            tiers[0].at("weight_bytes").get<std::uint64_t>() +
+                tiers[1].at("weight_bytes").get<std::uint64_t>());
+  EXPECT_TRUE(files_on_disk().empty());
+  EXPECT_FALSE(fs::exists(stats_path));
+  expect_failure(run_cli(from_disk("1MiB", {"--dry-run"})), 1, {"not enough memory"});
+}
+
+TEST_F(CliTiersTest, EmulatedCxlHoldsTheLayersAndSaysThatItIsEmulated) {
+  const CliResult expected = run_cli(generate({}));
+  const Arguments emulated = {"--cxl-nodes", "emulate:1"};
+  for (const char* policy : {"cpu-only", "lia", "flexgen"}) {
+    const CliResult result =
+        run_cli(generate(emulated + Arguments{"--policy", policy, "--stats", stats_path}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out) << policy;
+  }
+  const json cxl = stats().at("cxl");
+  EXPECT_TRUE(cxl.at("emulated").get<bool>());
+  EXPECT_GT(cxl.at("weight_bytes").get<std::uint64_t>(), 10 * mebibyte);
+  const CliResult dry = run_cli(generate(emulated + Arguments{"--dry-run", "--json"}));
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const json tiers = json::parse(dry.out).at("tiers");
+  ASSERT_EQ(tiers.size(), 2U);
+  EXPECT_EQ(tiers[1].at("tier"), "cxl");
+  EXPECT_EQ(tiers[1].at("where"), "emulated in ddr");
+  EXPECT_EQ(tiers[1].at("weight_bytes"), cxl.at("weight_bytes"));
+  EXPECT_EQ(tiers[1].at("kv_bytes"), 0) << "KV stays in DDR";
+  EXPECT_EQ(tiers[1].at("available_bytes"), 1024 * mebibyte);
+  const CliResult told =
+      run_cli({"generate", "--prompt", "x", "--max-tokens", "2", "--cxl-nodes", "emulate:1"});
+  EXPECT_NE(told.err.find("emulated: they lie in DDR"), std::string::npos) << told.err;
+}
+
+TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
+  expect_failure(run_cli(generate({"--cxl-nodes", "913"})), 1, {"no NUMA node 913"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "0"})), 1, {"node 0 has processors", "emulate"});
+  for (const char* text : {"", "x", "2,", "2,,3", "-1", "emulate:", "emulate:0", "emulate:x"})
+    expect_failure(run_cli(generate({"--cxl-nodes", text})), 2, {"--cxl-nodes", "emulate:16"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--disk", disk.string()})), 2,
+                 {"--cxl-nodes", "--disk"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--device", "standin:32MiB"})), 2,
+                 {"--cxl-nodes", "standin"});
+  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--ddr", "2MiB"})), 1,
+                 {"not enough memory", "MiB would do"});
+  expect_failure(run_cli({"bench", "--model", "llama-3.1-8b", "--dtype", "bf16", "--cxl-nodes",
+                          "emulate:1", "--dry-run"}),
+                 1, {"not enough CXL memory", "1.00 GiB available", "would do"});
+}
+
+TEST_F(CliTiersTest, ADryRunOfABenchmarkDoes) {
+  const CliResult result = run_cli({"bench", "--model", "opt-125m", "--dry-run", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(json::parse(result.out).at("tiers")[0].at("weight_bytes").get<std::uint64_t>(),
+            200 * mebibyte);
+}
+
+}  // namespace
+}  // namespace sluice
