@@ -245,7 +245,7 @@ MachineProfile read_profile(const ProfileDocument& document) {
 /// wherever it was moved to, else where they were to be installed.
 fs::path profile_directory() {
   std::error_code ignored;
-  const fs::path in_tree = SLUICE_PROFILE_SOURCE_DIR;
+  fs::path in_tree = SLUICE_PROFILE_SOURCE_DIR;
   if (fs::is_directory(in_tree, ignored)) return in_tree;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   const fs::path beside = program.parent_path() / SLUICE_PROFILE_FOLDER_FROM_PROGRAM;

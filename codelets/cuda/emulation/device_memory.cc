@@ -37,7 +37,7 @@ constexpr int poison = 0xff;
 class Memory {
  public:
   static Memory& instance() {
-    static Memory memory;
+    static Memory& memory = *new Memory;  // outlives whatever static data is in it
     return memory;
   }
 
@@ -158,7 +158,7 @@ class Memory {
 class Pinned {
  public:
   static Pinned& instance() {
-    static Pinned pinned;
+    static Pinned& pinned = *new Pinned;  // like Memory's
     return pinned;
   }
   bool add(const void* memory, std::size_t bytes) {
