@@ -62,7 +62,6 @@ struct Sum {
 class Sums {
  public:
   Sums(std::size_t num_arrays, std::size_t count) {
-    runtime();
     arrays_.assign(num_arrays, std::vector<float>(count, 1));
     for (const std::vector<float>& array : arrays_)
       handles_.push_back(DataHandle::of_memory(array.data(), array.size() * sizeof(float)));
@@ -92,6 +91,7 @@ class Sums {
 
 class GpuRuntimeTest : public ::testing::Test {
  protected:
+  void SetUp() override { runtime(); }
   void TearDown() override { run_failure().clear(); }
   static std::string reason() {
     try {
@@ -104,7 +104,6 @@ class GpuRuntimeTest : public ::testing::Test {
 };
 
 TEST_F(GpuRuntimeTest, ScratchMemoryCountsAndIsRefusedWhereThereIsNone) {
-  runtime();
   const unsigned node = runtime().accelerator_node().value();
   const auto before = static_cast<std::uint64_t>(starpu_memory_get_used(node));
   runtime().reserve_on_gpu(mebibyte, mebibyte / 2);
