@@ -9,6 +9,7 @@ endif()
 set(SLUICE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
     "GPU generations to compile for; the last one's PTX serves newer ones")
 
+set(SLUICE_NVCC_OPTIONS --expt-relaxed-constexpr --extended-lambda -lineinfo -Xcompiler=-Wall -Werror=all-warnings)
 set(SLUICE_HAS_CUDA OFF)
 if(SLUICE_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
@@ -67,7 +68,7 @@ function(sluice_cuda_library name)
   target_link_libraries(sluice_${name} PUBLIC ${ARG_LINK} CUDA::cudart CUDA::cublas CUDA::cublasLt)
   # A source that is ours alone is C++ with warnings; nvcc's host pass sees code that it wrote itself.
   target_compile_options(sluice_${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -lineinfo -Xcompiler=-Wall -Werror=all-warnings>)
+    "$<$<COMPILE_LANGUAGE:CUDA>:${SLUICE_NVCC_OPTIONS}>")
 
   sluice_emulated(emulated ${ARG_UNPARSED_ARGUMENTS} ${ARG_EMULATED})
   add_library(sluice_${name}_emulated STATIC ${emulated})

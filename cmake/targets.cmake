@@ -66,3 +66,16 @@ function(sluice_test)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${labels}" TIMEOUT 600
                        ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
+
+# sluice_gpu_test(NAME name SOURCES sources LIBRARIES libraries): one that runs where there is a GPU, and is skipped as a
+# whole where there is none.
+function(sluice_gpu_test)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/codelets/cuda/needs_device.cc)
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main sluice_options)
+  target_compile_options(${ARG_NAME} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${SLUICE_NVCC_OPTIONS}>")
+  target_compile_definitions(${ARG_NAME} PRIVATE SLUICE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests")
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS gpu TIMEOUT 600 SKIP_REGULAR_EXPRESSION "no GPU: "
+    ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
+endfunction()

@@ -14,8 +14,8 @@ archive=$(realpath -m "${1:-$(dirname "$0")/../build/sluice-bundle.tar.xz}")
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 readonly most_mib=60
-# Tests that need no files of ours and no other program: what they test is in them.
-readonly tests=(codelets_test cuda_emulation_test cuda_attention_test cuda_linear_gpu_test cuda_attention_gpu_test kv_path_test)
+readonly tests=(codelets_test kv_path_test cuda_gpu_test runtime_gpu_test cli_gpu_test)
+readonly test_models=(llama-2-mha llama-3-gqa mistral-window opt-pre) # that these tests open
 # The system's and CUDA's libraries stay where they are.
 readonly not_packed='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libresolv\.|libcuda|libcudart|libcublas|libcusparse|libcusolver|libnv)'
 
@@ -29,12 +29,21 @@ readonly root=$stage/sluice-bundle
 step bundle "installing into the bundle" cmake --install build/release --prefix "$root" --strip
 # No development files; and no simulator, whose StarPU has the same name as the other one.
 rm -rf "$root"/include "$root"/lib/cmake "$root"/lib/pkgconfig "$root"/lib/*.a "$root"/bin/sluice-simulate
-mkdir -p "$root/tests"
-for test in "${tests[@]}"; do
-  found=$(find build/release/tests -type f -perm -u+x -name "$test")
-  [[ $found ]] || die "the build has no test program $test"
-  strip -o "$root/tests/$test" "$found"
-done
+
+# pack_program <name> <folder>
+pack_program() {
+  local found
+  found=$(find build/release/tests -type f -perm -u+x -name "$1")
+  [[ $found ]] || die "the build has no test program $1"
+  mkdir -p "$2"
+  strip -o "$2/$1" "$found"
+}
+for test in "${tests[@]}"; do pack_program "$test" "$root/tests"; done
+pack_program streaming_floor "$root/bin"
+readonly golden=$root/share/sluice/tests/golden
+mkdir -p "$golden/models"
+cp tests/golden/sampling.* "$golden/"
+for model in "${test_models[@]}"; do cp -r "tests/golden/models/$model" "$golden/models/"; done
 
 # Prints "name path" of the libraries that programs need.
 libraries_of() {

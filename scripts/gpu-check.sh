@@ -15,7 +15,7 @@ mkdir -p "$out" || exit
 # shellcheck source=scripts/bundle/environment.sh
 source "$here/environment.sh"
 readonly sluice=$here/bin/sluice tests=$here/tests
-export sluice tests
+export sluice tests here
 readonly hbm=20GiB # of the runs whose weights stream
 failed=0
 
@@ -56,7 +56,7 @@ describe_machine() {
 
 same_tokens() {
   local policy cpu gpu
-  local -a run=(generate --model tiny --prompt "Once upon a time" --max-tokens 40 --temperature 0 --no-echo -q --dtype f32)
+  local -a run=(generate --prompt "Once upon a time" --max-tokens 40 --temperature 0 -q --dtype f32)
   cpu=$("$sluice" "${run[@]}" --device cpu) || return 1
   for policy in gpu-only flexgen lia helm neo; do
     gpu=$("$sluice" "${run[@]}" --device cuda --policy "$policy") || return 1
@@ -76,8 +76,8 @@ sanitize() {
     return 1
   fi
   local test
-  for test in "$tests"/cuda_*gpu_test; do
-    "$tool" --error-exitcode 1 "$test" --gtest_brief=1 || return 1
+  for test in "$tests/cuda_gpu_test" "$tests/runtime_gpu_test"; do
+    SLUICE_TEST_DATA=$here/share/sluice/tests "$tool" --error-exitcode 1 "$test" --gtest_brief=1 || return 1
   done
 }
 
@@ -97,7 +97,7 @@ figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --
 figures opt-30b-streamed 200 --model opt-30b --device cuda --hbm "$hbm" --prompt-tokens 0 --gen-tokens 4 --batch 1,64 --repeat 2
 for batch in 1 64; do
   # OPT-30B's sizes; the same layers stay.
-  step "floor-$batch" 60 "$tests/streaming_floor" 7168 28672 48 "$(resident_layers)" "$batch" 3
+  step "floor-$batch" 60 "$here/bin/streaming_floor" 7168 28672 48 "$(resident_layers)" "$batch" 3
 done
 if grep -q amx_bf16 /proc/cpuinfo; then
   step amx 90 env ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu --gen-tokens 16 --repeat 2

@@ -67,7 +67,7 @@ class SamplingGoldenTest : public ::testing::Test {
             all.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab)};
   }
 
-  GoldenFile golden_{std::string(SLUICE_TEST_DATA_DIR) + "/golden", "sampling.safetensors"};
+  GoldenFile golden_{data_folder() + "/golden", "sampling.safetensors"};
 };
 
 /// Logits and settings as random as they come.

@@ -33,7 +33,10 @@ bool poll_until(const Condition& done) {
 
 }  // namespace
 
-std::string sluice_program() { return SLUICE_PROGRAM; }
+std::string sluice_program() {
+  const char* elsewhere = std::getenv("SLUICE_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe)
+  return elsewhere == nullptr ? SLUICE_PROGRAM : elsewhere;
+}
 
 CliProcess::CliProcess(std::vector<std::string> arguments, CliOutput output)
     : CliProcess(sluice_program(), std::move(arguments), output) {}

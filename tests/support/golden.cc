@@ -1,17 +1,23 @@
 #include "tests/support/golden.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace sluice::test {
 
+std::string data_folder() {
+  const char* elsewhere = std::getenv("SLUICE_TEST_DATA");  // NOLINT(concurrency-mt-unsafe)
+  return elsewhere == nullptr ? SLUICE_TEST_DATA_DIR : elsewhere;
+}
+
 std::vector<std::string> golden_cases() {
-  std::ifstream file(std::string(SLUICE_TEST_DATA_DIR) + "/golden/models/cases.json");
+  std::ifstream file(data_folder() + "/golden/models/cases.json");
   return nlohmann::json::parse(file).get<std::vector<std::string>>();
 }
 
 std::string golden_folder(const std::string& name) {
-  return std::string(SLUICE_TEST_DATA_DIR) + "/golden/models/" + name;
+  return data_folder() + "/golden/models/" + name;
 }
 
 GoldenFile::GoldenFile(const std::string& folder, const std::string& file)

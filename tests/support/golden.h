@@ -11,6 +11,8 @@
 
 namespace sluice::test {
 
+/// Where the tests' data are: this source tree's folder, or what SLUICE_TEST_DATA says.
+std::string data_folder();
 /// The names of the model folders under tests/golden/models.
 std::vector<std::string> golden_cases();
 /// Folder of one case.

@@ -1,5 +1,5 @@
 // Codelets on StarPU's CUDA worker: memory that is too small for the data, failures of host and
-// device code, scratch memory that counts. On an emulated device.
+// device code, scratch memory that counts.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -7,9 +7,7 @@
 #include "base/cpu.h"
 #include "codelets/runtime/codelet.h"
 #include "schedulers/look_ahead.h"
-
-// Its names for device code would confuse what StarPU includes.
-#include "codelets/cuda/device.h"
+#include "tests/codelets/cuda/gpu_runtime_kernels.h"
 
 namespace sluice {
 namespace {
@@ -31,17 +29,6 @@ struct SumArgs {
   What what = What::add;
 };
 
-__global__ void add_up(const float* values, std::int64_t count, float* sum) {
-  for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) atomicAdd(sum, values[i]);
-}
-__global__ void find_fault(cuda::DeviceFailure* failure) {
-  constexpr std::int32_t none = cuda::DeviceFailure::none;
-  constexpr std::int32_t found = cuda::DeviceFailure::token_outside_vocabulary;
-  if (atomicCAS(&failure->code, none, found) != none) return;
-  failure->row = 5;
-  failure->value = 1234;
-}
-
 struct Sum {
   void operator()(const CpuContext& /*cpu*/, const SumArgs& /*args*/, Buffers /*buffers*/) const {
     throw Error("it ran on the CPU");
@@ -51,9 +38,9 @@ struct Sum {
     auto* sum = buffers.take<float>();
     if (args.what == What::throw_on_host) throw Error("it was meant to fail");
     if (args.what == What::fail_on_device) {
-      cuda::launch("find_fault", find_fault, {}, gpu.stream, gpu.failure);
+      test::find_fault(gpu);
     } else {
-      cuda::launch("add_up", add_up, {.threads = dim3(32)}, gpu.stream, values, args.count, sum);
+      test::add_up(gpu, values, args.count, sum);
     }
   }
 };
