@@ -210,11 +210,13 @@ void BenchRunner::warm_up(const BenchTest& test) {
 
 BenchSample BenchRunner::run(const BenchTest& test, MachineProbes& probes, MachineRates& before) {
   const Iterations iterations = bench_iterations(test);
+  const double longest_s =
+      runtime_.accelerator_node() ? std::numeric_limits<double>::infinity() : slice_s;
   BenchSample sample;
   for (std::size_t next = 0; next < iterations.size();) {
     BenchSlice& slice = sample.slices.emplace_back();
     slice.first_iteration = next;
-    run_slice(iterations, test, slice_s, slice);
+    run_slice(iterations, test, longest_s, slice);
     const MachineRates after = probes.measure();
     slice.rates = mean_rates(before, after);
     before = after;  // nothing happens between this slice and the next
@@ -237,6 +239,10 @@ BenchSlice BenchRunner::run_whole(const BenchTest& test, std::int64_t times) {
 void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
                             BenchSlice& slice) {
   runtime_.reset_busy();
+  const auto to_device_bytes = [&] {
+    return runtime_.accelerator_node() ? runtime_.accelerator_use().to_bytes : 0;
+  };
+  const std::uint64_t before_bytes = to_device_bytes();
   const Clock::time_point start = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   std::vector<PendingIteration> before;
@@ -253,6 +259,7 @@ void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test,
   slice.seconds = seconds();
   slice.busy_s = runtime_.busy_seconds();
   slice.kernels = runtime_.kernel_totals();
+  slice.to_device_bytes = to_device_bytes() - before_bytes;
 }
 
 std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>& iteration,

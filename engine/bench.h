@@ -72,6 +72,7 @@ struct BenchSlice {
   double busy_s = 0;   ///< of that, inside of kernels
   MachineRates rates;  ///< mean of the probes right before and right after
   KernelTotals kernels{};
+  std::uint64_t to_device_bytes = 0;  ///< moved into an accelerator's memory
 };
 
 /// One repetition of a test.
@@ -99,8 +100,9 @@ class BenchRunner {
   /// A short run, in which kernels are compiled and memory is touched.
   void warm_up(const BenchTest& test);
   /// Stops at an iteration every quarter of a second, to probe: memory bandwidth changes within
-  /// seconds. `before` are the rates of a probe that has just ended; becomes those of the last one.
-  /// Throws Interrupted soon after Ctrl-C.
+  /// seconds. With an accelerator, whose limits the probes do not know, in one slice. `before` are
+  /// the rates of a probe that has just ended; becomes those of the last one. Throws Interrupted
+  /// soon after Ctrl-C.
   BenchSample run(const BenchTest& test, MachineProbes& probes, MachineRates& before);
   /// All iterations of a test, so many times, without a probe: a slice without rates.
   BenchSlice run_whole(const BenchTest& test, std::int64_t times);

@@ -345,7 +345,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .threads = runtime.num_threads(),
       .domains = settings.domains,
       .load_s = load_s,
-      .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime)};
+      .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime),
+      .device = accelerated ? std::optional(accelerated->bench_device()) : std::nullopt};
   std::cout << format_bench(settings.format, context, results);
   if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
   if (disk) fmt::print(stderr, "{}\n", disk->summary());

@@ -62,13 +62,21 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["tokens_per_s"] = rate.mean;
   json["tokens_per_s_stddev"] = rate.deviation;
   json["tokens_per_s_median"] = median(summary.tokens_per_s);
-  json["limit_share"] = median(summary.limit_share);
-  json["limit_share_stddev"] = mean_deviation(summary.limit_share).deviation;
-  json["limit"] = to_string(summary.bound);
+  const bool on_cpu = !context.device;
+  const auto of_cpu = [&](Json value) { return on_cpu ? std::move(value) : Json(); };
+  json["limit_share"] = of_cpu(median(summary.limit_share));
+  json["limit_share_stddev"] = of_cpu(mean_deviation(summary.limit_share).deviation);
+  json["limit"] = of_cpu(to_string(summary.bound));
   json["overhead_us_per_iteration"] =
-      context.domains == 1 ? Json(summary.overhead_us_per_iteration) : Json();
+      on_cpu && context.domains == 1 ? Json(summary.overhead_us_per_iteration) : Json();
   json["tokens_per_s_all"] = summary.tokens_per_s;
-  json["limit_share_all"] = summary.limit_share;
+  json["limit_share_all"] = of_cpu(summary.limit_share);
+  if (on_cpu) return json;
+  const double to_device = median(summary.to_device_bytes_per_s);
+  json["resident_layers"] = context.device->resident_layers;
+  json["to_device_bytes_per_s"] = to_device;
+  json["copy_bytes_per_s"] =
+      context.device->copy_bytes_per_s ? Json(*context.device->copy_bytes_per_s) : Json();
   return json;
 }
 
@@ -77,19 +85,35 @@ std::string count_with(double value, double deviation) {
   return fmt::format("{:.{}f} ± {:.{}f}", value, digits, deviation, digits);
 }
 
+/// Share of the limit, and what sets it; with an accelerator, the rate of what was moved to it, and
+/// its share of the rate of a copy.
+std::pair<std::string, std::string> share_cells(const BenchContext& context,
+                                                const BenchSummary& summary) {
+  if (!context.device)
+    return {fmt::format("{:.2f}", median(summary.limit_share)),
+            std::string(to_string(summary.bound))};
+  const double to_device = median(summary.to_device_bytes_per_s);
+  const std::optional<double>& copy = context.device->copy_bytes_per_s;
+  return {fmt::format("{:.2f} GB/s", to_device * 1e-9),
+          copy ? fmt::format("{:.2f}", to_device / *copy) : "-"};
+}
+
 Rows bench_rows(const BenchContext& context, const std::vector<BenchResult>& results) {
   Rows rows = {{"model", "size", "dtype", "backend", "policy", "threads", "test", "batch", "depth",
-                "tokens/s", "share of limit", "bound by", "overhead"}};
+                "tokens/s", context.device ? "to device" : "share of limit",
+                context.device ? "share of copy" : "bound by", "overhead"}};
   for (const BenchResult& result : results) {
     const BenchSummary summary = summarise(result);
     const MeanDeviation rate = mean_deviation(summary.tokens_per_s);
-    rows.push_back(
-        {context.model, format_bytes(context.weight_bytes), std::string(to_string(context.dtype)),
-         context.backend, context.policy, fmt::format("{}", context.threads), result.test.name(),
-         fmt::format("{}", result.test.batch), fmt::format("{}", result.test.depth),
-         count_with(rate.mean, rate.deviation), fmt::format("{:.2f}", median(summary.limit_share)),
-         std::string(to_string(summary.bound)),
-         context.domains == 1 ? fmt::format("{:.0f} us", summary.overhead_us_per_iteration) : "-"});
+    const auto [share, bound] = share_cells(context, summary);
+    rows.push_back({context.model, format_bytes(context.weight_bytes),
+                    std::string(to_string(context.dtype)), context.backend, context.policy,
+                    fmt::format("{}", context.threads), result.test.name(),
+                    fmt::format("{}", result.test.batch), fmt::format("{}", result.test.depth),
+                    count_with(rate.mean, rate.deviation), share, bound,
+                    context.domains == 1 && !context.device
+                        ? fmt::format("{:.0f} us", summary.overhead_us_per_iteration)
+                        : "-"});
   }
   return rows;
 }
@@ -140,6 +164,9 @@ BenchSummary summarise(const BenchResult& result) {
     const double seconds = sample.seconds();
     summary.tokens_per_s.push_back(static_cast<double>(result.test.total_tokens()) / seconds);
     summary.limit_share.push_back(limit.total_s() / seconds);
+    std::uint64_t to_device_bytes = 0;
+    for (const BenchSlice& slice : sample.slices) to_device_bytes += slice.to_device_bytes;
+    summary.to_device_bytes_per_s.push_back(static_cast<double>(to_device_bytes) / seconds);
     overheads.push_back((seconds - sample.busy_s()) * 1e6 /
                         static_cast<double>(result.work.size()));
   }

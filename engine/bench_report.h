@@ -25,9 +25,17 @@ struct BenchSummary {
   std::vector<double> tokens_per_s;  ///< one a repetition
   std::vector<double> limit_share;  ///< one a repetition: shortest possible time over measured time
   Bound bound = Bound::bandwidth;
-  double overhead_us_per_iteration = 0;  ///< time outside of kernels, the median
+  double overhead_us_per_iteration = 0;       ///< time outside of kernels, the median
+  std::vector<double> to_device_bytes_per_s;  ///< one a repetition
 };
 BenchSummary summarise(const BenchResult& result);
+
+/// Of a run with an accelerator: what its transfers are compared with. The limits of its arithmetic
+/// and memory are not probed.
+struct BenchDevice {
+  std::int64_t resident_layers = 0;
+  std::optional<double> copy_bytes_per_s;  ///< from pinned memory to a GPU
+};
 
 /// What all tests of a run have in common.
 struct BenchContext {
@@ -42,6 +50,7 @@ struct BenchContext {
   double load_s = 0;  ///< from opening the model to packed weights
   /// Nothing where the CPU has no fast bf16.
   std::optional<double> gemm_bf16_flop_per_s;
+  std::optional<BenchDevice> device;
 };
 
 /// The tests and what the probes saw, ready to print; ends with a line end.

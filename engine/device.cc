@@ -245,20 +245,22 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
   return residence;
 }
 
-const AcceleratorUse& AcceleratorRun::use(const Runtime& runtime) {
-  if (!use_) use_ = runtime.accelerator_use();
-  return *use_;
-}
-
-std::string AcceleratorRun::summary(const Runtime& runtime) {
-  const AcceleratorUse& used = use(runtime);
+std::string AcceleratorRun::summary(const Runtime& runtime) const {
+  const AcceleratorUse used = runtime.accelerator_use();
   return fmt::format("{}: peak {}, {} moved to it, {} from it", accelerator_.name(),
                      format_bytes(used.peak_bytes), format_bytes(used.to_bytes),
                      format_bytes(used.from_bytes));
 }
 
-void AcceleratorRun::add_to(nlohmann::json& stats, const Runtime& runtime) {
-  const AcceleratorUse& used = use(runtime);
+BenchDevice AcceleratorRun::bench_device() const {
+  const bool is_gpu = accelerator_.kind == Accelerator::Kind::cuda;
+  return {.resident_layers = plan_.memory.resident_layers(),
+          .copy_bytes_per_s =
+              is_gpu ? std::optional(accelerator_.copies.to_gpu_bytes_per_s) : std::nullopt};
+}
+
+void AcceleratorRun::add_to(nlohmann::json& stats, const Runtime& runtime) const {
+  const AcceleratorUse used = runtime.accelerator_use();
   const bool is_gpu = accelerator_.kind == Accelerator::Kind::cuda;
   stats["peak_bytes"]["hbm"] = used.peak_bytes;
   stats["device"] = {{"kind", is_gpu ? "cuda" : "stand-in"},

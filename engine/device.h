@@ -9,6 +9,7 @@
 
 #include "codelets/runtime/runtime.h"
 #include "engine/accelerator.h"
+#include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/planner.h"
 #include "engine/policy_run.h"
@@ -47,9 +48,10 @@ class AcceleratorRun {
                                    std::int64_t max_logit_rows) const;
 
   /// "NVIDIA H200 with 20.0 GiB: peak ..., ... moved to it, ... from it"
-  std::string summary(const Runtime& runtime);
+  std::string summary(const Runtime& runtime) const;
+  BenchDevice bench_device() const;
   /// Of `stats`: `device`, and `peak_bytes` of HBM.
-  void add_to(nlohmann::json& stats, const Runtime& runtime);
+  void add_to(nlohmann::json& stats, const Runtime& runtime) const;
 
  private:
   struct Need;
@@ -58,11 +60,8 @@ class AcceleratorRun {
                std::int64_t max_logit_rows) const;
   bool reads_kv_from_elsewhere() const;
   void check_sendable(std::uint64_t bytes, const char* what) const;
-  const AcceleratorUse& use(const Runtime& runtime);
-
   Accelerator accelerator_;
   Plan plan_;
-  std::optional<AcceleratorUse> use_;
 };
 
 }  // namespace sluice

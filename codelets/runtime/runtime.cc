@@ -104,7 +104,12 @@ void limit_gpu_memory(std::uint64_t bytes) {
   // NOLINTEND(concurrency-mt-unsafe)
 }
 
-std::uint64_t moved_bytes(unsigned from, unsigned to) {
+/// What moved into the accelerator's memory and out of it, as far as StarPU was asked.
+std::atomic<std::uint64_t> to_bytes{0};
+std::atomic<std::uint64_t> from_bytes{0};
+
+/// What moved since the last call: StarPU begins anew each time.
+std::uint64_t newly_moved_bytes(unsigned from, unsigned to) {
   starpu_profiling_bus_info info{};
   starpu_bus_get_profiling_info(starpu_bus_get_id(static_cast<int>(from), static_cast<int>(to)),
                                 &info);
@@ -230,6 +235,8 @@ void Runtime::watch(unsigned node) {
   accelerator_node_ = node;
   watched_node = node;
   peak_bytes = starpu_memory_get_used(node);
+  to_bytes = 0;
+  from_bytes = 0;
   set_task_observer(note_peak);
 }
 
@@ -279,10 +286,12 @@ extern "C" void sluice_stand_in_entry(void** buffers, void* arg) {
 
 AcceleratorUse Runtime::accelerator_use() const {
   const unsigned node = accelerator_node_.value();
+  to_bytes += newly_moved_bytes(STARPU_MAIN_RAM, node);
+  from_bytes += newly_moved_bytes(node, STARPU_MAIN_RAM);
   return {.memory_bytes = static_cast<std::uint64_t>(starpu_memory_get_total(node)),
           .peak_bytes = peak_bytes,
-          .to_bytes = moved_bytes(STARPU_MAIN_RAM, node),
-          .from_bytes = moved_bytes(node, STARPU_MAIN_RAM)};
+          .to_bytes = to_bytes,
+          .from_bytes = from_bytes};
 }
 
 ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }
