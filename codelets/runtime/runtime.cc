@@ -1,5 +1,6 @@
 #include "codelets/runtime/runtime.h"
 
+#include <fmt/core.h>
 #include <omp.h>
 #include <sched.h>
 
@@ -108,6 +109,12 @@ void limit_gpu_memory(std::uint64_t bytes) {
 std::atomic<std::uint64_t> to_bytes{0};
 std::atomic<std::uint64_t> from_bytes{0};
 
+/// What a run that goes no further is left with: StarPU has no way to give up a task.
+void end_program(const std::string& problem) {
+  fmt::print(stderr, "sluice: {}\n", problem);
+  std::_Exit(EXIT_FAILURE);
+}
+
 /// What moved since the last call: StarPU begins anew each time.
 std::uint64_t newly_moved_bytes(unsigned from, unsigned to) {
   starpu_profiling_bus_info info{};
@@ -126,6 +133,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   std::vector<std::vector<int>> domains = options.domains;
   if (domains.empty()) domains.push_back(read_cpu_topology().cores);
 
+  const int watchdog_s = watchdog_limit_s();
   std::vector<int> all_cores;
   for (const std::vector<int>& cores : domains)
     all_cores.insert(all_cores.end(), cores.begin(), cores.end());
@@ -155,6 +163,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     throw;
   }
   submitter_ = std::make_unique<Submitter>(all_cores);
+  if (watchdog_s > 0) watchdog_.emplace(watchdog_s, end_program);
 }
 
 void Runtime::start(const RuntimeOptions& options) {

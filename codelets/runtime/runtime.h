@@ -17,6 +17,7 @@
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/kernel_times.h"
 #include "codelets/runtime/stand_in.h"
+#include "codelets/runtime/watchdog.h"
 
 namespace sluice {
 
@@ -86,7 +87,7 @@ class Runtime {
   /// Takes the memory that kernels on the GPU will need while they run, and what will pass between
   /// the kernels of one task, before StarPU fills it with data. Throws Error when it is not there.
   void reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
-  /// Since the last call; the peak from the beginning on. Only where there is one.
+  /// From the beginning on. Only where there is one.
   AcceleratorUse accelerator_use() const;
 
   int num_threads() const;
@@ -110,6 +111,7 @@ class Runtime {
   std::unique_ptr<ThreadPool> setup_pool_;
   class Submitter;
   std::unique_ptr<Submitter> submitter_;
+  std::optional<Watchdog> watchdog_;
 };
 
 /// Keeps StarPU's workers asleep while it lives: idle ones poll, and would take a core from what

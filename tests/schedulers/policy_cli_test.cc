@@ -52,6 +52,24 @@ TEST_F(PolicyCliTest, SubBatchesGiveTheSameTokens) {
   EXPECT_EQ(result.out, expected.out);
 }
 
+/// The scheduler stops in the third prompt; finished ones are on disk.
+TEST_F(PolicyCliTest, AStuckRunIsEndedAndKeepsWhatIsFinished) {
+  const std::string output = folder_.file("out.jsonl");
+  const auto run_with = [&](const std::string& seconds) {
+    return CliProcess("/usr/bin/env",
+                      {"SLUICE_WATCHDOG_SECONDS=" + seconds, sluice_program(), "generate",
+                       "--prompts", prompts_, "--output", output, "-q", "--overwrite",
+                       "--max-tokens", "2", "--policy", fixture("stuck")})
+        .wait();
+  };
+  const CliResult result = run_with("2");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
+  EXPECT_NE(result.err.find("no task has ended for 2 s"), std::string::npos) << result.err;
+  EXPECT_EQ(lines_of(content_of(output)).size(), 2U) << content_of(output);
+  EXPECT_NE(run_with("soon").err.find("SLUICE_WATCHDOG_SECONDS=soon"), std::string::npos);
+}
+
 TEST_F(PolicyCliTest, SaysWhenThereIsNoGpu) {
   const CliResult result = run_cli(generate_with(prompts_, "gpu-only"));
   EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
