@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "codelets/kernels/linear.h"
 
 namespace sluice {
 namespace {
@@ -214,6 +216,19 @@ void pin_all(PinnedMemory& pinned, const LoadedModel& model, std::span<const KvC
   }
 }
 
+/// A GPU's kernels for few rows read strips as they are; all else is unpacked each time.
+void warn_of_unpacking(const LoadedModel& model) {
+  if (model.shape().dtype != DType::bf16) return;
+  for (const LinearShape& shape : layer_linears(model.config(), model.shape().dtype)) {
+    if (PackedLayout::get(shape).blocks().is_strips()) continue;
+    logger().warn(
+        "the CPU packs the weight [{}, {}] such that the GPU unpacks it at each use, which slows "
+        "decoding; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 makes it pack strips",
+        shape.out, shape.in);
+    return;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
@@ -238,6 +253,7 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
         accelerator_.option_for(need.total()));
   }
   if (accelerator_.kind == Accelerator::Kind::cuda) {
+    warn_of_unpacking(model);
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);
     pin_all(residence->pinned, model, caches);
   }

@@ -19,18 +19,22 @@ struct LinearScratch {
 
   std::int64_t operator()(std::int64_t rows, std::int64_t in, std::int64_t out,
                           std::int64_t matrices) const {
-    constexpr std::int64_t largest_weight_bytes = std::int64_t{32} << 20;
+    constexpr std::int64_t weight_bytes = std::int64_t{32} << 20;
+    constexpr std::int64_t largest_weight_bytes = std::int64_t{128} << 20;
+    constexpr std::int64_t enough_columns = 2048;
     constexpr std::int64_t largest_product_bytes = std::int64_t{64} << 20;
     constexpr std::int64_t most_strip_rows = 64;
     constexpr std::int64_t block_columns = 128;
     const std::int64_t padded_in = in + 64;
     const std::int64_t padded_out = out + 64;
+    const std::int64_t piece =
+        std::clamp(enough_columns * padded_in * element_bytes, weight_bytes, largest_weight_bytes);
     const std::int64_t pieces =
-        std::min(largest_weight_bytes, padded_in * padded_out * element_bytes) +
-        std::min(largest_product_bytes, rows * padded_out * float_bytes);
-    const std::int64_t strips = std::min(rows, most_strip_rows) * float_bytes *
+        std::min(piece, padded_in * padded_out * element_bytes) +
+        matrices * std::min(largest_product_bytes, rows * padded_out * float_bytes);
+    const std::int64_t strips = matrices * std::min(rows, most_strip_rows) * float_bytes *
                                 (2 * num_multiprocessors * block_columns + padded_out);
-    return rows * padded_in * element_bytes + matrices * std::max(pieces, strips) + 8 * alignment;
+    return rows * padded_in * element_bytes + std::max(pieces, strips) + 8 * alignment;
   }
 };
 

@@ -24,8 +24,8 @@ struct GpuScratch {
 };
 
 /// What the CUDA kernels take at most, by what each of them puts into its workspace: a linear map a
-/// piece of its weight (32 MiB) and of its product (64 MiB), or sums of each multiprocessor's
-/// blocks; attention its parts' outputs, and KV that it gathers away from home.
+/// piece of its weight (32 to 128 MiB) and of its product (64 MiB), or sums of each
+/// multiprocessor's blocks; attention its parts' outputs, and KV that it gathers away from home.
 GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIteration& largest,
                        int num_multiprocessors);
 

@@ -20,7 +20,8 @@ void qkv_split_cuda(const cuda::Context& gpu, const QkvSplitOperands& operands) 
                             .blas = gpu.blas,
                             .failure = gpu.failure,
                             .compute_capability = gpu.compute_capability,
-                            .num_multiprocessors = gpu.num_multiprocessors};
+                            .num_multiprocessors = gpu.num_multiprocessors,
+                            .arrived = gpu.arrived};
   qkv_cuda(inner, {.args = &qkv,
                    .batch = operands.batch,
                    .x = operands.x,

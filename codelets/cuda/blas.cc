@@ -152,10 +152,12 @@ struct Blas::Impl {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle, plan.operation.get(), plan.weight.get(), plan.x.get(), plan.y.get(), plan.y.get(),
         preference.get(), 1, &found, &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    // What it has no kernels for it may also call invalid.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+      return false;
     check_blas(status, gemm, "planning");
     plan.algorithm = found.algo;
-    return count > 0;
+    return count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
   }
 
   const Plan& plan_for(const Gemm& gemm) {

@@ -65,6 +65,9 @@ struct Context {
   DeviceFailure* failure = nullptr;
   int compute_capability = 0;  ///< 75, 80, 90, ...
   int num_multiprocessors = 0;
+  /// In device memory, two a multiprocessor: where blocks of a kernel count each other. Zeros
+  /// between kernels. Null: they do without.
+  unsigned* arrived = nullptr;
 };
 
 /// `bytes` for what passes between the kernels of one task, which have the workspace itself. Throws

@@ -45,8 +45,13 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
                                static_cast<int>(shape.dynamic_bytes)),
           name);
   }
-  kernel<<<shape.blocks, shape.threads, shape.dynamic_bytes, stream>>>(arguments...);
-  check(cudaGetLastError(), name);
+  // Its own status, as the thread's last error may be another call's: a poll's "not ready".
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.dynamic_bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
 #endif
 }
 

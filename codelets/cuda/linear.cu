@@ -196,7 +196,18 @@ struct StripCall {
   std::int32_t num_steps;        ///< of depth
   std::int32_t steps_per_split;  ///< of a block
   float* parts;                  ///< [splits][1 or 2][rows][num_strips * 64]; null: blocks finish
+  unsigned* arrived;  ///< by blocks of the same columns, see Context; null: finish_parts() follows
   Output output;
+
+  __host__ __device__ Parts all_parts(std::int64_t splits) const {
+    const std::int64_t stride = std::int64_t{num_strips} * strip_columns;
+    const std::int64_t elements = rows * stride;
+    return {.y = parts,
+            .gate = output.gated ? parts + elements : nullptr,
+            .count = splits,
+            .elements = (output.gated ? 2 : 1) * elements,
+            .stride = stride};
+  }
 };
 
 /// Eight k of a row of x from `k` on; zero beyond its ends.
@@ -218,6 +229,32 @@ constexpr int slices = block_threads / warp_threads / strips_per_block;
 /// Floats between the rows of a tile in shared memory: rows four apart share no bank.
 constexpr int tile_stride = strip_columns + 4;
 constexpr int tile_rows = 16;
+
+/// The last block to come here of those with the same columns, from `first_column` on, adds up what
+/// all of them have left; in the same order whichever it is. The whole block.
+__device__ void finish_columns(const StripCall& call, std::int64_t first_column,
+                               std::int64_t columns) {
+  __shared__ bool is_last;
+  __threadfence();  // what this thread has left
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned* arrived = call.arrived + blockIdx.x;
+    is_last = atomicAdd(arrived, 1U) + 1 == gridDim.y;
+    if (is_last) *arrived = 0;  // for the next call
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  const Parts parts = call.all_parts(gridDim.y);
+  for (std::int64_t i = threadIdx.x; i < call.rows * columns; i += block_threads) {
+    const std::int64_t row = i / columns;
+    const std::int64_t column = first_column + i % columns;
+    if (column >= call.out) continue;
+    const std::int64_t at = row * parts.stride + column;
+    put(call.output, row, column, sum_parts(parts.y, parts, at),
+        call.output.gated ? sum_parts(parts.gate, parts, at) : 0);
+  }
+}
 
 /// Up to 16 * Tiles rows of x by two strips: neighbours, or the same one of a gated pair. Four
 /// warps share a strip, each takes every fourth step of depth. In a step lane 4 g + p takes k
@@ -334,6 +371,10 @@ __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
       }
     }
   }
+  if (call.arrived != nullptr) {
+    finish_columns(call, first_strip * strip_columns,
+                   strip_columns * (gated ? 1 : strips_per_block));
+  }
 }
 
 /// How few rows are computed, and in how much scratch memory.
@@ -371,7 +412,9 @@ bool is_aligned(const void* memory) { return reinterpret_cast<std::uintptr_t>(me
 
 void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
   const StripPlan plan(gpu, job);
-  const bool gated = job.output.gated;
+  // More rows are finished sooner by all multiprocessors.
+  constexpr std::int64_t rows_of_last_block = 4;
+  const bool last_block_finishes = plan.splits > 1 && job.rows <= rows_of_last_block;
   const StripCall call{.weight = job.weight,
                        .gate = job.gate,
                        .x = static_cast<const std::uint16_t*>(job.x),
@@ -384,6 +427,7 @@ void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
                        .num_steps = static_cast<std::int32_t>(plan.num_steps),
                        .steps_per_split = static_cast<std::int32_t>(plan.steps_per_split),
                        .parts = plan.splits == 1 ? nullptr : reinterpret_cast<float*>(scratch),
+                       .arrived = last_block_finishes ? gpu.arrived : nullptr,
                        .output = job.output};
   void (*const kernels[])(StripCall) = {multiply_strips<1>, multiply_strips<2>, multiply_strips<3>,
                                         multiply_strips<4>};
@@ -391,16 +435,8 @@ void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
          {.blocks = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.splits)),
           .threads = dim3(block_threads)},
          gpu.stream, call);
-  if (plan.splits == 1) return;
-  const std::int64_t stride = plan.num_strips * strip_columns;
-  const std::int64_t elements = job.rows * stride;
-  finish(gpu,
-         {.y = call.parts,
-          .gate = gated ? call.parts + elements : nullptr,
-          .count = plan.splits,
-          .elements = (gated ? 2 : 1) * elements,
-          .stride = stride},
-         job.output, job.rows, job.blocks.out);
+  if (plan.splits == 1 || call.arrived != nullptr) return;
+  finish(gpu, call.all_parts(plan.splits), job.output, job.rows, job.blocks.out);
 }
 
 // More rows, and all other layouts: unpacked, then multiplied by Blas.
@@ -508,7 +544,8 @@ struct ProductPlan {
   bool copies_x;
   bool straight;  ///< Blas writes dst
   WorkspaceLayout layout;
-  std::size_t x = 0, weight = 0, gate = 0, y = 0, gate_y = 0;
+  std::size_t x = 0, y = 0, gate_y = 0;
+  std::size_t weight = 0;  ///< of a gated pair, of one after the other
 
   ProductPlan(const Context& gpu, const Job& job)
       : dtype(job.blocks.dtype == DType::bf16 && gpu.compute_capability < 80 ? DType::f16
@@ -523,7 +560,6 @@ struct ProductPlan {
     };
     if (copies_x) x = layout.place<std::byte>(elements(job.rows * depth, dtype));
     weight = layout.place<std::byte>(elements(piece_columns * depth, dtype));
-    if (job.output.gated) gate = layout.place<std::byte>(elements(piece_columns * depth, dtype));
     if (!straight) y = layout.place<float>(job.rows * piece_columns);
     if (job.output.gated) gate_y = layout.place<float>(job.rows * piece_columns);
   }
@@ -550,15 +586,21 @@ struct ProductPlan {
  private:
   static constexpr std::int64_t alignment = 8;  ///< elements, 16 bytes at least
 
-  /// Columns whose weight, and whose product, stay within some tens of megabytes: whole strips.
+  /// Columns whose weight, and whose product, stay within some tens of megabytes: whole strips. As
+  /// many as Blas needs to give every multiprocessor some, even where these make more of a weight
+  /// that is deep, and no remainder of a few beyond.
   static std::int64_t choose_piece(const Job& job) {
     constexpr std::int64_t weight_bytes = std::int64_t{32} << 20;
+    constexpr std::int64_t most_weight_bytes = std::int64_t{128} << 20;
     constexpr std::int64_t product_bytes = std::int64_t{64} << 20;
+    constexpr std::int64_t enough_columns = 2048;
     const std::int64_t column_bytes =
         job.blocks.in * static_cast<std::int64_t>(size_bytes(job.blocks.dtype));
-    const std::int64_t most = std::min(weight_bytes / column_bytes, product_bytes / (4 * job.rows));
-    return std::clamp(most / strip_columns * strip_columns, strip_columns,
-                      round_up(job.blocks.out, strip_columns));
+    const std::int64_t of_weight = std::max(
+        weight_bytes / column_bytes, std::min(enough_columns, most_weight_bytes / column_bytes));
+    const std::int64_t most = std::min(of_weight, product_bytes / (4 * job.rows));
+    const std::int64_t whole = most > enough_columns ? enough_columns : strip_columns;
+    return std::clamp(most / whole * whole, strip_columns, round_up(job.blocks.out, strip_columns));
   }
 
   bool is_straight(const Job& job) const {
@@ -640,8 +682,7 @@ class Product {
     gemm.y_stride = plan_.piece_columns;
     gpu_.blas->multiply(gemm, gpu_.stream);
     if (job_.output.gated) {
-      unpack(job_.gate, first, columns, scratch_ + plan_.gate);
-      gemm.weight = scratch_ + plan_.gate;
+      unpack(job_.gate, first, columns, scratch_ + plan_.weight);
       gemm.y = gate_y;
       gpu_.blas->multiply(gemm, gpu_.stream);
     }

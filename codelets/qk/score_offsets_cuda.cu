@@ -8,7 +8,8 @@ namespace {
 constexpr int block_threads = 1024;
 
 /// One block.
-__global__ void add_up_scores(DecoderShape shape, BatchView batch, std::int64_t* offsets) {
+__global__ void __launch_bounds__(block_threads)
+    add_up_scores(DecoderShape shape, BatchView batch, std::int64_t* offsets) {
   std::int64_t before = 0;
   for (std::int64_t first = 0; first < batch.num_rows(); first += block_threads) {
     const std::int64_t row = first + threadIdx.x;

@@ -21,45 +21,57 @@ struct PlaceCall {
 };
 
 /// Element `i` of the row's head that starts at `head`, rotated as simd::rope_head() does.
-__device__ float rotated(const float* head, const float* cos, std::int64_t dim, std::int64_t i) {
-  const std::int64_t half = dim / 2;
+__device__ float rotated(const float* head, const float* cos, int dim, int i) {
+  const int half = dim / 2;
   if (i >= 2 * half) return head[i];  // an odd dimension's last one
   const float* sin = cos + half;
   if (i < half) return head[i] * cos[i] - head[i + half] * sin[i];
   return head[i] * cos[i - half] + head[i - half] * sin[i - half];
 }
 
-/// q, k and v of one row for each block, to where they belong; an element a thread.
+/// q, k and v of one row for each block x, to where they belong; an element a thread. In 32 bits,
+/// as most of the work is to find the place.
 template <typename T>
 __global__ void place_rows(PlaceCall call) {
   const DecoderShape& shape = call.shape;
   const std::int64_t row = blockIdx.x;
-  const std::int64_t dim = shape.head_dim;
+  const auto dim = static_cast<int>(shape.head_dim);
+  const auto padded = static_cast<int>(shape.padded_head_dim());
+  const auto num_heads = static_cast<int>(shape.num_heads);
+  const auto num_kv_heads = static_cast<int>(shape.num_kv_heads);
+  const auto q_size = static_cast<int>(shape.q_size());
+  const auto qkv_size = static_cast<int>(shape.qkv_size());
   const float* qkv = call.qkv + row * shape.qkv_size();
   const BatchRow of_batch = call.batch.rows()[static_cast<std::size_t>(row)];
-  const std::int64_t token = of_batch.position % page_tokens;
+  constexpr auto in_page = static_cast<int>(page_tokens);
+  const int token = of_batch.position % in_page;
   T* page = nullptr;
   if (call.slab != nullptr) {
     page = reinterpret_cast<T*>(page_of(shape, call.batch, of_batch, call.slab));
   }
-  for (std::int64_t i = threadIdx.x; i < shape.qkv_size(); i += blockDim.x) {
-    const std::int64_t head = i / dim;
-    const bool is_v = head >= shape.num_heads + shape.num_kv_heads;
+  constexpr int word = static_cast<int>(sizeof(float) / sizeof(T));  // elements, see DecoderShape
+  const auto step = static_cast<int>(gridDim.y * blockDim.x);
+  for (int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x); i < qkv_size; i += step) {
+    const int head = i / dim;
+    const int in_head = i % dim;
+    const bool is_v = head >= num_heads + num_kv_heads;
     const float value = call.rope != nullptr && !is_v
-                            ? rotated(qkv + head * dim, call.rope + row * dim, dim, i % dim)
+                            ? rotated(qkv + head * dim, call.rope + row * dim, dim, in_head)
                             : qkv[i];
-    if (head < shape.num_heads) {
-      put_element(value, reinterpret_cast<T*>(call.q) + row * shape.q_size() + i);
+    if (head < num_heads) {
+      put_element(value, reinterpret_cast<T*>(call.q) + row * q_size + i);
       continue;
     }
     if (call.new_kv != nullptr) {
-      put_element(value, reinterpret_cast<T*>(call.new_kv) + row * 2 * shape.kv_size() + i -
-                             shape.q_size());
+      put_element(value,
+                  reinterpret_cast<T*>(call.new_kv) + row * 2 * shape.kv_size() + i - q_size);
     }
     if (page == nullptr) continue;
-    const std::int64_t kv_head = head - shape.num_heads - (is_v ? shape.num_kv_heads : 0);
-    put_element(value, page + (is_v ? shape.v_index(kv_head, token, i % dim)
-                                    : shape.k_index(kv_head, token, i % dim)));
+    const int kv_head = head - num_heads - (is_v ? num_kv_heads : 0);
+    const int of_head = 2 * kv_head * in_page * padded;
+    const int at = is_v ? in_page * padded + (token / word * padded + in_head) * word + token % word
+                        : (in_head / word * in_page + token) * word + in_head % word;
+    put_element(value, page + of_head + at);
   }
 }
 
@@ -98,11 +110,15 @@ void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
                         .q = operands.q,
                         .slab = operands.slab,
                         .new_kv = operands.new_kv};
-  constexpr std::int64_t most_threads = 512;
-  const std::int64_t threads = (shape.qkv_size() + 31) / 32 * 32;
+  // Few rows are spread over more blocks: two a multiprocessor.
+  constexpr std::int64_t most_threads = 256;
+  const std::int64_t threads = std::min(most_threads, (shape.qkv_size() + 31) / 32 * 32);
+  const std::int64_t most_blocks = (shape.qkv_size() + threads - 1) / threads;
+  const std::int64_t blocks = std::min(
+      most_blocks, 1 + 2 * std::int64_t{gpu.num_multiprocessors} / std::max<std::int64_t>(rows, 1));
   const cuda::LaunchShape launch{
-      .blocks = dim3(static_cast<unsigned>(rows)),
-      .threads = dim3(static_cast<unsigned>(std::min(most_threads, threads)))};
+      .blocks = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
+      .threads = dim3(static_cast<unsigned>(threads))};
   if (shape.dtype == DType::f32) {
     cuda::launch("place_rows", place_rows<float>, launch, gpu.stream, place);
   } else {

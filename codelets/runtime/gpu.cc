@@ -3,6 +3,7 @@
 #include <starpu.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "codelets/runtime/failure.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -25,7 +26,13 @@ PinnedMemory::~PinnedMemory() {
 
 void PinnedMemory::pin(void* memory, std::size_t bytes) {
   if (memory == nullptr || bytes == 0) return;
-  if (starpu_memory_pin(memory, bytes) != 0) return;
+  if (starpu_memory_pin(memory, bytes) != 0) {
+#ifdef SLUICE_HAS_CUDA
+    logger().info("{} bytes of host memory cannot be pinned and move more slowly: {}", bytes,
+                  cudaGetErrorString(cudaGetLastError()));  // which clears it
+#endif
+    return;
+  }
   ranges_.push_back({memory, bytes});
   size_bytes_ += bytes;
 }
@@ -196,6 +203,7 @@ struct GpuWorker::Parts {
   cuda::Workspace blas_memory;
   cuda::Blas blas;
   cuda::DeviceFailure* failure = nullptr;  ///< in pinned host memory
+  unsigned* arrived = nullptr;
   std::unique_ptr<cuda::Context> context;
 };
 
@@ -207,6 +215,14 @@ GpuWorker::GpuWorker() : parts_(std::make_unique<Parts>()) {
   check(cudaHostGetDevicePointer(&device, host, 0), "mapping memory");
   int current = 0;
   check(cudaGetDevice(&current), "asking for the device");
+  const int num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, current);
+  const std::size_t arrived_bytes =
+      2 * sizeof(unsigned) * static_cast<std::size_t>(num_multiprocessors);
+  void* arrived = nullptr;
+  check(cudaMalloc(&arrived, arrived_bytes), "taking device memory");
+  parts_->arrived = static_cast<unsigned*>(arrived);
+  check(cudaMemsetAsync(arrived, 0, arrived_bytes, parts_->stream), "clearing device memory");
+  check(cudaStreamSynchronize(parts_->stream), "clearing device memory");
   parts_->context = std::make_unique<cuda::Context>(cuda::Context{
       .stream = parts_->stream,
       .workspace = parts_->workspace,
@@ -214,11 +230,13 @@ GpuWorker::GpuWorker() : parts_(std::make_unique<Parts>()) {
       .failure = static_cast<cuda::DeviceFailure*>(device),
       .compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, current) +
                             attribute(cudaDevAttrComputeCapabilityMinor, current),
-      .num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, current)});
+      .num_multiprocessors = num_multiprocessors,
+      .arrived = parts_->arrived});
 }
 
 GpuWorker::~GpuWorker() {
   cudaStreamSynchronize(parts_->stream);
+  cudaFree(parts_->arrived);
   cudaFreeHost(parts_->failure);
 }
 

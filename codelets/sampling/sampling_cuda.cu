@@ -45,9 +45,10 @@ struct Logits {
   float penalty;
   int count;
 
-  __device__ float at(int id) const {
+  __device__ float at(int id) const { return penalised(id, raw[id]); }
+  __device__ float penalised(int id, float logit) const {
     const bool penalise = seen != nullptr && (seen[id / 32] >> (id % 32) & 1U) != 0;
-    return penalise ? penalised_logit(raw[id], penalty) : raw[id];
+    return penalise ? penalised_logit(logit, penalty) : logit;
   }
 };
 
@@ -61,17 +62,30 @@ __device__ T block_sum(T value) {
 __device__ int find_best(const Logits& logits, int* bad) {
   Share best = 0;  // key, then the complement of the index
   int first_bad = INT_MAX;
-  for (int i = static_cast<int>(threadIdx.x); i < logits.count; i += static_cast<int>(blockDim.x)) {
-    const float raw = logits.raw[i];
-    if (!(raw < INFINITY)) {
-      first_bad = i < first_bad ? i : first_bad;
-      continue;
+  const auto threads = static_cast<int>(blockDim.x);
+  constexpr int at_once = 8;  // loads on their way
+  for (int first = static_cast<int>(threadIdx.x); first < logits.count;
+       first += at_once * threads) {
+    float raw[at_once];
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) {
+      const int i = first + j * threads;
+      raw[j] = i < logits.count ? logits.raw[i] : -INFINITY;
     }
-    const float logit = logits.at(i);
-    if (logit == -INFINITY) continue;
-    const Share mine =
-        static_cast<Share>(key_of(logit)) << 32 | (0xffffffffU - static_cast<unsigned>(i));
-    best = mine > best ? mine : best;
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) {
+      const int i = first + j * threads;
+      if (!(raw[j] < INFINITY)) {
+        first_bad = i < first_bad ? i : first_bad;
+        continue;
+      }
+      if (raw[j] == -INFINITY) continue;
+      const float logit = logits.penalised(i, raw[j]);
+      if (logit == -INFINITY) continue;
+      const Share mine =
+          static_cast<Share>(key_of(logit)) << 32 | (0xffffffffU - static_cast<unsigned>(i));
+      best = mine > best ? mine : best;
+    }
   }
   *bad = cuda::block_reduce(first_bad, [](int a, int b) { return a < b ? a : b; });
   best = cuda::block_reduce(best, [](Share a, Share b) { return a > b ? a : b; });
@@ -300,8 +314,10 @@ __device__ void report(cuda::DeviceFailure* failure, int row, int token) {
   failure->value = token;
 }
 
+constexpr unsigned most_threads = 1024;
+
 /// A block a sequence.
-__global__ void sample_tokens(Call call) {
+__global__ void __launch_bounds__(most_threads) sample_tokens(Call call) {
   const BatchSequence sequence = call.batch.sequences()[blockIdx.x];
   std::uint32_t* seen =
       call.seen == nullptr ? nullptr : call.seen + sequence.slot * seen_words(call.vocab_size);
@@ -327,7 +343,7 @@ __global__ void sample_tokens(Call call) {
 
 /// Two warps at least, see find_token().
 unsigned threads_for(std::int64_t vocab_size) {
-  return vocab_size >= 32'768 ? 1024 : vocab_size >= 2'048 ? 256 : 64;
+  return vocab_size >= 32'768 ? most_threads : vocab_size >= 2'048 ? 256 : 64;
 }
 
 }  // namespace

@@ -13,11 +13,12 @@ void* allocate(std::size_t bytes, void* /*state*/) {
 }
 void release(void* memory, std::size_t /*bytes*/, void* /*state*/) { cudaFree(memory); }
 
+/// In pinned host memory, which has one address on both sides.
 cuda::DeviceFailure* failure() {
   static cuda::DeviceFailure* shared = [] {
     void* memory = nullptr;
-    cuda::check(cudaMallocManaged(&memory, sizeof(cuda::DeviceFailure), cudaMemAttachGlobal),
-                "taking managed memory");
+    cuda::check(cudaHostAlloc(&memory, sizeof(cuda::DeviceFailure), cudaHostAllocMapped),
+                "pinning memory");
     return new (memory) cuda::DeviceFailure;
   }();
   return shared;
@@ -36,13 +37,16 @@ const cuda::Context& gpu() {
   static const OnDevice<std::byte> for_blas(cuda::Blas::default_workspace_bytes);
   static cuda::Blas blas(const_cast<std::byte*>(for_blas.get()),
                          cuda::Blas::default_workspace_bytes);
+  // Enough for contexts that pretend to have more multiprocessors, too.
+  static const OnDevice<unsigned> arrived(std::vector<unsigned>(1024));
   static const cuda::Context context{
       .workspace = workspace,
       .blas = &blas,
       .failure = failure(),
       .compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
                             attribute(cudaDevAttrComputeCapabilityMinor),
-      .num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount)};
+      .num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
+      .arrived = const_cast<unsigned*>(arrived.get())};
   return context;
 }
 
