@@ -144,7 +144,7 @@ MachineRates mean_rates(const MachineRates& a, const MachineRates& b) {
           .gemm_flop_per_s = (a.gemm_flop_per_s + b.gemm_flop_per_s) / 2};
 }
 
-void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype) {
+void fill_with_random_values(ThreadPool& pool, std::span<std::byte> memory, DType dtype) {
   constexpr std::size_t block_elements = (std::size_t{1} << 18) + 7;
   const std::size_t block_bytes = block_elements * size_bytes(dtype);
   const Buffer block(block_bytes);
@@ -158,10 +158,10 @@ void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype
     }
   }
   const auto num_blocks =
-      static_cast<std::int64_t>((buffer.size() + block_bytes - 1) / block_bytes);
+      static_cast<std::int64_t>((memory.size() + block_bytes - 1) / block_bytes);
   pool.run(num_blocks, [&](std::int64_t i) {
     const std::size_t at = static_cast<std::size_t>(i) * block_bytes;
-    std::memcpy(buffer.data() + at, block.data(), std::min(block_bytes, buffer.size() - at));
+    std::memcpy(memory.data() + at, block.data(), std::min(block_bytes, memory.size() - at));
   });
 }
 
@@ -193,10 +193,11 @@ BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime
 /// A prefill of the whole depth would take longer than the tests, and what K and V hold does not
 /// change how long attention takes, as long as it is finite and of sensible size.
 void BenchRunner::fill_kv() {
-  const PausedWorkers paused;
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
     if (interrupt_flag()) throw Interrupted();
-    fill_with_random_values(runtime_.setup_pool(), kv_.memory(layer), model_.shape().dtype);
+    const WriteAccess slab(kv_.slab(layer));
+    const PausedWorkers paused;
+    fill_with_random_values(runtime_.setup_pool(), slab.bytes(), model_.shape().dtype);
   }
 }
 

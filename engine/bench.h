@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,7 +63,7 @@ MachineRates mean_rates(const MachineRates& a, const MachineRates& b);
 
 /// Fills memory with values in [-1, 1): one block of random ones, repeated; its length is odd, so
 /// that rows, pages and weights differ. `dtype` is f32 or bf16. No task may run meanwhile.
-void fill_with_random_values(ThreadPool& pool, const Buffer& buffer, DType dtype);
+void fill_with_random_values(ThreadPool& pool, std::span<std::byte> memory, DType dtype);
 
 /// Iterations of a repetition that ran between two probes.
 struct BenchSlice {

@@ -224,7 +224,7 @@ class Sweep {
     buffer = Buffer();  // freed before the larger one is taken
     buffer = Buffer(bytes);
     const PausedWorkers paused;
-    fill_with_random_values(pool_, buffer, shape_.dtype);
+    fill_with_random_values(pool_, {buffer.data(), buffer.size()}, shape_.dtype);
   }
 
   DecoderShape shape_;

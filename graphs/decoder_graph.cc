@@ -206,6 +206,7 @@ DecoderGraph::DecoderGraph(const LoadedModel& model, std::span<const KvCache> co
           sizeof(std::uint32_t)),
       slot_tokens_(DataHandle::of_memory(slot_tokens_memory_.data(), slot_tokens_memory_.size())),
       seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {
+  for (const KvCache& kv : cohorts) kv.clear();
   for (unsigned bits = 0; bits < num_placements; ++bits) {
     const Placement placement = Placement::from_bits(bits);
     stages_.at(bits) = cut_layer(options, placement, Attending::together);

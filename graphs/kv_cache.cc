@@ -2,35 +2,58 @@
 
 #include <utility>
 
+#include "codelets/kv_store/kv_store.h"
+
 namespace sluice {
 
-KvCache::KvCache(std::int64_t num_pages, std::vector<Tier> homes)
-    : num_pages_(num_pages), homes_(std::move(homes)) {
+KvCache::KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<Tier> homes)
+    : shape_(shape), num_pages_(num_pages), homes_(std::move(homes)) {
   free_pages_.reserve(static_cast<std::size_t>(num_pages));
   for (std::int64_t page = num_pages; page-- > 0;)
     free_pages_.push_back(static_cast<std::int32_t>(page));
+  slabs_.reserve(homes_.size());
 }
 
 KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
                  std::vector<Tier> homes)
-    : KvCache(num_pages, std::move(homes)) {
-  if (homes_.empty()) homes_.assign(static_cast<std::size_t>(num_layers), Tier::ddr);
+    : KvCache(shape, num_pages,
+              homes.empty() ? std::vector<Tier>(static_cast<std::size_t>(num_layers), Tier::ddr)
+                            : std::move(homes)) {
   if (homes_.size() != static_cast<std::size_t>(num_layers))
     throw Error("homes for the KV of {} layers, the model has {}", homes_.size(), num_layers);
-  const std::size_t bytes = shape.page_bytes() * static_cast<std::size_t>(num_pages);
-  for (std::int64_t layer = 0; layer < num_layers; ++layer) {
-    const Buffer& buffer = buffers_.emplace_back(bytes);
-    slabs_.push_back(DataHandle::of_memory(buffer.data(), bytes));
+  buffers_.reserve(homes_.size());
+  for (const Tier home : homes_) {
+    if (home == Tier::hbm) {
+      slabs_.push_back(DataHandle::temporary(slab_bytes()));
+    } else {
+      const Buffer& buffer = buffers_.emplace_back(slab_bytes());
+      slabs_.push_back(DataHandle::of_memory(buffer.data(), slab_bytes()));
+    }
   }
 }
 
 KvCache::KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierNodes& nodes,
                  std::int64_t num_pages)
-    : KvCache(num_pages, std::move(homes)) {
-  const std::size_t bytes = shape.page_bytes() * static_cast<std::size_t>(num_pages);
-  slabs_.reserve(homes_.size());
-  for (const Tier home : homes_)
-    slabs_.push_back(DataHandle::imagined(bytes, nodes.at(static_cast<std::size_t>(home))));
+    : KvCache(shape, num_pages, std::move(homes)) {
+  for (const Tier home : homes_) {
+    slabs_.push_back(
+        home == Tier::hbm
+            ? DataHandle::temporary(slab_bytes())
+            : DataHandle::imagined(slab_bytes(), nodes.at(static_cast<std::size_t>(home))));
+  }
+}
+
+void KvCache::clear() const {
+  for (std::size_t layer = 0; layer < slabs_.size(); ++layer) {
+    if (homes_[layer] != Tier::hbm) continue;
+    KvClearArgs args;
+    args.slab_bytes = slab_bytes();
+    args.tag.layer = static_cast<std::int32_t>(layer);
+    args.tag.sublayer = args.tag.last_sublayer = Sublayer::kv_store;
+    args.tag.device = Device::gpu;
+    submit_kv_clear(args, slabs_[layer], shape_.dtype);
+  }
+  starpu_task_wait_for_all();
 }
 
 std::optional<std::vector<std::int32_t>> KvCache::take_pages(std::int64_t count) {

@@ -16,11 +16,13 @@ namespace sluice {
 using TierNodes = std::array<unsigned, 4>;
 
 /// The KV cache of one tier and one cohort: a slab a layer, each one StarPU handle of `num_pages`
-/// pages. Which page belongs to whom is the same in every layer, so one free list serves all.
+/// pages. A slab whose home is HBM has no memory of the host's: it is made there by clear(). Which
+/// page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
-  /// Memory is committed when pages are first written. `homes`, each layer's tier, is all DDR when
-  /// empty. Throws Error when memory cannot be reserved or the homes are not one a layer.
+  /// The host's memory is committed when pages are first written. `homes`, each layer's tier, is
+  /// all DDR when empty. Throws Error when memory cannot be reserved or the homes are not one a
+  /// layer.
   KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
           std::vector<Tier> homes = {});
   /// Slabs that no kernel will look into, for simulation, each on its home's memory node.
@@ -30,13 +32,12 @@ class KvCache {
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
   }
-  /// The tier that a layer's slab lives on, by the memory plan; its memory is the host's.
+  /// Empties the slabs that live in HBM, by a task on the GPU each, and waits for these; before
+  /// anything else uses the slabs.
+  void clear() const;
+
+  /// The tier that a layer's slab lives on, by the memory plan.
   Tier home(std::int64_t layer) const { return homes_[static_cast<std::size_t>(layer)]; }
-  /// The memory of a layer's slab, for who writes KV without a model. No task that uses the slab
-  /// may run meanwhile.
-  const Buffer& memory(std::int64_t layer) const {
-    return buffers_[static_cast<std::size_t>(layer)];
-  }
   std::int64_t num_pages() const { return num_pages_; }
   std::int64_t num_free_pages() const { return static_cast<std::int64_t>(free_pages_.size()); }
 
@@ -53,12 +54,16 @@ class KvCache {
   }
 
  private:
-  KvCache(std::int64_t num_pages, std::vector<Tier> homes);
+  KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<Tier> homes);
+  std::size_t slab_bytes() const {
+    return shape_.page_bytes() * static_cast<std::size_t>(num_pages_);
+  }
 
+  DecoderShape shape_;
   std::int64_t num_pages_;
   std::vector<std::int32_t> free_pages_;
   std::vector<Tier> homes_;
-  std::vector<Buffer> buffers_;
+  std::vector<Buffer> buffers_;  ///< of slabs in the host's memory
   std::vector<DataHandle> slabs_;
 };
 

@@ -20,6 +20,18 @@ struct Run {
   }
 };
 
+struct Clear {
+  template <typename Context>
+  void operator()(const Context& context, const KvClearArgs& args, Buffers buffers) const {
+    auto* slab = buffers.take<std::byte>();
+    if constexpr (is_gpu<Context>) {
+      kv_clear_cuda(context, args, slab);
+    } else {
+      kv_clear_cpu(context, args, slab);
+    }
+  }
+};
+
 }  // namespace
 
 std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows) {
@@ -36,6 +48,11 @@ void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
   }
   codelet.submit(args.shape.dtype, args,
                  {reads(handles.batch), reads(handles.new_kv), updates(handles.slab)});
+}
+
+void submit_kv_clear(const KvClearArgs& args, const DataHandle& slab, DType dtype) {
+  static const auto codelet = Codelet<KvClearArgs>::with_all<Clear>("kv_clear");
+  codelet.submit(dtype, args, {writes(slab)});
 }
 
 }  // namespace sluice

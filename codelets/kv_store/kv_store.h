@@ -42,6 +42,18 @@ struct KvStoreHandles {
 /// Throws Error when new_kv does not have the tag's number of rows.
 void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles);
 
+/// Argument of the codelet that makes an empty slab.
+struct KvClearArgs {
+  TaskTag tag;
+  std::size_t slab_bytes = 0;
+};
+/// Zeros, so that what lies beyond a context is finite.
+void kv_clear_cpu(const CpuContext& cpu, const KvClearArgs& args, std::byte* slab);
+/// `slab` is device memory.
+void kv_clear_cuda(const cuda::Context& gpu, const KvClearArgs& args, std::byte* slab);
+/// Where the tag's device is; what the slab held is gone.
+void submit_kv_clear(const KvClearArgs& args, const DataHandle& slab, DType dtype);
+
 /// Bytes of `rows` rows of new_kv.
 std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows);
 

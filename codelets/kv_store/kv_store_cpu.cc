@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstring>
+
 #include "codelets/kernels/kv_page.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/runtime/runtime.h"
@@ -22,6 +25,15 @@ void store_rows(const CpuContext& cpu, const KvStoreOperands& operands) {
 void kv_store_cpu(const CpuContext& cpu, const KvStoreOperands& operands) {
   if (operands.args->shape.dtype == DType::f32) return store_rows<float>(cpu, operands);
   store_rows<BFloat16>(cpu, operands);
+}
+
+void kv_clear_cpu(const CpuContext& cpu, const KvClearArgs& args, std::byte* slab) {
+  constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+  const auto pieces = static_cast<std::int64_t>((args.slab_bytes + piece_bytes - 1) / piece_bytes);
+  cpu.pool.run(pieces, [&](std::int64_t i) {
+    const std::size_t at = static_cast<std::size_t>(i) * piece_bytes;
+    std::memset(slab + at, 0, std::min(piece_bytes, args.slab_bytes - at));
+  });
 }
 
 }  // namespace sluice

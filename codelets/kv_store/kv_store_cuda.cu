@@ -40,4 +40,8 @@ void kv_store_cuda(const cuda::Context& gpu, const KvStoreOperands& operands) {
   launch_store<std::uint16_t>(gpu, operands);
 }
 
+void kv_clear_cuda(const cuda::Context& gpu, const KvClearArgs& args, std::byte* slab) {
+  cuda::check(cudaMemsetAsync(slab, 0, args.slab_bytes, gpu.stream), "clearing KV");
+}
+
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -165,6 +166,25 @@ class DataHandle {
 
  private:
   starpu_data_handle_t handle_ = nullptr;
+};
+
+/// Holds a handle's memory in the host's, to be written all over, for as long as it lives. Waits
+/// for the tasks that use it; what it held is gone.
+class WriteAccess {
+ public:
+  explicit WriteAccess(const DataHandle& handle) : handle_(handle.get()) {
+    check_starpu(starpu_data_acquire(handle_, STARPU_W), "writing data");
+  }
+  ~WriteAccess() { starpu_data_release(handle_); }
+  WriteAccess(const WriteAccess&) = delete;
+  WriteAccess& operator=(const WriteAccess&) = delete;
+  std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(starpu_data_get_local_ptr(handle_)),
+            starpu_data_get_size(handle_)};
+  }
+
+ private:
+  starpu_data_handle_t handle_;
 };
 
 /// Holds a handle's data in host memory, readable, for as long as it lives. Waits for its writers.

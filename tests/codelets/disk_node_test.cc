@@ -132,7 +132,7 @@ class DiskNodeTest : public ::testing::Test {
 
 TEST_F(DiskNodeTest, StreamsMoreThanMainMemoryMayHold) {
   const std::string before = content_of(path);
-  const std::uint64_t resident_bytes = anonymous_resident_bytes();
+  [[maybe_unused]] const std::uint64_t resident_bytes = anonymous_resident_bytes();
   for (int pass = 0; pass < 2; ++pass) {
     const std::vector<std::uint64_t> result = sums(2);
     for (int i = 0; i < num_weights; ++i)

@@ -185,7 +185,9 @@ TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
   };
   const std::vector<Prompts> runs = {{"lia", 4, 60, 8, streamed("000000", "000000", "12MiB")},
                                      {"lia", 1, 40, 12, streamed("000011", "100110", "16MiB")},
-                                     {"flexgen", 4, 60, 8, {"--device", "standin:12MiB"}}};
+                                     {"flexgen", 4, 60, 8, {"--device", "standin:12MiB"}},
+                                     // Everything stays, KV too.
+                                     {"gpu-only", 4, 60, 8, {"--device", "standin:48MiB"}}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string name = fmt::format("{}", i);
     SCOPED_TRACE("run " + name + ", policy " + runs[i].policy);
