@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/numa.h"
 
 namespace sluice {
 namespace {
@@ -84,11 +85,13 @@ CpuTopology read_cpu_topology() {
   }
   hwloc_obj_t node = nullptr;
   while ((node = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_NUMANODE, node)) != nullptr) {
+    const int os_index = static_cast<int>(node->os_index);
+    const int near_cores =
+        hwloc_get_nbobjs_inside_cpuset_by_type(topology.get(), node->cpuset, HWLOC_OBJ_CORE);
     result.numa_nodes.push_back({
-        .os_index = static_cast<int>(node->os_index),
+        .os_index = os_index,
         .memory_bytes = node->attr->numanode.local_memory,
-        .num_cores =
-            hwloc_get_nbobjs_inside_cpuset_by_type(topology.get(), node->cpuset, HWLOC_OBJ_CORE),
+        .num_cores = has_processors(os_index) ? near_cores : 0,
     });
   }
   return result;

@@ -30,6 +30,25 @@ std::string listed(const std::vector<int>& nodes) {
   return text;
 }
 
+std::filesystem::path node_folder(const std::filesystem::path& root, int node) {
+  return root / "sys/devices/system/node" / fmt::format("node{}", node);
+}
+
+/// The high watermarks of a node's zones.
+std::uint64_t kept_back_bytes(int node, const std::filesystem::path& root) {
+  std::ifstream file(root / "proc/zoneinfo");
+  const std::string ours = fmt::format("{},", node);
+  std::uint64_t num_pages = 0;
+  bool is_ours = false;
+  std::string word;
+  while (file >> word) {
+    std::uint64_t high = 0;
+    if (word == "Node" && file >> word) is_ours = word == ours;
+    if (word == "high" && file >> high && is_ours) num_pages += high;
+  }
+  return num_pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace
 
 void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
@@ -66,8 +85,15 @@ std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer) {
   return count;
 }
 
-std::uint64_t free_node_bytes(int node) {
-  std::ifstream file(fmt::format("/sys/devices/system/node/node{}/meminfo", node));
+bool has_processors(int node, const std::filesystem::path& root) {
+  std::ifstream file(node_folder(root, node) / "cpulist");
+  if (!file) return true;
+  int first = 0;
+  return static_cast<bool>(file >> first);
+}
+
+std::uint64_t free_node_bytes(int node, const std::filesystem::path& root) {
+  std::ifstream file(node_folder(root, node) / "meminfo");
   std::uint64_t bytes = 0;
   std::string word;
   while (file >> word) {
@@ -76,7 +102,7 @@ std::uint64_t free_node_bytes(int node) {
       bytes += kilobytes * 1024;
     if (word == "Shmem:" && file >> kilobytes) bytes -= std::min(bytes, kilobytes * 1024);
   }
-  return bytes;
+  return bytes - std::min(bytes, kept_back_bytes(node, root));
 }
 
 }  // namespace sluice

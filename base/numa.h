@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -17,8 +18,13 @@ void interleave(const Buffer& buffer, const std::vector<int>& nodes);
 /// that nothing has touched are on none. Throws Error when the system does not say.
 std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer);
 
-/// Memory of a NUMA node that nothing uses now, page cache included as it can be given up; 0 when
-/// there is no such node. Bytes.
-std::uint64_t free_node_bytes(int node);
+/// Whether a NUMA node has processors, as the system under `root` says; true where it says nothing.
+/// Not to be had from hwloc, which takes the nearest processors for those of a node without any.
+bool has_processors(int node, const std::filesystem::path& root = "/");
+
+/// Memory of a NUMA node that nothing uses now, page cache included as it can be given up, less
+/// what the system keeps back (its high watermark: who is bound to the node and takes more is
+/// killed); 0 when there is no such node. Bytes.
+std::uint64_t free_node_bytes(int node, const std::filesystem::path& root = "/");
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
@@ -56,7 +57,10 @@ CxlSettings read_cxl(const std::string& text) {
   std::size_t begin = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
-    settings.nodes.push_back(number(std::string_view(text).substr(begin, end - begin)));
+    const int node = number(std::string_view(text).substr(begin, end - begin));
+    if (std::find(settings.nodes.begin(), settings.nodes.end(), node) != settings.nodes.end())
+      throw refuse();
+    settings.nodes.push_back(node);
     begin = end + 1;
   }
   return settings;
@@ -67,11 +71,26 @@ std::string cxl_place(const CxlSettings& settings) {
                                 : fmt::format("node {}", fmt::join(settings.nodes, ","));
 }
 
-/// What is there; what lives in emulated CXL is counted there only.
-std::uint64_t cxl_bytes(const CxlSettings& settings) {
-  if (settings.nodes.empty()) return std::min(settings.emulated_bytes, available_memory_bytes());
+/// What the system says is available, less what of it lies in memory without processors.
+std::uint64_t available_ddr_bytes() {
   const std::vector<NumaNode> nodes = read_cpu_topology().numa_nodes;
-  std::uint64_t bytes = 0;
+  std::uint64_t near_bytes = 0;
+  bool has_far_memory = false;
+  for (const NumaNode& node : nodes) {
+    const bool is_near = has_processors(node.os_index);  // also those that are not ours to use
+    if (is_near) near_bytes += free_node_bytes(node.os_index);
+    has_far_memory |= !is_near;
+  }
+  const std::uint64_t available = available_memory_bytes();
+  return has_far_memory ? std::min(available, near_bytes) : available;
+}
+
+/// What is there; what lives in emulated CXL is counted there only. Pages go to the nodes in turn:
+/// each takes what the one with the least has, as what is more would end up in DDR.
+std::uint64_t cxl_bytes(const CxlSettings& settings) {
+  if (settings.nodes.empty()) return std::min(settings.emulated_bytes, available_ddr_bytes());
+  const std::vector<NumaNode> nodes = read_cpu_topology().numa_nodes;
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   for (const int wanted : settings.nodes) {
     const auto found = std::find_if(nodes.begin(), nodes.end(),
                                     [&](const NumaNode& node) { return node.os_index == wanted; });
@@ -84,9 +103,9 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
           "emulate:GiB stands in for tests",
           wanted);
     }
-    bytes += free_node_bytes(wanted);
+    least = std::min(least, free_node_bytes(wanted));
   }
-  return bytes;
+  return least * settings.nodes.size();
 }
 
 /// "0", "0,1"
@@ -219,9 +238,22 @@ std::uint64_t HostPlan::staging_limit_bytes() const { return ddr_.staging + ddr_
 
 std::uint64_t ddr_budget(const TierSettings& settings) {
   if (settings.ddr_bytes) return *settings.ddr_bytes;
-  const std::uint64_t available = available_memory_bytes();
+  const std::uint64_t available = available_ddr_bytes();
   return available > reserved_ddr_bytes ? available - reserved_ddr_bytes : 0;
 }
+
+namespace {
+
+std::string cxl_hint(const HostPlan& plan, const CxlSettings& settings) {
+  if (settings.nodes.empty()) {
+    return fmt::format("--cxl-nodes emulate:{} would do",
+                       (plan.cxl()->total() + gibibyte - 1) / gibibyte);
+  }
+  if (settings.nodes.size() == 1) return "name more nodes, or leave out --cxl-nodes";
+  return "each node takes the same share: leave out the one with least free, or --cxl-nodes";
+}
+
+}  // namespace
 
 std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
                           const std::string& smaller) {
@@ -231,15 +263,13 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
         "not enough CXL memory: {} needed for the layers' weights, {} available on {}; "
         "{}",
         format_bytes(plan.cxl()->total()), format_bytes(plan.cxl()->available), plan.cxl()->where,
-        settings.cxl->nodes.empty() ? fmt::format("--cxl-nodes emulate:{} would do",
-                                                  (plan.cxl()->total() + gibibyte - 1) / gibibyte)
-                                    : "name more nodes, or leave out --cxl-nodes");
+        cxl_hint(plan, *settings.cxl));
   }
   std::vector<std::string> hints;
   if (!smaller.empty()) hints.push_back(smaller);
   if (!settings.disk && !settings.cxl && plan.least_bytes() <= ddr.available) {
     hints.emplace_back("--disk DIR would keep weights on a disk");
-  } else if (settings.ddr_bytes && plan.least_bytes() <= available_memory_bytes()) {
+  } else if (settings.ddr_bytes && plan.least_bytes() <= available_ddr_bytes()) {
     hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
                                 settings.disk || settings.cxl ? "" : " with --disk DIR"));
   }

@@ -111,8 +111,8 @@ class HostPlan {
   std::uint64_t least_bytes_ = 0;
 };
 
-/// What a run may take of DDR: --ddr, or what the machine or its cgroup has free, less
-/// reserved_ddr_bytes.
+/// What a run may take of DDR: --ddr, or what the machine (its NUMA nodes with processors) or its
+/// cgroup has free, less reserved_ddr_bytes.
 std::uint64_t ddr_budget(const TierSettings& settings);
 
 /// A machine's costs with CXL memory of the plan's size beside its DDR: at DDR's rate where it is

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Prints the installation prefix of a usable StarPU on stdout, building it first when there is none.
 #
-#   scripts/starpu.sh [native|simgrid]
+#   scripts/starpu.sh [native|cpu|simgrid]
 #
 # native   runs on this machine; with CUDA where nvcc is (on PATH or in /usr/local/cuda/bin)
+# cpu      the same without CUDA, for an emulated machine (cxl-check.sh)
 # simgrid  simulates a machine; runs no kernels
 #
 # Where StarPU comes from, first match wins:
@@ -16,8 +17,8 @@ set -Eeuo pipefail
 
 readonly flavour=${1:-native}
 case $flavour in
-  native | simgrid) ;;
-  *) echo "usage: ${0##*/} [native|simgrid]" >&2 && exit 2 ;;
+  native | cpu | simgrid) ;;
+  *) echo "usage: ${0##*/} [native|cpu|simgrid]" >&2 && exit 2 ;;
 esac
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -89,7 +90,7 @@ meets_needs() {
     grep -q '^#define STARPU_SIMGRID 1' "$1"
   else
     ! grep -q '^#define STARPU_SIMGRID 1' "$1" || return 1
-    [[ ! $cuda_dir ]] || grep -q '^#define STARPU_USE_CUDA 1' "$1"
+    if grep -q '^#define STARPU_USE_CUDA 1' "$1"; then [[ $flavour != cpu ]]; else [[ ! $cuda_dir ]]; fi
   fi
 }
 

@@ -8,9 +8,19 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "tests/models/checkpoint_files.h"
 
 namespace sluice {
 namespace {
+
+using testing::TemporaryFolder;
+
+void write_node_file(const TemporaryFolder& root, const std::string& name,
+                     const std::string& content) {
+  const std::string file = "sys/devices/system/node/" + name;
+  std::filesystem::create_directories((root.path() / file).parent_path());
+  root.write(file, content);
+}
 
 int some_node() { return read_cpu_topology().numa_nodes.front().os_index; }
 
@@ -33,6 +43,35 @@ TEST(NumaTest, RefusesANodeThatIsNotThere) {
   const Buffer buffer(1 << 20);
   EXPECT_THROW(interleave(buffer, {1000}), Error);
   EXPECT_THROW(interleave(buffer, {5000}), Error);
+}
+
+TEST(NumaTest, KnowsANodeWithoutProcessors) {
+  const TemporaryFolder root;
+  write_node_file(root, "node0/cpulist", "0-1\n");
+  write_node_file(root, "node1/cpulist", "\n");
+  EXPECT_TRUE(has_processors(0, root.path()));
+  EXPECT_FALSE(has_processors(1, root.path()));
+  EXPECT_TRUE(has_processors(2, root.path()));  // it does not say
+}
+
+// As Linux 6.1 writes them.
+TEST(NumaTest, TakesWhatTheSystemKeepsBackForUsed) {
+  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const TemporaryFolder root;
+  write_node_file(root, "node2/meminfo",
+                  "Node 2 MemTotal:         127676 kB\nNode 2 MemFree:          11372 kB\n"
+                  "Node 2 FilePages:          3000 kB\nNode 2 Shmem:             2000 kB\n");
+  EXPECT_EQ(free_node_bytes(2, root.path()), 12372U * 1024);
+  std::filesystem::create_directories(root.path() / "proc");
+  root.write("proc/zoneinfo",
+             "Node 1, zone    DMA32\n  pages free     250000\n        high     13428\n"
+             "Node 2, zone      DMA\n  pages free     0\n        high     1\n"
+             "Node 2, zone    DMA32\n  pages free     2843\n        min      514\n"
+             "        low      642\n        high     770\n  pagesets\n    cpu: 0\n"
+             "              count: 12\n              high:  321\n              batch: 63\n"
+             "Node 2, zone   Normal\n  pages free     0\n        high     0\n"
+             "Node 12, zone  Normal\n        high     9\n");
+  EXPECT_EQ(free_node_bytes(2, root.path()), 12372U * 1024 - 771 * page_bytes);
 }
 
 TEST(NumaTest, KnowsWhatANodeHasFree) {

@@ -383,7 +383,8 @@ TEST_F(CliTiersTest, EmulatedCxlHoldsTheLayersAndSaysThatItIsEmulated) {
 TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
   expect_failure(run_cli(generate({"--cxl-nodes", "913"})), 1, {"no NUMA node 913"});
   expect_failure(run_cli(generate({"--cxl-nodes", "0"})), 1, {"node 0 has processors", "emulate"});
-  for (const char* text : {"", "x", "2,", "2,,3", "-1", "emulate:", "emulate:0", "emulate:x"})
+  for (const char* text :
+       {"", "x", "2,", "2,,3", "2,3,2", "-1", "emulate:", "emulate:0", "emulate:x"})
     expect_failure(run_cli(generate({"--cxl-nodes", text})), 2, {"--cxl-nodes", "emulate:16"});
   expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--disk", disk.string()})), 2,
                  {"--cxl-nodes", "--disk"});

@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# Shows that --cxl-nodes puts weights into memory of NUMA nodes without processors, which is how Linux shows CXL memory:
+# in an emulated machine that has two of them. Takes some minutes; for any x86-64 machine with Debian, 4 GiB free.
+#
+#   scripts/cxl-check.sh [FOLDER]     default: build/cxl-check
+#
+# Installs QEMU and packs Debian's kernel, BusyBox, and a build without CUDA into the machine's memory; scripts/cxl/init.sh
+# is what runs there. Prints a line a check; FOLDER gets summary.txt, the machine's console, and a folder a step. Times
+# under emulation say nothing.
+set -euo pipefail
+
+case ${1:-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit ;; esac
+out=$(realpath -m "${1:-$(dirname "$0")/../build/cxl-check}")
+# shellcheck source=scripts/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+mkdir -p "$out"
+
+readonly packages=(busybox-static cpio jq qemu-system-x86)
+readonly boot_limit_s=480
+readonly results=$out/results tolerance_kib=1024 # the kernel counts on each processor apart
+failed=0
+
+# ---------------------------------------------------------------- the machine
+
+set_up_emulator() {
+  local -a missing=()
+  local package
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  done
+  ((${#missing[@]} > 0)) || return 0
+  [[ ${SLUICE_PACKAGES:-} != skip ]] || die "please have these packages installed: ${missing[*]}"
+  step cxl-packages "installing packages: ${missing[*]}" apt_install "${missing[@]}"
+}
+
+# Unpacks Debian's newest kernel, which need not be this machine's; sets kernel to its file.
+fetch_kernel() {
+  local package
+  package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -n 1)
+  [[ $package ]] || die "apt knows no linux-image-cloud-amd64; apt-get update may help"
+  if [[ ! -e $out/kernel/$package ]]; then
+    rm -rf "$out/kernel" && mkdir -p "$out/kernel"
+    (cd "$out/kernel" && apt-get -qq -o APT::Sandbox::User=root download "$package" && dpkg-deb -x ./*.deb .) >&2
+    rm "$out"/kernel/*.deb
+    touch "$out/kernel/$package"
+  fi
+  kernel=$(echo "$out"/kernel/boot/vmlinuz-*)
+}
+
+# Everything that the machine has, as one file for its memory.
+pack() {
+  local root=$out/root library
+  rm -rf "$root" "$out/installed" && mkdir -p "$root"/{bin,dev,lib64,needed,out,proc,sluice,sys,tmp}
+  # StarPU asks for its folder of models.
+  mkdir -p "$root$starpu_prefix/share/starpu/perfmodels/sampling"
+  install -m 755 scripts/cxl/init.sh "$root/init"
+  cp /bin/busybox "$root/bin/"
+  cmake --install build/no-cuda --prefix "$out/installed" --strip >"$logs/cxl-install.log"
+  cp -r "$out"/installed/{bin,share} "$root/sluice/"
+  mkdir "$root/sluice/lib" && cp -r "$out/installed/lib/sluice" "$root/sluice/lib/"
+  while read -r library; do
+    strip -o "$root/needed/${library##*/}" "$(realpath "$library")"
+  done < <(ldd "$out"/installed/bin/sluice "$out"/installed/lib/sluice/policies/*.so |
+    awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u)
+  cp /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
+  [[ -e $out/opt-125m ]] || build/no-cuda/engine/sluice make-model --shape opt-125m --out "$out/opt-125m"
+  cp -r "$out/opt-125m" "$root/"
+  echo '{"prompt_token_ids": [2, 100, 200, 300]}' >"$root/prompts"
+  (cd "$root" && find . | cpio -o -H newc --quiet) >"$out/memory.cpio"
+  rm -rf "$root"
+}
+
+# Node 0 with both processors, nodes 1 and 2 without; further from each other than from the processors.
+boot() {
+  timeout --kill-after=5 "$boot_limit_s" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3G \
+    -object memory-backend-ram,id=ddr,size=1536M -numa node,nodeid=0,cpus=0-1,memdev=ddr \
+    -object memory-backend-ram,id=cxl1,size=1024M -numa node,nodeid=1,memdev=cxl1 \
+    -object memory-backend-ram,id=cxl2,size=512M -numa node,nodeid=2,memdev=cxl2 \
+    -numa dist,src=0,dst=1,val=20 -numa dist,src=0,dst=2,val=20 -numa dist,src=1,dst=2,val=30 \
+    -nodefaults -nographic -no-reboot -serial "file:$out/console.txt" -serial "file:$out/results.tar" \
+    -kernel "$kernel" -initrd "$out/memory.cpio" -append "console=ttyS0 quiet panic=-1"
+}
+
+# ---------------------------------------------------------------- what it shows
+
+note() { echo "$*" | tee -a "$out/summary.txt"; }
+
+# check <what> <command...>: what the command prints is the figure, or what is wrong.
+check() {
+  local what=$1 said
+  shift
+  if said=$("$@" 2>&1); then
+    note "ok      $what${said:+: $said}"
+  else
+    failed=$((failed + 1))
+    note "FAILED  $what: ${said:-${*@Q}}"
+  fi
+}
+
+three_nodes() {
+  awk '{ printf "%snode %s with processors %s and %d MiB", (NR > 1 ? ", " : ""), $1, $2, $3 / 1024 }
+    ($2 == "[]") != ($1 > 0) { wrong = 1 }
+    END { exit (wrong || NR != 3) }' "$results/machine/nodes"
+}
+
+info_tells_tiers() {
+  jq -er '[.memory_nodes[] | "node \(.numa_node) \(.tier) with \(.cpus) cores"] | join(", ") | .,
+    if . == "node 0 ddr with 2 cores, node 1 cxl with 0 cores, node 2 cxl with 0 cores" then empty else error end' \
+    "$results/info/stdout"
+}
+
+# DDR is node 0 only, and not more than that has.
+plan_counts_ddr_apart() {
+  local total_kib
+  ended_well plan || return
+  total_kib=$(awk '$1 == 0 { print $3 }' "$results/machine/nodes")
+  jq -er --argjson total "$((total_kib * 1024))" '.tiers[0] | "\(.available_bytes / 1048576 | floor) MiB on \(.where)",
+    if .where == "node 0" and .available_bytes > 0 and .available_bytes < $total then empty else error end' "$results/plan/stdout"
+}
+
+ended_well() {
+  [[ $(<"$results/$1/status") == 0 ]] || { tail -n 1 "$results/$1/stderr" && return 1; }
+}
+
+same_tokens() { # <step> <step>
+  ended_well "$1" && ended_well "$2" && [[ -s $results/$1/stdout ]] && cmp "$results/$1/stdout" "$results/$2/stdout"
+}
+
+# In the end summary and in stats.json: every page of the weights lies on the nodes, on each some, and of many pages equal
+# shares (a huge page lies on one node whole).
+sluice_says() { # <step> <nodes, as JSON>
+  ended_well "$1" || return
+  local line
+  line=$(grep '^cxl node' "$results/$1/stderr") || { echo "no summary" && return 1; }
+  echo "$line"
+  grep -qE ' ([1-9][0-9]*) of \1 pages lie there$' <<<"$line" || return
+  jq -e --argjson nodes "$2" '.cxl | (.pages | add) as $all |
+    .nodes == $nodes and (.pages | keys) == ($nodes | map(tostring)) and $all * 4096 >= .weight_bytes and
+    (.weight_bytes < 100000000 or all(.pages[]; . * ($nodes | length) > 0.9 * $all))' "$results/$1/stats.json" >/dev/null
+}
+
+# pages <step> <policy>: "there NODE PAGES" of the memory with that policy, "else NODE PAGES" of all other.
+pages() {
+  awk -v policy="$2" '{
+    for (i = 3; i <= NF; ++i)
+      if ($i ~ /^N[0-9]+=/) { split(substr($i, 2), at, "="); pages[($2 == policy ? "there " : "else ") at[1]] += at[2] }
+  } END { for (place in pages) print place, pages[place] }' "$results/$1/numa_maps" | sort
+}
+
+# The kernel lists the same pages under the policy that was asked for, and all others (KV, values, tables) on node 0.
+kernel_says() { # <step> <policy>
+  local found wanted
+  found=$(pages "$1" "$2")
+  paste -sd ';' <<<"$found" | sed 's/;/, /g'
+  wanted=$(jq -r '.cxl.pages // {} | to_entries[] | "there \(.key) \(.value)"' "$results/$1/stats.json" | sort)
+  [[ $(grep there <<<"$found") == "$wanted" ]] && grep -q '^else 0 ' <<<"$found" && ! grep -q '^else [12] ' <<<"$found"
+}
+
+# anonymous_kib <step> <file> <node>
+anonymous_kib() { awk -v node="$3" '$2 == node && $3 == "AnonPages:" { print $4 }' "$results/$1/$2"; }
+
+# Nodes 1 and 2 have grown by as much as the pages on them.
+nodes_grew() { # <step>
+  local node before during pages off said=
+  for node in 1 2; do
+    before=$(anonymous_kib "$1" meminfo.before "$node")
+    during=$(anonymous_kib "$1" meminfo "$node")
+    pages=$(jq -r --arg node "$node" '.cxl.pages[$node] // 0' "$results/$1/stats.json")
+    said+="${said:+, }node $node by $((during - before)) KiB for $((pages * 4)) KiB of weights"
+    off=$((during - before - pages * 4))
+    ((${off#-} <= tolerance_kib)) || { echo "$said" && return 1; }
+  done
+  echo "$said"
+}
+
+# refused <step> <text>: exit status 1, and one line with that text.
+refused() {
+  cat "$results/$1/stderr"
+  [[ $(<"$results/$1/status") == 1 && $(wc -l <"$results/$1/stderr") == 1 && ! -s $results/$1/stdout ]] &&
+    grep -q "^sluice: .*$2" "$results/$1/stderr"
+}
+
+check_placement() { # <step> <nodes, as JSON> <policy> <the same in DDR>
+  check "$1: the same tokens as in DDR" same_tokens "$1" "$4"
+  check "$1: Sluice's account" sluice_says "$1" "$2"
+  check "$1: the program's numa_maps" kernel_says "$1" "$3"
+  check "$1: the nodes' meminfo" nodes_grew "$1"
+}
+
+check_all() {
+  check "nodes" three_nodes
+  check "sluice info" info_tells_tiers
+  check "DDR in a dry run" plan_counts_ddr_apart
+  check "ddr: all on node 0" kernel_says ddr none
+  check_placement node1 '[1]' bind:1 ddr
+  check_placement nodes12 '[1,2]' interleave:1-2 ddr
+  check "opt-ddr: all on node 0" kernel_says opt-ddr none
+  check_placement opt-nodes12 '[1,2]' interleave:1-2 opt-ddr
+  check "a node with processors" refused processors 'node 0 has processors'
+  check "a node that is none" refused nowhere 'no NUMA node 3'
+  check_placement just-enough '[2]' bind:2 opt-ddr
+  check "a node with too little memory" refused too-little 'not enough CXL memory'
+  check_placement half-enough '[1,2]' interleave:1-2 opt-ddr
+  check "two nodes, of which one has too little for its share" refused uneven 'not enough CXL memory'
+}
+
+# ----------------------------------------------------------------
+
+type -P apt-get dpkg-query >/dev/null || die "this takes Debian's packages, and there is no apt here"
+set_up_packages
+set_up_emulator
+starpu_prefix=$(scripts/starpu.sh cpu)
+build no-cuda
+fetch_kernel
+say "packing the machine"
+pack
+rm -rf "$results" "$out"/{console.txt,results.tar,summary.txt} && mkdir "$results"
+say "running the machine; its console: $out/console.txt"
+boot </dev/null || note "FAILED  the machine did not end by itself within $boot_limit_s s; see console.txt"
+tar -C "$results" -xif "$out/results.tar" || true
+note "$(cut -d ' ' -f 1-3 "$results/machine/version"), $(qemu-system-x86_64 --version | head -n 1)"
+check "the machine ran all steps" test -e "$results/end"
+check_all
+note "$failed checks failed; everything is in $out"
+((failed == 0))
