@@ -18,7 +18,12 @@
 namespace sluice::testing {
 namespace {
 
+/// What takes longer hangs.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::chrono::seconds kLongest{180};
+#else
 constexpr std::chrono::seconds kLongest{60};
+#endif
 
 /// Calls `done` until it is true; false when that takes too long.
 template <typename Condition>
@@ -92,7 +97,7 @@ CliResult CliProcess::wait() {
   if (poll_until([&] { return has_ended(status); })) {
     if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   } else {
-    ADD_FAILURE() << "still running after a minute";
+    ADD_FAILURE() << "still running after " << kLongest.count() << " s";
   }
   result.out = content_of(output_path());
   result.err = content_of(folder_.file("err"));
@@ -128,7 +133,8 @@ void wait_for_lines(const std::string& path, std::size_t count) {
     const std::string text = content_of(path);
     return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) >= count;
   };
-  EXPECT_TRUE(poll_until(has_lines)) << path << " has no " << count << " lines after a minute";
+  EXPECT_TRUE(poll_until(has_lines))
+      << path << " has no " << count << " lines after " << kLongest.count() << " s";
 }
 
 std::string content_of(const std::string& path) {
