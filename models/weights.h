@@ -80,8 +80,7 @@ class WeightSource {
   /// The tensor, its shape checked against the config. Throws Error when it is missing or
   /// misshapen.
   virtual TensorView tensor(TensorId id) const = 0;
-  /// The caller is done with this tensor for now: its memory may go, and every view of it is void.
-  /// A later tensor(id) brings it back.
+  /// Gives the tensor's memory up. Every view of it is void; tensor(id) makes a new one.
   virtual void release(TensorId /*id*/) const {}
   /// One line that two sources share only if all their values are the same, made without reading
   /// them: of files, their paths, sizes and times of change. Empty: nothing is known.
