@@ -151,6 +151,33 @@ TEST_P(LinearTest, BlocksSayWhereEachElementLies) {
   }
 }
 
+/// Whatever kernel dense rows get, others get: oneDNN has slow ones for them, with other bits.
+TEST_P(LinearTest, RowsApartGiveTheBitsOfDenseRows) {
+  constexpr std::int64_t in = 512;
+  constexpr std::int64_t out = 200;
+  constexpr std::int64_t stride = in + 64;
+  Random random(6);
+  const LinearShape shape{in, out, GetParam()};
+  const test::Weight weight = test::make_weight(random, out, in, GetParam());
+  for (const std::int64_t rows : {1, 36, 130}) {
+    const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
+    const std::size_t width = size_bytes(GetParam());
+    std::vector<std::byte> apart(static_cast<std::size_t>(rows * stride) * width, std::byte{255});
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memcpy(apart.data() + static_cast<std::size_t>(row * stride) * width,
+                  x.data() + static_cast<std::size_t>(row * in) * width, in * width);
+    }
+    std::vector<float> y(static_cast<std::size_t>(rows * out));
+    linear(test::pool_of(2), {.layout = &PackedLayout::get(shape),
+                              .packed = weight.packed.data(),
+                              .x = apart.data(),
+                              .rows = rows,
+                              .x_stride = stride,
+                              .dst = y.data()});
+    EXPECT_EQ(y, run_linear(test::pool_of(2), shape, weight.packed, x.data(), rows)) << rows;
+  }
+}
+
 TEST_P(LinearTest, NoRowsIsNoWork) {
   const LinearShape shape{3, 5, GetParam()};
   Random random(1);
