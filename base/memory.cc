@@ -7,7 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <optional>
+#include <sstream>
 #include <string>
 
 #include "base/error.h"
@@ -16,6 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
 /// The value after "Name:" in a /proc file, in bytes.
 std::optional<std::uint64_t> proc_field(const char* path, const std::string& name) {
@@ -31,21 +32,54 @@ std::optional<std::uint64_t> proc_field(const char* path, const std::string& nam
   return std::nullopt;
 }
 
-std::optional<std::uint64_t> number_in(const std::string& path) {
+std::optional<std::uint64_t> number_in(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::uint64_t value = 0;
   if (file >> value) return value;
   return std::nullopt;  // absent, or "max"
 }
 
-/// The folder of this process's version 2 control group, if there is one.
-std::optional<std::string> cgroup_folder() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.starts_with("0::")) return "/sys/fs/cgroup" + line.substr(3);
+/// The value after "name " in a control group's memory.stat, in bytes.
+std::uint64_t stat_field(const std::filesystem::path& file, const std::string& name) {
+  std::ifstream stat(file);
+  std::string word;
+  std::uint64_t value = 0;
+  while (stat >> word >> value) {
+    if (word == name) return value;
   }
-  return std::nullopt;
+  return 0;
+}
+
+/// How a version of control groups names what it says of memory.
+struct CgroupFiles {
+  const char* limit;
+  const char* used;
+  const char* given_up_first;  ///< a field of memory.stat: files that nobody has read lately
+};
+constexpr CgroupFiles version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                   "total_inactive_file"};
+constexpr CgroupFiles version_2 = {"memory.max", "memory.current", "inactive_file"};
+
+/// What the control group `group` of the hierarchy at `top`, and those that it is in, still give. A
+/// container may see its own group as `top`, under a name from outside.
+std::uint64_t left_in_cgroup(const std::filesystem::path& top, const std::filesystem::path& group,
+                             const CgroupFiles& files) {
+  std::uint64_t left = unlimited;
+  std::filesystem::path folder = top;
+  const auto look = [&] {
+    const auto limit = number_in(folder / files.limit);
+    const auto used = number_in(folder / files.used);
+    if (!limit || !used) return;
+    const std::uint64_t given_up = stat_field(folder / "memory.stat", files.given_up_first);
+    const std::uint64_t kept = *used - std::min(*used, given_up);
+    left = std::min(left, *limit > kept ? *limit - kept : 0);
+  };
+  look();
+  for (const std::filesystem::path& part : group.relative_path()) {
+    folder /= part;
+    look();
+  }
+  return left;
 }
 
 }  // namespace
@@ -69,20 +103,60 @@ void Buffer::release() noexcept {
   size_ = 0;
 }
 
-std::uint64_t available_memory_bytes() {
-  std::uint64_t available = proc_field("/proc/meminfo", "MemAvailable")
-                                .value_or(std::numeric_limits<std::uint64_t>::max());
-  if (const auto folder = cgroup_folder()) {
-    const auto limit = number_in(*folder + "/memory.max");
-    const auto used = number_in(*folder + "/memory.current");
-    if (limit && used) available = std::min(available, *limit > *used ? *limit - *used : 0);
+std::uint64_t cgroup_available_bytes(const std::filesystem::path& root) {
+  std::ifstream groups(root / "proc/self/cgroup");
+  const std::filesystem::path mounted = root / "sys/fs/cgroup";
+  std::uint64_t left = unlimited;
+  std::string line;
+  while (std::getline(groups, line)) {  // NUMBER:CONTROLLERS:PATH
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string group = line.substr(second + 1);
+    if (controllers == ",,") {
+      left = std::min(left, left_in_cgroup(mounted, group, version_2));
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      left = std::min(left, left_in_cgroup(mounted / "memory", group, version_1));
+    }
   }
-  return available;
+  return left;
+}
+
+std::uint64_t available_memory_bytes() {
+  return std::min(proc_field("/proc/meminfo", "MemAvailable").value_or(unlimited),
+                  cgroup_available_bytes());
 }
 
 std::uint64_t total_memory_bytes() {
-  return proc_field("/proc/meminfo", "MemTotal")
-      .value_or(std::numeric_limits<std::uint64_t>::max());
+  return proc_field("/proc/meminfo", "MemTotal").value_or(unlimited);
+}
+
+std::optional<std::uint64_t> huge_page_bytes_of(const Buffer& buffer) {
+  std::ifstream maps("/proc/self/smaps");
+  if (!maps) return std::nullopt;
+  const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data());
+  const std::uintptr_t end = begin + buffer.size();
+  std::uint64_t bytes = 0;
+  bool is_ours = false;
+  std::string line;
+  while (std::getline(maps, line)) {  // "BEGIN-END rw-p ...", then lines "Name:  NUMBER kB"
+    std::istringstream words(line);
+    std::uintptr_t first = 0;
+    std::uintptr_t last = 0;
+    char dash = 0;
+    std::string name;
+    if (words >> std::hex >> first >> dash >> last && dash == '-') {
+      is_ours = first < end && last > begin;
+      continue;
+    }
+    words.clear();
+    words.seekg(0);
+    std::uint64_t kilobytes = 0;
+    if (is_ours && words >> name && name == "AnonHugePages:" && words >> std::dec >> kilobytes)
+      bytes += kilobytes * 1024;
+  }
+  return std::min<std::uint64_t>(bytes, buffer.size());
 }
 
 std::uint64_t peak_resident_bytes() { return proc_field("/proc/self/status", "VmHWM").value_or(0); }

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -60,8 +62,15 @@ class Workspace {
 /// Memory that this process may still take, bytes: MemAvailable and the cgroup's limit, whichever
 /// is less.
 std::uint64_t available_memory_bytes();
+/// What the memory limits of this process's control groups (version 1 or 2, and all that they are
+/// in) leave, as the system under `root` says: the tightest. Files in the page cache that nobody
+/// has read lately count as left. The largest number where there is no limit. Bytes.
+std::uint64_t cgroup_available_bytes(const std::filesystem::path& root = "/");
 /// Memory of this machine, bytes.
 std::uint64_t total_memory_bytes();
+/// Of a buffer, bytes that lie in huge pages, as the system says; of neighbours too, at most the
+/// buffer's size, where it lists them as one. Nothing where it does not say.
+std::optional<std::uint64_t> huge_page_bytes_of(const Buffer& buffer);
 /// Largest resident anonymous + file memory of this process so far, bytes (VmHWM).
 std::uint64_t peak_resident_bytes();
 /// Anonymous memory resident now, bytes (RssAnon).

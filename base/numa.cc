@@ -66,16 +66,22 @@ void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
   }
 }
 
-std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer) {
+std::uint64_t num_pages(const Buffer& buffer) {
   const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t num_pages = (buffer.size() + page_bytes - 1) / page_bytes;
+  return (buffer.size() + page_bytes - 1) / page_bytes;
+}
+
+std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t every) {
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t all = (num_pages(buffer) + every - 1) / every;
   constexpr std::size_t at_once = 4096;
   std::array<void*, at_once> pages{};
   std::array<int, at_once> found{};
   std::map<int, std::uint64_t> count;
-  for (std::size_t done = 0; done < num_pages; done += at_once) {
-    const std::size_t some = std::min(at_once, num_pages - done);
-    for (std::size_t i = 0; i < some; ++i) pages.at(i) = buffer.data() + (done + i) * page_bytes;
+  for (std::size_t done = 0; done < all; done += at_once) {
+    const std::size_t some = std::min(at_once, all - done);
+    for (std::size_t i = 0; i < some; ++i)
+      pages.at(i) = buffer.data() + (done + i) * every * page_bytes;
     if (syscall(SYS_move_pages, 0, some, pages.data(), nullptr, found.data(), 0) != 0)
       throw Error("the system does not say where memory lies: {}", std::strerror(errno));
     for (std::size_t i = 0; i < some; ++i) {

@@ -14,9 +14,13 @@ namespace sluice {
 /// when it refuses.
 void interleave(const Buffer& buffer, const std::vector<int>& nodes);
 
+/// Pages that the memory has, touched or not.
+std::uint64_t num_pages(const Buffer& buffer);
+
 /// How many of the memory's pages lie on which NUMA node, as the system says (move_pages); pages
-/// that nothing has touched are on none. Throws Error when the system does not say.
-std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer);
+/// that nothing has touched are on none. Of many pages only every so many-th is looked at: asking
+/// takes 0.3 us for each. Throws Error when the system does not say.
+std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t every = 1);
 
 /// Whether a NUMA node has processors, as the system under `root` says; true where it says nothing.
 /// Not to be had from hwloc, which takes the nearest processors for those of a node without any.

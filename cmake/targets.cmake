@@ -71,7 +71,7 @@ endfunction()
 # whole where there is none.
 function(sluice_gpu_test)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBRARIES" ${ARGN})
-  add_executable(${ARG_NAME} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/codelets/cuda/needs_device.cc)
+  add_executable(${ARG_NAME} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/needs_device.cc)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main sluice_options)
   target_compile_options(${ARG_NAME} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${SLUICE_NVCC_OPTIONS}>")
   target_compile_definitions(${ARG_NAME} PRIVATE SLUICE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests")

@@ -350,7 +350,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   std::cout << format_bench(settings.format, context, results);
   if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
   if (disk) fmt::print(stderr, "{}\n", disk->summary());
-  if (has_cxl) fmt::print(stderr, "{}\n", cxl_summary(loaded, plan, settings.tiers));
+  if (has_cxl) fmt::print(stderr, "{}\n", LayerPlacement(loaded, plan, settings.tiers).summary());
   return 0;
 }
 

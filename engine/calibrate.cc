@@ -199,7 +199,8 @@ struct BatchMeter::Loaded {
         kv(weights.shape(), model.config.num_layers, pages_of(batches)),
         small_kv(weights.shape(), model.config.num_layers,
                  KvCache::pages_for(overhead_test.depth + overhead_test.tokens)),
-        runner(weights, kv, the_runtime, {.num_slots = slots_of(batches)}),
+        runner(weights, kv, the_runtime,
+               {.num_slots = slots_of(batches), .last_layer = LastLayer::all_rows}),
         fused(weights, small_kv, the_runtime, {.num_slots = 1, .fusion = Fusion::stages}),
         apart(weights, small_kv, the_runtime, {.num_slots = 1, .fusion = Fusion::sublayers}),
         probes(the_runtime, dtype, weights.weight_bytes()) {}

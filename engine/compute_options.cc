@@ -101,7 +101,7 @@ std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int6
   const DecoderShape shape = decoder_shape(config, dtype);
   const auto row_bytes =
       static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
-  return 2 * (static_cast<std::uint64_t>(rows) * row_bytes +
+  return 2 * (static_cast<std::uint64_t>(rows + logit_rows) * row_bytes +
               static_cast<std::uint64_t>(logit_rows * config.vocab_size) * 4);
 }
 

@@ -184,9 +184,10 @@ AcceleratorRun::Need AcceleratorRun::need_of(const LoadedModel& model,
     need.streamed += bytes_of(model.head);
   // Of one iteration, and the next one's, which is submitted before the first has ended.
   const ModelConfig& config = model.config();
-  const std::int64_t floats = max_rows * (config.hidden_size + 2 * model.shape().qkv_size() +
-                                          model.shape().q_size() + 2 * config.ffn_size) +
-                              max_logit_rows * config.vocab_size;
+  const std::int64_t floats =
+      (max_rows + max_logit_rows) * (config.hidden_size + 2 * model.shape().qkv_size() +
+                                     model.shape().q_size() + 2 * config.ffn_size) +
+      max_logit_rows * config.vocab_size;
   need.activations = 2 * static_cast<std::uint64_t>(floats) * sizeof(float);
   return need;
 }

@@ -59,6 +59,8 @@ Fill fill_of(Sublayer sublayer) {
       return {0.55, 0.25, 0.60, true};
     case Sublayer::attention_join:
       return {0.50, 0.50, 0.75, true};
+    case Sublayer::select_rows:
+      return {0.75, 0.60, 0.45, false};
   }
   return {0.5, 0.5, 0.5, true};
 }

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/machine_costs.h"
+#include "engine/moved_bytes.h"
 #include "engine/output_file.h"
 #include "engine/policy_choice.h"
 #include "engine/progress.h"
@@ -336,7 +336,7 @@ struct Report {
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
                  DType dtype, const Runtime& runtime, AcceleratorRun* accelerated,
-                 const DiskRun* disk, const std::function<void(nlohmann::json&)>& add_more) {
+                 const DiskRun* disk, const LayerPlacement& placement, const MovedBytes& moved) {
   nlohmann::json stats;
   stats["model"] = model;
   stats["dtype"] = to_string(dtype);
@@ -353,7 +353,8 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["finish_reason"] = report.finish_reasons;
   if (accelerated != nullptr) accelerated->add_to(stats, runtime);
   if (disk != nullptr) disk->add_to(stats);
-  if (add_more) add_more(stats);
+  placement.add_to(stats);
+  moved.add_to(stats);
   write_file(path, stats.dump(2) + "\n");
 }
 
@@ -527,24 +528,29 @@ class GenerateRun {
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
     if (explain) explainer.emplace(runtime, dtype_, loaded.weight_bytes(), policy_run);
+    MovedBytes moved(runtime, loaded, accelerator, disk ? &*disk : nullptr);
+    moved.run_begins();
     {
       const TraceSession::Recording recording = trace_.record();
       generate(generator, std::move(requests), output.get());
     }
+    moved.run_ends(report_.totals.wall_s, has_cxl);
     if (output) output->put_in_order();
+    const bool quiet = line_.get<bool>("quiet");
+    std::optional<LayerPlacement> placement;  // asking takes up to half a second
+    if (!quiet || line_.given("stats")) placement.emplace(loaded, plan, settings_.tiers);
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_, runtime,
-                  accelerated ? &*accelerated : nullptr, disk ? &*disk : nullptr,
-                  [&](nlohmann::json& stats) {
-                    if (has_cxl) add_cxl(stats, loaded, plan, settings_.tiers);
-                  });
+                  accelerated ? &*accelerated : nullptr, disk ? &*disk : nullptr, *placement,
+                  moved);
     }
-    if (!line_.get<bool>("quiet")) {
+    if (!quiet) {
       print_summary(report_, policy_.describe());
       if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
       if (disk) fmt::print(stderr, "{}\n", disk->summary());
-      if (has_cxl) fmt::print(stderr, "{}\n", cxl_summary(loaded, plan, settings_.tiers));
+      if (!placement->is_empty()) fmt::print(stderr, "{}\n", placement->summary());
+      fmt::print(stderr, "{}\n", moved.summary());
     }
     if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
     return interrupt_flag() ? interrupted_exit_code : 0;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/cpu.h"
 #include "base/memory.h"
@@ -11,7 +12,9 @@
 #include "codelets/runtime/runtime.h"
 #include "engine/calibration_store.h"
 #include "engine/command_line.h"
+#include "engine/compute_options.h"
 #include "engine/machine_costs.h"
+#include "engine/memory_probe.h"
 
 namespace sluice {
 namespace {
@@ -20,9 +23,6 @@ namespace {
 std::string capability_text(int capability) {
   return fmt::format("{}.{}", capability / 10, capability % 10);
 }
-
-/// Far memory (CXL) has no processors.
-const char* tier_of(const NumaNode& node) { return node.num_cores > 0 ? "ddr" : "cxl"; }
 
 nlohmann::json describe(const GpuDevice& gpu) {
   return {{"name", gpu.name},
@@ -44,13 +44,16 @@ nlohmann::json cuda_as_json(const GpuList& gpus) {
   return cuda;
 }
 
-nlohmann::json memory_nodes_as_json(const CpuTopology& topology, const GpuList& gpus) {
+nlohmann::json memory_nodes_as_json(const CpuTopology& topology, const GpuList& gpus,
+                                    const std::optional<MemoryProbe>& probe) {
   nlohmann::json nodes = nlohmann::json::array();
-  for (const NumaNode& node : topology.numa_nodes) {
+  for (std::size_t i = 0; i < topology.numa_nodes.size(); ++i) {
+    const NumaNode& node = topology.numa_nodes[i];
     nodes.push_back({{"tier", tier_of(node)},
                      {"numa_node", node.os_index},
                      {"bytes", node.memory_bytes},
                      {"cpus", node.num_cores}});
+    if (probe) nodes.back()["probe"] = as_json(probe->nodes[i], probe->num_threads);
   }
   for (const GpuDevice& gpu : gpus.devices) {
     nodes.push_back(
@@ -84,7 +87,8 @@ void print_gpus(const GpuList& gpus) {
                                         : std::string("not compiled"));
 }
 
-void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime) {
+void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime,
+                 const std::optional<MemoryProbe>& probe) {
   fmt::print("CPU            {}\n", topology.model_name);
   fmt::print("cores          {} usable, {} hardware threads, {} package{}\n", topology.cores.size(),
              topology.num_processors, topology.num_packages, topology.num_packages == 1 ? "" : "s");
@@ -102,9 +106,11 @@ void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime
   print_gpus(gpus);
   fmt::print("StarPU         {}, flavour {}\n", runtime.version(), runtime.flavour());
   fmt::print("calibrated     {}\n", calibrated_text());
+  if (probe) fmt::print("\n{}", describe(*probe, topology, gpus));
 }
 
-nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime) {
+nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime,
+                       const std::optional<MemoryProbe>& probe) {
   return {{"cpu",
            {{"name", topology.model_name},
             {"cores", topology.cores.size()},
@@ -112,7 +118,7 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
             {"isa", simd::target_name()},
             {"onednn_isa", onednn_isa_name()}}},
           {"cuda", cuda_as_json(gpus)},
-          {"memory_nodes", memory_nodes_as_json(topology, gpus)},
+          {"memory_nodes", memory_nodes_as_json(topology, gpus, probe)},
           {"available_bytes", available_memory_bytes()},
           {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}}};
 }
@@ -120,17 +126,26 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
 }  // namespace
 
 int run_info(const CommandLine::Arguments& arguments) {
-  CommandLine line("sluice info [--json]", "Shows what Sluice sees of this machine.");
-  line.options().add_options()("json", boost::program_options::bool_switch(),
-                               "print one JSON object");
+  CommandLine line("sluice info [--memory] [--json]", "Shows what Sluice sees of this machine.");
+  line.options().add_options()  //
+      ("memory", boost::program_options::bool_switch(),
+       "take some memory of each NUMA node, see where it lies, and measure how fast it is")  //
+      ("json", boost::program_options::bool_switch(), "print one JSON object");
   if (!line.parse(arguments)) return 0;
   const CpuTopology topology = read_cpu_topology();
   const GpuList gpus = find_gpus();
-  const Runtime runtime({.domains = {topology.cores}});
+  const std::vector<int> cores =
+      line.get<bool>("memory") ? choose_cores(std::nullopt) : topology.cores;
+  Runtime runtime({.domains = {cores}});
+  std::optional<MemoryProbe> probe;
+  if (line.get<bool>("memory")) {
+    const PausedWorkers paused;
+    probe = probe_memory(runtime.setup_pool(), topology, gpus);
+  }
   if (line.get<bool>("json")) {
-    fmt::print("{}\n", as_json(topology, gpus, runtime).dump(2));
+    fmt::print("{}\n", as_json(topology, gpus, runtime, probe).dump(2));
   } else {
-    print_words(topology, gpus, runtime);
+    print_words(topology, gpus, runtime, probe);
   }
   return 0;
 }

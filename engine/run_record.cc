@@ -31,28 +31,38 @@ KernelTotals RunRecord::predict(const CostModel& costs) const {
     entry.seconds += seconds;
     ++entry.count;
   };
-  const auto add_all = [&](const Part& part, const auto& sublayers) {
-    for (const Placement& placement : part.placements) {
-      for (const Sublayer sublayer : sublayers(placement)) {
-        const Sublayer placed = sublayer == Sublayer::attention ? Sublayer::qk : sublayer;
-        add(part.shape.phase, sublayer, costs.compute_s(placement[placed], sublayer, part.shape));
-      }
+  const auto add_layer = [&](const Placement& placement, const BatchShape& shape,
+                             const auto& sublayers) {
+    for (const Sublayer sublayer : sublayers) {
+      const Sublayer placed = sublayer == Sublayer::attention ? Sublayer::qk : sublayer;
+      add(shape.phase, sublayer, costs.compute_s(placement[placed], sublayer, shape));
     }
   };
   using Sublayers = std::vector<Sublayer>;
-  const auto linear = [](const Placement&) {
-    return Sublayers{Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2};
-  };
   const auto attention = [](const Placement& placement) {
     if (placement[Sublayer::qk] == placement[Sublayer::sv]) return Sublayers{Sublayer::attention};
     return Sublayers{Sublayer::qk, Sublayer::sv};
   };
+  const Sublayers behind_attention = {Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2};
   for (const Iteration& iteration : iterations_) {
-    add_all(iteration.all, linear);
-    for (const Part& part : iteration.parts) add_all(part, attention);
+    const BatchShape& all = iteration.all.shape;
+    BatchShape drawing = all;  // all that the last layer has behind attention
+    if (iteration.logit_rows < all.total_rows()) {
+      drawing.batch = iteration.logit_rows;
+      drawing.rows = 1;
+    }
+    const std::vector<Placement>& placements = iteration.all.placements;
+    for (std::size_t layer = 0; layer < placements.size(); ++layer) {
+      add_layer(placements[layer], all, Sublayers{Sublayer::qkv});
+      const BatchShape& rows = layer + 1 < placements.size() ? all : drawing;
+      if (rows.batch > 0) add_layer(placements[layer], rows, behind_attention);
+    }
+    for (const Part& part : iteration.parts) {
+      for (const Placement& placement : part.placements)
+        add_layer(placement, part.shape, attention(placement));
+    }
     if (iteration.logit_rows > 0)
-      add(iteration.all.shape.phase, Sublayer::lm_head,
-          costs.lm_head_s(Device::cpu, iteration.logit_rows));
+      add(all.phase, Sublayer::lm_head, costs.lm_head_s(Device::cpu, iteration.logit_rows));
   }
   return totals;
 }

@@ -344,52 +344,65 @@ MachineCosts with_cxl(const MachineCosts& costs, const ModelDimensions& model, c
           std::make_unique<AnalyticModel>(std::move(profile), model)};
 }
 
-namespace {
-
-struct CxlPages {
-  std::uint64_t all = 0;
-  std::uint64_t there = 0;
-};
-
-CxlPages count_pages(const LoadedModel& model, const CxlSettings& settings) {
-  CxlPages pages;
-  for (const auto& [node, count] : model.layer_pages()) {
-    pages.all += count;
-    const bool wanted =
-        std::find(settings.nodes.begin(), settings.nodes.end(), node) != settings.nodes.end();
-    if (wanted) pages.there += count;
+LayerPlacement::LayerPlacement(const LoadedModel& model, const HostPlan& plan,
+                               const TierSettings& settings)
+    : cxl_(settings.cxl), weight_bytes_(plan.cxl() ? plan.cxl()->weights : 0) {
+  if (cxl_ && !cxl_->nodes.empty()) {
+    nodes_ = cxl_->nodes;
+  } else {
+    for (const NumaNode& node : read_cpu_topology().numa_nodes) {
+      if (has_processors(node.os_index)) nodes_.push_back(node.os_index);
+    }
   }
-  return pages;
-}
-
-}  // namespace
-
-std::string cxl_summary(const LoadedModel& model, const HostPlan& plan,
-                        const TierSettings& settings) {
-  const std::string weights = format_bytes(plan.cxl()->weights);
-  if (settings.cxl->nodes.empty())
-    return fmt::format("cxl: {} of weights, emulated: they lie in DDR", weights);
+  if (!cxl_) {
+    std::uint64_t layer_bytes = 0;
+    for (const LinearShape& shape : layer_linears(model.config(), model.shape().dtype))
+      layer_bytes += packed_bytes(shape);
+    const std::int64_t num_here = model.config().num_layers - plan.num_layers_on_disk();
+    weight_bytes_ = static_cast<std::uint64_t>(num_here) * layer_bytes;
+  }
   try {
-    const CxlPages pages = count_pages(model, *settings.cxl);
-    return fmt::format("cxl {}: {} of weights, {} of {} pages lie there", plan.cxl()->where,
-                       weights, pages.there, pages.all);
+    pages_ = model.layer_pages();
   } catch (const Error& error) {
-    return fmt::format("cxl {}: {} of weights; {}", plan.cxl()->where, weights, error.what());
+    problem_ = error.what();
   }
 }
 
-void add_cxl(nlohmann::json& stats, const LoadedModel& model, const HostPlan& plan,
-             const TierSettings& settings) {
-  nlohmann::json& cxl = stats["cxl"];
-  cxl = {{"nodes", settings.cxl->nodes},
-         {"emulated", settings.cxl->nodes.empty()},
-         {"weight_bytes", plan.cxl()->weights}};
-  try {
-    for (const auto& [node, count] : model.layer_pages())
-      cxl["pages"][std::to_string(node)] = count;
-  } catch (const Error&) {
-    cxl["pages"] = nullptr;  // a container may forbid to ask
+std::uint64_t LayerPlacement::pages_there() const {
+  std::uint64_t there = 0;
+  for (const auto& [node, count] : pages_.by_node) {
+    if (std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end()) there += count;
   }
+  return there;
+}
+
+std::string LayerPlacement::summary() const {
+  const std::string weights = format_bytes(weight_bytes_);
+  if (cxl_ && cxl_->nodes.empty())
+    return fmt::format("cxl: {} of weights, emulated: they lie in DDR", weights);
+  const std::string where = fmt::format("{} node {}", cxl_ ? "cxl" : "ddr", fmt::join(nodes_, ","));
+  if (!problem_.empty()) return fmt::format("{}: {} of weights; {}", where, weights, problem_);
+  const std::string sample =
+      pages_.every > 1 ? fmt::format(" (one in {} looked at)", pages_.every) : "";
+  return fmt::format("{}: {} of weights, {} of {} pages{} lie there", where, weights, pages_there(),
+                     pages_.asked, sample);
+}
+
+void LayerPlacement::add_to(nlohmann::json& stats) const {
+  const bool is_known = problem_.empty();
+  const bool is_emulated = cxl_ && cxl_->nodes.empty();
+  stats["placement"] = {
+      {"tier", cxl_ && !is_emulated ? "cxl" : "ddr"},
+      {"numa_nodes", nodes_},
+      {"weight_bytes", weight_bytes_},
+      {"pages_asked", is_known ? nlohmann::json(pages_.asked) : nlohmann::json()},
+      {"pages_found", is_known ? nlohmann::json(pages_there()) : nlohmann::json()},
+      {"one_page_in", pages_.every}};
+  if (!cxl_) return;
+  nlohmann::json& cxl = stats["cxl"];
+  cxl = {{"nodes", cxl_->nodes}, {"emulated", is_emulated}, {"weight_bytes", weight_bytes_}};
+  if (!is_known) cxl["pages"] = nullptr;
+  for (const auto& [node, count] : pages_.by_node) cxl["pages"][std::to_string(node)] = count;
 }
 
 DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,

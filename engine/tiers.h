@@ -130,13 +130,30 @@ std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& setting
 /// One line a tier, in bytes as people read them; as CSV and JSON in bytes.
 std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format);
 
-/// Where a run's layers lie, asked for against found: "cxl node 2,3: 6.2 GiB of weights, all
-/// pages there", or that it is emulated.
-std::string cxl_summary(const LoadedModel& model, const HostPlan& plan,
-                        const TierSettings& settings);
-/// Of `stats`: `cxl`.
-void add_cxl(nlohmann::json& stats, const LoadedModel& model, const HostPlan& plan,
-             const TierSettings& settings);
+/// Where the packed weights of a run's layers lie that are in the host's memory, asked for against
+/// found.
+class LayerPlacement {
+ public:
+  /// Asks the system.
+  LayerPlacement(const LoadedModel& model, const HostPlan& plan, const TierSettings& settings);
+
+  /// Whether none of them are in the host's memory.
+  bool is_empty() const { return weight_bytes_ == 0; }
+  /// "ddr node 0: 6.2 GiB of weights, 1625293 of 1625293 pages lie there", what stands against
+  /// asking, or that CXL memory is emulated.
+  std::string summary() const;
+  /// Of `stats`: `placement` and, with --cxl-nodes, `cxl`.
+  void add_to(nlohmann::json& stats) const;
+
+ private:
+  std::uint64_t pages_there() const;
+
+  std::optional<CxlSettings> cxl_;
+  std::vector<int> nodes_;  ///< that were asked for
+  std::uint64_t weight_bytes_ = 0;
+  LoadedModel::Pages pages_;
+  std::string problem_;  ///< a container may forbid to ask
+};
 
 /// The disk of one run: its node and its file, from before StarPU starts until after it has
 /// stopped.
@@ -150,6 +167,9 @@ class DiskRun {
   /// StarPU has started.
   void attach() { node_.attach(); }
   const DiskHomes* homes() const { return &homes_; }
+  /// What has been read for tasks, and written while loading.
+  DiskUse use() const { return node_.use(); }
+  std::uint64_t written_bytes() const { return file_.written_bytes(); }
 
   /// "disk /mnt/x: 6.2 GiB of weights, 124 GiB read at 2.9 GB/s; staged 1.1 GiB at most"
   std::string summary() const;

@@ -141,8 +141,7 @@ class LineReader {
     return text == "cpu" ? Device::cpu : Device::gpu;
   }
   Sublayer sublayer_of(int number) const {
-    check(0 <= number && number <= static_cast<int>(Sublayer::attention_join),
-          "an unknown sublayer");
+    check(0 <= number && number <= static_cast<int>(last_sublayer_value), "an unknown sublayer");
     return static_cast<Sublayer>(number);
   }
   void check_node(int id) const {

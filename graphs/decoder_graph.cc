@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <initializer_list>
 #include <optional>
 
 #include "codelets/attention_parts/attention_parts.h"
@@ -10,6 +11,7 @@
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/runtime/trace_recorder.h"
 #include "codelets/sampling/sampling.h"
+#include "codelets/select_rows/select_rows.h"
 #include "codelets/stage/stage.h"
 
 namespace sluice {
@@ -160,18 +162,35 @@ struct DecoderGraph::Chain {
   TaskTag tagged(Sublayer sublayer, Device device) const {
     return sluice::tagged(all.tag, sublayer, -1, device);
   }
+  bool has_rows_that_draw_nothing() const { return all.tag.num_logit_rows < all.tag.num_tokens; }
+  /// Puts the rows that tokens are drawn from into a handle of their own, in place of all.
+  void keep_drawing_rows(DataHandle& rows, std::int64_t layer, Device device) const {
+    const std::size_t row_bytes =
+        starpu_data_get_size(rows.get()) / static_cast<std::size_t>(all.tag.num_tokens);
+    DataHandle kept =
+        DataHandle::temporary(static_cast<std::size_t>(all.tag.num_logit_rows) * row_bytes);
+    submit_select_rows({.tag = sluice::tagged(all.tag, Sublayer::select_rows, layer, device),
+                        .row_bytes = row_bytes},
+                       {.batch = all.batch, .from = rows, .to = kept}, all.shape.dtype);
+    rows.release_after_use();
+    rows = std::move(kept);
+  }
+  /// All further tasks have these rows alone.
+  void forget_other_rows() {
+    all.tag.num_tokens = all.tag.num_logit_rows;
+    h.release_after_use();
+  }
 };
 
 namespace {
 
-enum class Attending : std::uint8_t { together, in_parts };
-
+/// Cuts a layer where its placement changes the device, as the options say, and before each of
+/// `cuts`.
 std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
-                                     const Placement& placement, Attending attending) {
+                                     const Placement& placement,
+                                     std::initializer_list<Sublayer> cuts) {
   const auto fuses = [&](Sublayer sublayer) {
-    if (attending == Attending::in_parts &&
-        (sublayer == Sublayer::qk || sublayer == Sublayer::out_proj))
-      return false;
+    if (std::find(cuts.begin(), cuts.end(), sublayer) != cuts.end()) return false;
     return options.fusion == Fusion::stages ||
            (options.fusion == Fusion::halves && sublayer != Sublayer::fc1);
   };
@@ -209,8 +228,9 @@ DecoderGraph::DecoderGraph(const LoadedModel& model, std::span<const KvCache> co
   for (const KvCache& kv : cohorts) kv.clear();
   for (unsigned bits = 0; bits < num_placements; ++bits) {
     const Placement placement = Placement::from_bits(bits);
-    stages_.at(bits) = cut_layer(options, placement, Attending::together);
-    stages_in_parts_.at(bits) = cut_layer(options, placement, Attending::in_parts);
+    stages_.at(bits) = cut_layer(options, placement, {});
+    stages_dropping_rows_.at(bits) = cut_layer(options, placement, {Sublayer::out_proj});
+    stages_in_parts_.at(bits) = cut_layer(options, placement, {Sublayer::qk, Sublayer::out_proj});
   }
 }
 
@@ -319,12 +339,16 @@ Device DecoderGraph::home_of(const Rows& rows, std::int64_t layer) const {
 }
 
 void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const Placement& placement) {
-  const Stages& stages = stages_.at(placement.bits());
+  const Stages& stages =
+      (drops_rows(chain, layer) ? stages_dropping_rows_ : stages_).at(placement.bits());
   chain.add_passing(stages);
   const KvPlan kv(placement, home_of(chain.all, layer), chain.all.cached);
   DataHandle new_kv;  // the layer's own: the next layer need not wait until it is stored
   if (kv.passes_new_kv()) new_kv = chain.all.new_kv();
   for (const SublayerRange& range : stages) {
+    if (range.first == Sublayer::out_proj &&
+        !keep_drawing_rows(chain, layer, stages, placement[Sublayer::sv], placement[Sublayer::fc2]))
+      break;
     const Device device = placement[range.first];
     submit_range(chain, chain.all, layer, range, device, kv.path_on(device), new_kv);
     if (kv.store_after() && range.has(*kv.store_after())) submit_store(chain.all, layer, new_kv);
@@ -374,6 +398,7 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
                          .shape = shape,
                          .parts = rows},
                         contexts, chain.all.context);
+  if (!keep_drawing_rows(chain, layer, stages, device, placement[Sublayer::fc2])) return;
   for (const SublayerRange& range : stages) {
     if (range.first >= Sublayer::out_proj)
       submit_range(chain, chain.all, layer, range, placement[range.first], KvPath::slab, {});
@@ -425,7 +450,27 @@ void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const Data
       {.batch = rows.batch, .new_kv = new_kv, .slab = cohorts_[rows.cohort].slab(layer)});
 }
 
-void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) {
+bool DecoderGraph::drops_rows(const Chain& chain, std::int64_t layer) const {
+  return options_.last_layer == LastLayer::drawing_rows &&
+         layer + 1 == model_.config().num_layers && chain.has_rows_that_draw_nothing();
+}
+
+bool DecoderGraph::keep_drawing_rows(Chain& chain, std::int64_t layer, const Stages& stages,
+                                     Device attention_device, Device x_device) {
+  if (!drops_rows(chain, layer)) return true;
+  if (chain.all.tag.num_logit_rows == 0) return false;
+  chain.keep_drawing_rows(chain.all.context, layer, attention_device);
+  chain.keep_drawing_rows(chain.x, layer, x_device);
+  chain.forget_other_rows();
+  chain.make_h(stages);
+  return true;
+}
+
+void DecoderGraph::submit_head(Chain& chain, const PendingIteration& out) {
+  if (chain.has_rows_that_draw_nothing()) {
+    chain.keep_drawing_rows(chain.x, -1, options_.head_device);
+    chain.forget_other_rows();
+  }
   const ModelConfig& config = model_.config();
   submit_lm_head({.tag = chain.tagged(Sublayer::lm_head, options_.head_device),
                   .shape = chain.all.shape,
@@ -435,8 +480,7 @@ void DecoderGraph::submit_head(const Chain& chain, const PendingIteration& out) 
                   .norm_bias = config.norm == NormKind::layer_norm,
                   .norm_weight = config.norm_affine,
                   .project_out = config.has_projections()},
-                 {.batch = chain.all.batch,
-                  .x = chain.x,
+                 {.x = chain.x,
                   .final_norm = model_.final_norm,
                   .project_out = model_.project_out,
                   .head = model_.head,

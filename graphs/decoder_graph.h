@@ -20,6 +20,8 @@ enum class AttentionForm : std::uint8_t { fused, split };
 /// Whether neighbouring sublayers on one device are one task: all of a layer, those of its
 /// attention half (1 to 4) and of its FFN half, or none.
 enum class Fusion : std::uint8_t { stages, halves, sublayers };
+/// What the last layer's sublayers 4 to 6 compute: nothing reads the rows that draw no token.
+enum class LastLayer : std::uint8_t { drawing_rows, all_rows };
 
 /// Sequences of a sub-batch whose KV is of one cohort, and which attend on the same devices.
 struct BatchPart {
@@ -89,13 +91,16 @@ class PendingIteration {
 /// each task's tag names the device; without a worker there, its scheduler takes another. Where
 /// sublayers 1 to 3 do not all run beside a layer's slab, new KV passes apart from it, and a task
 /// of its own stores it (KvPlan). A sub-batch of several parts is split behind sublayer 1 and
-/// joined before sublayer 4; between them its parts' attention tasks do not wait for each other.
+/// joined before sublayer 4; between them its parts' attention tasks do not wait for each other. In
+/// the last layer only the rows that tokens are drawn from go on to sublayer 4; without any, the
+/// layer ends there.
 class DecoderGraph {
  public:
   struct Options {
     std::int64_t num_slots = 1;  ///< sequences that run at once
     AttentionForm attention = AttentionForm::fused;
     Fusion fusion = Fusion::stages;
+    LastLayer last_layer = LastLayer::drawing_rows;
     Device embedding_device = Device::cpu;
     Device head_device = Device::cpu;  ///< of LM head and sampling
   };
@@ -129,14 +134,22 @@ class DecoderGraph {
                     const SublayerRange& range, Device device, KvPath path,
                     const DataHandle& new_kv);
   void submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv);
-  void submit_head(const Chain& chain, const PendingIteration& out);
+  /// Whether a layer is the last one, and drops rows before sublayer 4.
+  bool drops_rows(const Chain& chain, std::int64_t layer) const;
+  /// There, keeps the rows that tokens are drawn from, of attention's output and of x, each copied
+  /// where it was written. False: there are none, and nothing is left to compute.
+  bool keep_drawing_rows(Chain& chain, std::int64_t layer, const Stages& stages,
+                         Device attention_device, Device x_device);
+  void submit_head(Chain& chain, const PendingIteration& out);
   void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
 
   const LoadedModel& model_;
   std::span<const KvCache> cohorts_;
   Options options_;
-  /// Of a layer, by its placement's bits; the second with attention cut off from both neighbours.
+  /// Of a layer, by its placement's bits; the second cut before sublayer 4, where rows are dropped,
+  /// the third with attention cut off from both neighbours.
   std::array<Stages, num_placements> stages_;
+  std::array<Stages, num_placements> stages_dropping_rows_;
   std::array<Stages, num_placements> stages_in_parts_;
   std::int64_t iteration_ = -1;
   Buffer slot_tokens_memory_;

@@ -199,6 +199,7 @@ struct LoadedModel::Packing {
         const InFile& piece = pieces[static_cast<std::size_t>(i)];
         opened->read(piece.offset, piece.size, piece.memory);
       });
+      for (const InFile& weight : in_file) model.read_bytes_ += weight.size;
     }
     in_file.clear();
     passing.clear();
@@ -325,10 +326,17 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   }
 }
 
-std::map<int, std::uint64_t> LoadedModel::layer_pages() const {
-  std::map<int, std::uint64_t> pages;
+LoadedModel::Pages LoadedModel::layer_pages() const {
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;
+  std::uint64_t all = 0;
+  for (const Buffer* buffer : layer_buffers_) all += num_pages(*buffer);
+  Pages pages;
+  // Odd, so that it meets every place within huge pages.
+  pages.every = all <= most ? 1 : all / most | 1U;
   for (const Buffer* buffer : layer_buffers_) {
-    for (const auto& [node, count] : pages_by_node(*buffer)) pages[node] += count;
+    pages.asked += (num_pages(*buffer) + pages.every - 1) / pages.every;
+    for (const auto& [node, count] : pages_by_node(*buffer, pages.every))
+      pages.by_node[node] += count;
   }
   return pages;
 }

@@ -75,8 +75,16 @@ class LoadedModel {
   const DecoderShape& shape() const { return shape_; }
   const VectorLayout& vectors() const { return vectors_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
-  /// Pages of the layers' packed weights by NUMA node. Throws Error when the system does not say.
-  std::map<int, std::uint64_t> layer_pages() const;
+  /// Of those, what came ready packed out of the disk's file.
+  std::uint64_t read_bytes() const { return read_bytes_; }
+  /// Where the layers' packed weights are that are in memory: all pages of small models; of large
+  /// ones a sample of a million. Throws Error when the system does not say.
+  struct Pages {
+    std::uint64_t asked = 0;               ///< pages that were looked at
+    std::uint64_t every = 1;               ///< one in so many was
+    std::map<int, std::uint64_t> by_node;  ///< those in use, by NUMA node
+  };
+  Pages layer_pages() const;
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   DataHandle token_table;  ///< [vocab_size, embed_size] as stored
@@ -102,6 +110,7 @@ class LoadedModel {
   DecoderShape shape_;
   VectorLayout vectors_;
   std::uint64_t weight_bytes_ = 0;
+  std::uint64_t read_bytes_ = 0;
   std::deque<Buffer> buffers_;
   std::vector<const Buffer*> layer_buffers_;  ///< of packed weights
   std::vector<DataHandle> resident_parts_;    ///< of tensors that are imagined and not whole

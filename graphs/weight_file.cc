@@ -165,6 +165,7 @@ void WeightFile::write(std::uint64_t offset, const std::byte* data, std::size_t 
     offset += static_cast<std::uint64_t>(count);
     size -= static_cast<std::size_t>(count);
   }
+  written_bytes_ += whole_size;
   // Begins to write it out, so that the page cache does not fill.
   sync_file_range(descriptor_, static_cast<off_t>(first), static_cast<off_t>(whole_size),
                   SYNC_FILE_RANGE_WRITE);

@@ -33,6 +33,8 @@ class WeightFile {
   const std::filesystem::path& path() const { return path_; }
   /// Whole, in bytes.
   std::uint64_t size_bytes() const { return size_bytes_; }
+  /// By this object.
+  std::uint64_t written_bytes() const { return written_bytes_; }
 
   /// Where the next weight of `size` bytes lies: to be called for each, in LoadedModel's order.
   std::uint64_t place(std::size_t size);
@@ -57,6 +59,7 @@ class WeightFile {
   std::string header_;
   std::uint64_t size_bytes_ = 0;
   std::uint64_t next_offset_ = 0;
+  std::uint64_t written_bytes_ = 0;
   bool whole_ = false;
 };
 

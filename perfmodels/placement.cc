@@ -68,6 +68,8 @@ std::string_view to_string(Sublayer sublayer) {
       return "kv_store";
     case Sublayer::attention_join:
       return "attention_join";
+    case Sublayer::select_rows:
+      return "select_rows";
   }
   return "?";
 }

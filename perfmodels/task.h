@@ -18,7 +18,10 @@ enum class Sublayer : std::uint8_t {
   sampling = 9,
   kv_store = 10,  ///< new tokens' KV into the slab, where sublayers 1 to 3 do not all run beside it
   attention_join = 11,  ///< what the parts of a sub-batch attended apart, as one
+  select_rows = 12,     ///< before the last layer's sublayer 4: the rows that tokens are drawn from
 };
+
+constexpr Sublayer last_sublayer_value = Sublayer::select_rows;
 
 enum class Phase : std::uint8_t { prefill, decode };
 

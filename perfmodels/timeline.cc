@@ -84,6 +84,19 @@ BatchShape all_rows(std::span<const ChainPart> parts) {
   return shape;
 }
 
+/// The rows that tokens are drawn from, one a sequence: all that the last layer has from sublayer 4
+/// on.
+BatchShape drawing_rows(BatchShape shape) {
+  shape.rows = 1;
+  return shape;
+}
+BatchShape drawing_rows(std::span<const ChainPart> parts) {
+  BatchShape shape = drawing_rows(all_rows(parts));
+  shape.batch = 0;
+  for (const ChainPart& part : parts) shape.batch += part.shape.batch;
+  return shape;
+}
+
 /// Adds the way of some bytes from their home to a device. From a disk they pass through DDR, both
 /// ways at once.
 void add_load(const CostModel& costs, Tier home, Device device, double bytes, UnitLoad& load) {
@@ -110,19 +123,30 @@ void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::
   }
 }
 
+bool is_last(const MemoryPlan& memory, std::size_t layer) {
+  return layer + 1 == memory.layers.size();
+}
+
 /// Of all chains: the KV of each, of the weights one copy for each device that multiplies with
 /// them.
 LayerLoads layer_loads(const CostModel& costs, std::span<const Chain> chains, std::size_t layer,
-                       const LayerHomes& homes) {
+                       const MemoryPlan& memory) {
+  const LayerHomes& homes = memory.layers[layer];
   LayerLoads loads;
-  std::int64_t rows = 0;
-  for (const Chain& chain : chains) rows += all_rows(chain.parts).total_rows();
+  std::int64_t all = 0;
+  std::int64_t drawing = 0;
+  for (const Chain& chain : chains) {
+    all += all_rows(chain.parts).total_rows();
+    drawing += drawing_rows(chain.parts).total_rows();
+  }
   for (const Device device : {Device::gpu, Device::cpu}) {
     for (const Sublayer sublayer : layer_sublayers) {
       const bool wanted = std::any_of(chains.begin(), chains.end(), [&](const Chain& chain) {
         return chain.placements[layer][sublayer] == device;
       });
       const std::size_t half = sublayer >= Sublayer::fc1 ? 1 : 0;
+      const bool few = is_last(memory, layer) && sublayer >= Sublayer::out_proj;
+      const std::int64_t rows = few ? drawing : all;
       if (wanted) add_weights(costs, sublayer, device, rows, homes, loads[half]);
     }
   }
@@ -139,9 +163,12 @@ LayerLoads layer_loads(const CostModel& costs, std::span<const Chain> chains, st
   return loads;
 }
 
+/// Which rows a layer has from sublayer 4 on.
+enum class RowsAfterAttention : std::uint8_t { all, drawing };
+
 /// Adds one part's attention (and the way home of its new KV) to the layer.
 void add_attention(const CostModel& costs, const ChainPart& part, const Placement& chains_own,
-                   LayerHomes homes, ChainLayer& layer) {
+                   LayerHomes homes, RowsAfterAttention rows, ChainLayer& layer) {
   Placement placement = chains_own;
   if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
   if (part.kv) homes.kv = *part.kv;
@@ -159,22 +186,33 @@ void add_attention(const CostModel& costs, const ChainPart& part, const Placemen
       layer[1].beside_s += sublayer.compute_s;
     }
   }
-  layer[3].values_s += cost.sublayers[3].values_s;
+  const bool narrows = rows == RowsAfterAttention::drawing && part.shape.rows > 1;
+  layer[3].values_s +=
+      narrows ? layer_cost(costs, placement, drawing_rows(part.shape), homes).sublayers[3].values_s
+              : cost.sublayers[3].values_s;
 }
 
 ChainLayer make_layer(const CostModel& costs, const Chain& chain, std::size_t layer_index,
-                      const LayerHomes& homes) {
+                      const MemoryPlan& memory) {
+  const LayerHomes& homes = memory.layers[layer_index];
+  const auto rows =
+      is_last(memory, layer_index) ? RowsAfterAttention::drawing : RowsAfterAttention::all;
   ChainLayer layer;
   const Placement& placement = chain.placements[layer_index];
-  const LayerCost cost = layer_cost(costs, placement, all_rows(chain.parts), homes);
+  const LayerCost before = layer_cost(costs, placement, all_rows(chain.parts), homes);
+  const LayerCost after = rows == RowsAfterAttention::all
+                              ? before
+                              : layer_cost(costs, placement, drawing_rows(chain.parts), homes);
   for (std::size_t i = 0; i < sublayers_per_layer; ++i) {
     Step& step = layer[i];
     step.device = placement[layer_sublayers[i]];
     if (i == 1 || i == 2) continue;  // by part
-    step.compute_s = cost.sublayers[i].compute_s;
-    if (i != 3) step.values_s = cost.sublayers[i].values_s;
+    const SublayerCost& cost = (i < attention_joins ? before : after).sublayers[i];
+    step.compute_s = cost.compute_s;
+    if (i != attention_joins) step.values_s = cost.values_s;
   }
-  for (const ChainPart& part : chain.parts) add_attention(costs, part, placement, homes, layer);
+  for (const ChainPart& part : chain.parts)
+    add_attention(costs, part, placement, homes, rows, layer);
   return layer;
 }
 
@@ -261,8 +299,8 @@ class Simulation {
     layers_.resize(chains.size());
     for (std::size_t i = 0; i < num_layers_; ++i) {
       for (std::size_t c = 0; c < chains.size(); ++c)
-        layers_[c].push_back(make_layer(costs, chains[c], i, memory.layers[i]));
-      loads_.push_back(layer_loads(costs, chains, i, memory.layers[i]));
+        layers_[c].push_back(make_layer(costs, chains[c], i, memory));
+      loads_.push_back(layer_loads(costs, chains, i, memory));
     }
     const std::size_t units = num_layers_ * units_per_layer_ * iterations_;
     unit_done_.assign(units, 0);

@@ -89,7 +89,8 @@ enum class Start : std::uint8_t {
 /// thing at a time. Weights of unit u (a layer or half of one, as `prefetch` says) may cross as
 /// soon as all chains are done with unit u-2, in that order, and values go before them: weights
 /// under way wait. All chains use one copy of the weights. What comes from a disk passes through
-/// DDR meanwhile. Never less than what the busiest part of the machine needs.
+/// DDR meanwhile. From the last layer's sublayer 4 on only one row a sequence is left, which draws
+/// a token. Never less than what the busiest part of the machine needs.
 IterationEstimate estimate_iteration(const CostModel& costs, const MemoryPlan& memory,
                                      std::span<const Chain> chains, Prefetch prefetch, Start start);
 

@@ -68,19 +68,43 @@ std::int64_t visible_tokens(const SequenceWork& sequence, std::int64_t window) {
   return window == 0 ? all : std::min(all, window + sequence.rows - 1);
 }
 
+/// What an iteration's rows amount to in one layer.
+struct LayerRows {
+  double rows = 0;
+  double keys = 0;       ///< that they see, summed over them
+  double kv_tokens = 0;  ///< whose K and V some of them sees
+
+  void add(const SequenceWork& sequence, std::int64_t window) {
+    rows += static_cast<double>(sequence.rows);
+    if (sequence.rows == 0) return;
+    keys += visible_keys(sequence, window);
+    kv_tokens += static_cast<double>(visible_tokens(sequence, window));
+  }
+};
+
+/// The rows that need logits, behind the others.
+SequenceWork drawing_rows(const SequenceWork& sequence) {
+  return {.rows = sequence.logit_rows,
+          .context = sequence.context + sequence.rows - sequence.logit_rows,
+          .logit_rows = sequence.logit_rows};
+}
+
+/// Weights that are multiplied with a layer's rows.
+StageWork& operator+=(StageWork& sum, const StageWork& work) {
+  sum.bytes += work.bytes;
+  sum.flops += work.flops;
+  return sum;
+}
+
 }  // namespace
 
 std::vector<StageWork> iteration_work(const ModelDimensions& model,
                                       std::span<const SequenceWork> sequences) {
-  double rows = 0;
-  double logit_rows = 0;
-  double keys = 0;
-  double kv_tokens = 0;
+  LayerRows all;
+  LayerRows last;
   for (const SequenceWork& sequence : sequences) {
-    rows += static_cast<double>(sequence.rows);
-    logit_rows += static_cast<double>(sequence.logit_rows);
-    keys += visible_keys(sequence, model.sliding_window_tokens);
-    kv_tokens += static_cast<double>(visible_tokens(sequence, model.sliding_window_tokens));
+    all.add(sequence, model.sliding_window_tokens);
+    last.add(drawing_rows(sequence), model.sliding_window_tokens);
   }
   const auto layers = static_cast<double>(model.num_layers);
   const auto hidden = static_cast<double>(model.hidden_size);
@@ -88,30 +112,43 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
   const auto ffn = static_cast<double>(model.ffn_size);
   const double q = model.q_size();
   const double kv = model.kv_size();
-  const auto product = [&](std::string_view name, double weights, double count) {
-    return StageWork{name, model.weight_bytes(weights), 2 * count * weights};
+  const auto product = [&](double weights, double rows) {
+    return StageWork{{}, rows > 0 ? model.weight_bytes(weights) : 0, 2 * rows * weights};
+  };
+  const auto ffn_product = [&](double weights, double rows) {
+    StageWork work = product(weights, rows);
+    work.bytes *= experts_touched(model, rows);
+    if (model.num_experts > 0) work.flops *= static_cast<double>(model.experts_per_token);
+    return work;
+  };
+  const auto attention = [&](const LayerRows& layer) {
+    return StageWork{{}, layer.kv_tokens * kv_bytes_per_token(model), 4 * q * layer.keys};
+  };
+  /// All layers alike but for the last one.
+  const auto in_all_layers = [&](std::string_view name, const StageWork& each,
+                                 const StageWork& in_last) {
+    return StageWork{name, (layers - 1) * each.bytes + in_last.bytes,
+                     (layers - 1) * each.flops + in_last.flops};
   };
   const auto table = [&](std::string_view name, double weights, double count) {
     return StageWork{name, model.table_bytes(weights), 2 * count * weights};
   };
-  const auto ffn_product = [&](std::string_view name, double weights) {
-    const bool dense = model.num_experts == 0;
-    return StageWork{
-        name, model.weight_bytes(weights) * experts_touched(model, rows),
-        2 * rows * weights * (dense ? 1 : static_cast<double>(model.experts_per_token))};
-  };
+  const double fc1 = hidden * ffn * (model.gated_ffn ? 2 : 1);
+  StageWork last_qkv = product(hidden * 2 * kv, all.rows);
+  last_qkv += product(hidden * q, last.rows);
   std::vector<StageWork> stages = {
-      product("qkv", layers * hidden * (q + 2 * kv), rows),
-      {"attention", layers * kv_tokens * kv_bytes_per_token(model), layers * 4 * q * keys},
-      product("out_proj", layers * q * hidden, rows),
-      ffn_product("fc1", layers * hidden * ffn * (model.gated_ffn ? 2 : 1)),
-      ffn_product("fc2", layers * ffn * hidden)};
+      in_all_layers("qkv", product(hidden * (q + 2 * kv), all.rows), last_qkv),
+      in_all_layers("attention", attention(all), attention(last)),
+      in_all_layers("out_proj", product(q * hidden, all.rows), product(q * hidden, last.rows)),
+      in_all_layers("fc1", ffn_product(fc1, all.rows), ffn_product(fc1, last.rows)),
+      in_all_layers("fc2", ffn_product(ffn * hidden, all.rows),
+                    ffn_product(ffn * hidden, last.rows))};
   const bool projections = model.embed_size != model.hidden_size;
-  if (projections) stages.push_back(table("embedding", embed * hidden, rows));
-  if (logit_rows > 0) {
+  if (projections) stages.push_back(table("embedding", embed * hidden, all.rows));
+  if (last.rows > 0) {
     const double project_out = projections ? hidden * embed : 0;
     stages.push_back(
-        table("lm_head", embed * static_cast<double>(model.vocab_size) + project_out, logit_rows));
+        table("lm_head", embed * static_cast<double>(model.vocab_size) + project_out, last.rows));
   }
   return stages;
 }

@@ -54,7 +54,7 @@ double experts_touched(const ModelDimensions& model, double rows);
 struct SequenceWork {
   std::int64_t rows = 1;        ///< new tokens
   std::int64_t context = 0;     ///< tokens whose KV is cached already
-  std::int64_t logit_rows = 1;  ///< rows that need logits
+  std::int64_t logit_rows = 1;  ///< rows that need logits, the last ones
 };
 
 /// What one stage of an iteration must do, all layers together.
@@ -73,9 +73,10 @@ struct StageWork {
 ///   out_proj   2 T q hidden FLOP
 ///   fc1        2 T hidden ffn FLOP, twice that when gated
 ///   fc2        2 T ffn hidden FLOP
-/// and once: lm_head, 2 (logit rows) embed vocab FLOP. A row at position p sees p + 1 keys, fewer
-/// within a sliding window. Projections to and from the embedding count as `embedding` and with
-/// `lm_head`. Left out: activations (LIA's D_X: they can stay in caches), norms, table rows.
+/// In the last layer nothing reads the rows that need no logits: of those only k and v are
+/// computed. Once: lm_head, 2 (logit rows) embed vocab FLOP. A row at position p sees p + 1 keys,
+/// fewer within a sliding window. Projections to and from the embedding count as `embedding` and
+/// with `lm_head`. Left out: activations (LIA's D_X: they can stay in caches), norms, table rows.
 std::vector<StageWork> iteration_work(const ModelDimensions& model,
                                       std::span<const SequenceWork> sequences);
 

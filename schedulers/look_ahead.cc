@@ -34,10 +34,11 @@ std::optional<TaskTag> tag_of(const starpu_task* task) {
 }
 
 /// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts,
-/// storing KV and joining attention come behind sublayer 3.
+/// what stores KV, joins attention or selects rows comes behind sublayer 3.
 std::int64_t place_in_layer(Sublayer sublayer) {
   if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
-  if (sublayer == Sublayer::kv_store || sublayer == Sublayer::attention_join)
+  if (sublayer == Sublayer::kv_store || sublayer == Sublayer::attention_join ||
+      sublayer == Sublayer::select_rows)
     return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
   return 2 * static_cast<std::int64_t>(sublayer);
 }

@@ -33,8 +33,8 @@ rm -rf "$root"/include "$root"/lib/cmake "$root"/lib/pkgconfig "$root"/lib/*.a "
 # pack_program <name> <folder>
 pack_program() {
   local found
-  found=$(find build/release/tests -type f -perm -u+x -name "$1")
-  [[ $found ]] || die "the build has no test program $1"
+  found=$(find build/release/tests build/release/scripts -type f -perm -u+x -name "$1")
+  [[ $found ]] || die "the build has no program $1"
   mkdir -p "$2"
   strip -o "$2/$1" "$found"
 }

@@ -109,6 +109,14 @@ info_tells_tiers() {
     "$results/info/stdout"
 }
 
+# Every page of a block that was asked of a node is there, and each block can be copied to both others.
+probe_finds_pages() {
+  ended_well probe || return
+  jq -er '([.memory_nodes[] | "\(.probe.pages_found) of \(.probe.pages_asked) pages on node \(.numa_node)"] | join(", ")) as $said |
+    if (.memory_nodes | length) == 3 and all(.memory_nodes[].probe; .pages_asked > 1000 and .pages_found == .pages_asked and
+      .read_bytes_per_s > 0 and (.copies | length) == 2 and .problems == []) then $said else $said, error end' "$results/probe/stdout"
+}
+
 # DDR is node 0 only, and not more than that has.
 plan_counts_ddr_apart() {
   local total_kib
@@ -190,6 +198,7 @@ check_placement() { # <step> <nodes, as JSON> <policy> <the same in DDR>
 check_all() {
   check "nodes" three_nodes
   check "sluice info" info_tells_tiers
+  check "sluice info --memory" probe_finds_pages
   check "DDR in a dry run" plan_counts_ddr_apart
   check "ddr: all on node 0" kernel_says ddr none
   check_placement node1 '[1]' bind:1 ddr

@@ -10,15 +10,12 @@ bytes over the time for which large pieces were on their way, and the median tim
 `sluice simulate --machine this` gets both. Overlap: seconds for which data was on its way to the accelerator while
 a device computed. Medians of the runs' ratios. Needs Python 3 alone and an otherwise idle machine.
 """
-import argparse
 import json
 import os
-import re
 import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
+
+import fidelity_runs
 
 LARGE, SMALL = 1 << 20, 4 << 10
 # (name, placement of prefill, of decode, batch, tokens in, tokens out)
@@ -80,36 +77,17 @@ class Trace:
         return rate * 1e-9, statistics.median(small) * 1e-3
 
 
-class Program:
-    """sluice with a data folder of its own."""
+class Runs:
+    """Of one model, real and simulated."""
 
-    def __init__(self, options, folder):
-        self.path = os.path.abspath(options.sluice)
-        self.folder = folder
+    def __init__(self, program, options):
+        self.program = program
         self.shape = options.model
-        self.model = os.path.join(folder, options.model)
+        self.model = program.model(options.model)
         self.memory = options.memory
-        self.environment = dict(os.environ, XDG_DATA_HOME=os.path.join(folder, "data"))
-
-    def run(self, *arguments):
-        done = subprocess.run([self.path, *map(str, arguments)], env=self.environment, text=True, check=False,
-                              capture_output=True)
-        if done.returncode != 0:
-            sys.exit(f"sluice {' '.join(map(str, arguments))} failed\n{done.stderr}")
-        return done.stderr
-
-    def prompts(self, batch, tokens_in):
-        path = os.path.join(self.folder, "prompts.jsonl")
-        with open(path, "w", encoding="ascii") as file:
-            for i in range(batch):
-                file.write(json.dumps({"id": i, "prompt_token_ids": [1000 + (31 * i + j) % 5000 for j in range(tokens_in)]})
-                           + "\n")
-        return path
 
     def rates(self):
-        said = self.run("generate", "--model", self.model, "--prompts", self.prompts(1, 16), "--max-tokens", 8,
-                        "--ignore-eos", "-q", "--policy", "cpu-only", "--explain")
-        return re.search(r"beside this run ([\d.]+) GB/s, ([\d.]+) TFLOP/s", said).groups()
+        return self.program.generate("--model", self.model, "--prompts", self.program.prompts(1, 16), "--max-tokens", 8)
 
     def options_of(self, point):
         _, prefill, decode, batch, _, _ = point
@@ -117,15 +95,15 @@ class Program:
                 "--policy-option", "opt1=off", "--batch", batch, "--device", f"standin:{self.memory}"]
 
     def trace(self, *arguments):
-        folder = os.path.join(self.folder, "trace")
+        folder = os.path.join(self.program.folder, "trace")
         shutil.rmtree(folder, ignore_errors=True)
-        self.run(*arguments, "--trace", folder)
+        self.program.run(*arguments, "--trace", folder)
         return Trace(folder)
 
     def real(self, point):
         _, _, _, batch, tokens_in, tokens_out = point
-        return self.trace("generate", "--model", self.model, "--prompts", self.prompts(batch, tokens_in), "--max-tokens",
-                          tokens_out, "--ignore-eos", "--temperature", 0, "-q", *self.options_of(point))
+        return self.trace("generate", "--model", self.model, "--prompts", self.program.prompts(batch, tokens_in),
+                          "--max-tokens", tokens_out, "--ignore-eos", "--temperature", 0, "-q", *self.options_of(point))
 
     def simulated(self, point, rates, link):
         _, _, _, _, tokens_in, tokens_out = point
@@ -134,17 +112,18 @@ class Program:
                           "{:.4f},{:.2f}".format(*link), *self.options_of(point))
 
 
-def compare(program, repeat):
+def judge(program, options):
+    program.run("calibrate", "--model", options.model)
+    runs = Runs(program, options)
     pairs = {point: [] for point in POINTS}
     links = []
-    for _ in range(repeat):
+    for _ in range(options.repeat):
         for point, seen in pairs.items():
-            rates = program.rates()
-            real = program.real(point)
+            rates = runs.rates()
+            real = runs.real(point)
             links.append(real.link())
-            seen.append((real, program.simulated(point, rates, links[-1])))
-    print("| point | batch | tokens in | out | measured | simulated | error | overlap | simulated | error | bytes, error |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+            seen.append((real, runs.simulated(point, rates, links[-1])))
+    rows = []
     for point, seen in pairs.items():
         cells = [point[0], *point[3:]]
         for figure in ("seconds", "overlap_s"):
@@ -152,31 +131,11 @@ def compare(program, repeat):
             error = statistics.median(b / a - 1 for a, b in zip(real, simulated))
             cells += [f"{statistics.median(real):.3f} s", f"{statistics.median(simulated):.3f} s", f"{100 * error:+.1f} %"]
         cells.append(f"{100 * statistics.median(b.bytes / a.bytes - 1 for a, b in seen):+.2f} %")
-        print(f"| {' | '.join(map(str, cells))} |")
-    for i, unit in enumerate(("GB/s", "us")):
-        values = [link[i] for link in links]
-        print(f"\nlink, {unit}: {statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})", end="")
-    print()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--sluice", default=os.path.join(here, "../build/release/engine/sluice"))
-    parser.add_argument("--model", default="qwen2-0.5b")
-    parser.add_argument("--memory", default="512MiB")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--keep")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or temporary
-        os.makedirs(folder, exist_ok=True)
-        program = Program(options, folder)
-        program.run("calibrate", "--model", options.model)
-        if not os.path.exists(program.model):
-            program.run("make-model", "--shape", options.model, "--out", program.model)
-        compare(program, options.repeat)
+        rows.append(cells)
+    fidelity_runs.print_table(("point", "batch", "tokens in", "out", "measured", "simulated", "error", "overlap",
+                               "simulated", "error", "bytes, error"), rows)
+    fidelity_runs.print_medians(("link, GB/s", "link, us"), links)
 
 
 if __name__ == "__main__":
-    main()
+    fidelity_runs.main(__doc__, judge, model="qwen2-0.5b", memory="512MiB", repeat=3)

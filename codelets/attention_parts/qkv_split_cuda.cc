@@ -15,13 +15,7 @@ void qkv_split_cuda(const cuda::Context& gpu, const QkvSplitOperands& operands) 
   std::byte* memory = gpu.workspace.reserve(layout.bytes());
 
   const QkvArgs qkv{args.tag, args.shape, args.vectors, KvPath::new_kv};
-  const cuda::Context inner{.stream = gpu.stream,
-                            .workspace = gpu.workspace.inner(),
-                            .blas = gpu.blas,
-                            .failure = gpu.failure,
-                            .compute_capability = gpu.compute_capability,
-                            .num_multiprocessors = gpu.num_multiprocessors,
-                            .arrived = gpu.arrived};
+  const cuda::Context inner = gpu.with_workspace(gpu.workspace.inner());
   qkv_cuda(inner, {.args = &qkv,
                    .batch = operands.batch,
                    .x = operands.x,

@@ -68,6 +68,11 @@ struct Context {
   /// In device memory, two a multiprocessor: where blocks of a kernel count each other. Zeros
   /// between kernels. Null: they do without.
   unsigned* arrived = nullptr;
+
+  /// The same with another workspace.
+  Context with_workspace(Workspace& other) const {
+    return {stream, other, blas, failure, compute_capability, num_multiprocessors, arrived};
+  }
 };
 
 /// `bytes` for what passes between the kernels of one task, which have the workspace itself. Throws

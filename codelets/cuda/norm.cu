@@ -14,8 +14,6 @@ struct NormCall {
   float eps;
   const float* x;  ///< rows of `width`
   std::int64_t width;
-  BatchView batch;  ///< row r is the batch's logit row r
-  bool gathers;     ///< `batch` is there
   DType dtype;
   void* out;
   std::int64_t out_stride;
@@ -24,9 +22,7 @@ struct NormCall {
 /// A block a row. The row is read up to three times, the later ones from cache.
 __global__ void norm_rows(NormCall call) {
   const std::int64_t row = blockIdx.x;
-  const std::int64_t from =
-      call.gathers ? call.batch.logit_rows()[static_cast<std::size_t>(row)] : row;
-  const float* x = call.x + from * call.width;
+  const float* x = call.x + row * call.width;
   const auto add = [](float a, float b) { return a + b; };
   const auto n = static_cast<float>(call.width);
   float mean = 0;
@@ -75,8 +71,6 @@ NormCall call_of(const DecoderShape& shape, bool normalises, const NormVectors& 
           .eps = shape.norm_eps,
           .x = nullptr,
           .width = shape.hidden_size,
-          .batch = BatchView(nullptr),
-          .gathers = false,
           .dtype = shape.dtype,
           .out = nullptr,
           .out_stride = activation_stride(shape.hidden_size, shape.dtype)};
@@ -104,12 +98,9 @@ void block_output(const Context& gpu, const DecoderShape& shape, const NormVecto
 }
 
 void head_input(const Context& gpu, const DecoderShape& shape, FinalNorm final_norm,
-                const NormVectors& norm, const float* x, const BatchView& batch, std::int64_t rows,
-                std::byte* out) {
+                const NormVectors& norm, const float* x, std::int64_t rows, std::byte* out) {
   NormCall call = call_of(shape, final_norm == FinalNorm::normalised, norm);
   call.x = x;
-  call.batch = batch;
-  call.gathers = true;
   call.out = out;
   run(gpu, call, rows);
 }

@@ -5,7 +5,6 @@
 
 #include "codelets/cuda/context.h"
 #include "codelets/kernels/norm.h"
-#include "codelets/runtime/batch.h"
 
 namespace sluice::cuda {
 
@@ -15,11 +14,10 @@ void block_input(const Context& gpu, const DecoderShape& shape, const NormVector
 void block_output(const Context& gpu, const DecoderShape& shape, const NormVectors& norm, float* x,
                   std::int64_t rows);
 
-/// The head's input: the rows of x [.., hidden_size] that the batch takes logits of (`rows` of
-/// them), normalised, or only rounded where `normalised` is no. out as block_input()'s.
+/// The head's input: x [rows, hidden_size] normalised, or only rounded where there is no final
+/// norm. out as block_input()'s.
 enum class FinalNorm : std::uint8_t { no, normalised };
 void head_input(const Context& gpu, const DecoderShape& shape, FinalNorm final_norm,
-                const NormVectors& norm, const float* x, const BatchView& batch, std::int64_t rows,
-                std::byte* out);
+                const NormVectors& norm, const float* x, std::int64_t rows, std::byte* out);
 
 }  // namespace sluice::cuda

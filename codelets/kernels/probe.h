@@ -21,6 +21,8 @@ class ReadProbe {
   /// judged reads no more than that (a small model stays in caches), and touches it. No
   /// task may run meanwhile.
   ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes);
+  /// Reads this memory, at least least_bytes(pool) of it, wherever it is bound to; touches it.
+  ReadProbe(ThreadPool& pool, Buffer buffer);
 
   /// Bytes per second of the fastest of several loops (which one it is changes with where the host
   /// runs us); some 40 ms. No task may run meanwhile.
@@ -28,6 +30,10 @@ class ReadProbe {
 
   /// Memory that a probe takes on this machine.
   static std::size_t buffer_bytes(std::uint64_t working_set_bytes);
+  /// Memory that these threads can share.
+  static std::size_t least_bytes(const ThreadPool& pool);
+
+  const Buffer& buffer() const { return buffer_; }
   /// How each thread reads its part: so many streams at once, software prefetch so far ahead.
   struct Loop {
     int num_streams = 1;  ///< 1 or 4

@@ -2,6 +2,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "base/cpu.h"
 #include "codelets/kernels/probe.h"
@@ -98,6 +99,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t huge_page_bytes = std::int64_t{2} << 20;
+constexpr std::int64_t parts_per_thread = 8;
+constexpr std::int64_t quantum_bytes = 4096;  ///< a multiple of what one turn of any loop reads
 
 /// Where the loops' results go, so that they are not optimised away.
 std::atomic<std::uint64_t> sink{0};
@@ -116,13 +119,20 @@ std::size_t ReadProbe::buffer_bytes(std::uint64_t working_set_bytes) {
                                   huge_page_bytes);
 }
 
+std::size_t ReadProbe::least_bytes(const ThreadPool& pool) {
+  return static_cast<std::size_t>(parts_per_thread * pool.num_threads() * quantum_bytes);
+}
+
 ReadProbe::ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes)
-    : pool_(pool), buffer_(buffer_bytes(working_set_bytes)) {
-  const auto num_pages = static_cast<std::int64_t>(buffer_.size()) / huge_page_bytes;
+    : ReadProbe(pool, Buffer(std::max(buffer_bytes(working_set_bytes), least_bytes(pool)))) {}
+
+ReadProbe::ReadProbe(ThreadPool& pool, Buffer buffer) : pool_(pool), buffer_(std::move(buffer)) {
+  const auto size = static_cast<std::int64_t>(buffer_.size());
+  const std::int64_t num_pages = (size + huge_page_bytes - 1) / huge_page_bytes;
   pool_.run(num_pages, [&](std::int64_t page) {
     auto* words = buffer_.as<std::uint64_t>() + page * huge_page_bytes / 8;
-    for (std::int64_t i = 0; i < huge_page_bytes / 8; ++i)
-      words[i] = static_cast<std::uint64_t>(page + i);
+    const std::int64_t bytes = std::min(huge_page_bytes, size - page * huge_page_bytes);
+    for (std::int64_t i = 0; i < bytes / 8; ++i) words[i] = static_cast<std::uint64_t>(page + i);
   });
 }
 
@@ -135,10 +145,9 @@ double ReadProbe::measure() const {
 
 double ReadProbe::pass(const Loop& loop) const {
   // A few parts a thread, each contiguous; a late thread leaves its share to the others.
-  const std::int64_t num_parts = 8 * static_cast<std::int64_t>(pool_.num_threads());
-  constexpr std::int64_t quantum = 4096;  // a multiple of what one turn of any loop reads
+  const std::int64_t num_parts = parts_per_thread * pool_.num_threads();
   const std::int64_t part_bytes =
-      static_cast<std::int64_t>(buffer_.size()) / num_parts / quantum * quantum;
+      static_cast<std::int64_t>(buffer_.size()) / num_parts / quantum_bytes * quantum_bytes;
   constexpr std::int64_t least_bytes = std::int64_t{256} << 20;  // what can be timed
   const std::int64_t rounds = std::max<std::int64_t>(1, least_bytes / (num_parts * part_bytes));
   const Clock::time_point start = Clock::now();

@@ -11,7 +11,6 @@ struct Run {
   template <typename Context>
   void operator()(const Context& context, const LmHeadArgs& args, Buffers buffers) const {
     LmHeadOperands operands{.args = &args};
-    operands.batch = BatchView(buffers.take<void>());
     operands.x = buffers.take<float>();
     operands.final_norm = buffers.take_if<float>(has_norm_vectors(args));
     operands.project_out = buffers.take_if<std::byte>(args.project_out);
@@ -29,7 +28,7 @@ struct Run {
 
 void submit_lm_head(const LmHeadArgs& args, const LmHeadHandles& handles) {
   static const auto codelet = Codelet<LmHeadArgs>::with_all<Run>("lm_head");
-  AccessList accesses{reads(handles.batch), reads(handles.x)};
+  AccessList accesses{reads(handles.x)};
   accesses.add_if(has_norm_vectors(args), reads(handles.final_norm));
   accesses.add_if(args.project_out, reads(handles.project_out));
   accesses.add(reads(handles.head));

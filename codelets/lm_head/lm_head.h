@@ -2,7 +2,6 @@
 
 #include <cstddef>
 
-#include "codelets/runtime/batch.h"
 #include "codelets/runtime/shape.h"
 #include "perfmodels/task.h"
 
@@ -26,11 +25,11 @@ struct LmHeadArgs {
   bool project_out = false;
 };
 
-/// logits = (W_out) norm(x[logit rows]) W_head^T, only for the rows that are sampled.
+/// logits = (W_out) norm(x) W_head^T, for the rows that tokens are drawn from; the tag names their
+/// number.
 struct LmHeadOperands {
   const LmHeadArgs* args = nullptr;
-  BatchView batch{nullptr};
-  const float* x = nullptr;  ///< [rows, hidden_size]
+  const float* x = nullptr;  ///< [logit rows, hidden_size]
   const float* final_norm =
       nullptr;  ///< weight [hidden_size], then bias [hidden_size]; may be null
   const std::byte* project_out = nullptr;  ///< packed [embed_size, hidden_size] or null
@@ -45,7 +44,6 @@ void lm_head_reference(const LmHeadOperands& operands, const float* project_out,
                        double* logits);
 
 struct LmHeadHandles {
-  const DataHandle& batch;
   const DataHandle& x;
   const DataHandle& final_norm;   ///< empty without a final norm's vectors
   const DataHandle& project_out;  ///< empty unless embed_size != hidden_size

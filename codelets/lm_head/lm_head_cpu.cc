@@ -9,7 +9,7 @@ void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands) {
   const LmHeadArgs& args = *operands.args;
   const DType dtype = args.shape.dtype;
   const std::int64_t hidden = args.shape.hidden_size;
-  const std::int64_t rows = operands.batch.num_logit_rows();
+  const std::int64_t rows = args.tag.num_logit_rows;
   const std::int64_t stride = activation_stride(hidden, dtype);
   const std::int64_t projected_stride = activation_stride(args.embed_size, dtype);
   const std::size_t input_bytes = static_cast<std::size_t>(rows * stride) * size_bytes(dtype);
@@ -20,7 +20,7 @@ void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands) {
   const float* weight = operands.final_norm;
   const float* bias = args.norm_bias && weight != nullptr ? weight + hidden : nullptr;
   cpu.pool.run(rows, [&](std::int64_t r) {
-    const float* x = operands.x + operands.batch.logit_rows()[static_cast<std::size_t>(r)] * hidden;
+    const float* x = operands.x + r * hidden;
     std::byte* to = input + static_cast<std::size_t>(r * stride) * size_bytes(dtype);
     if (args.final_norm) {
       simd::norm_row(args.shape.norm, x, hidden, weight, bias, args.shape.norm_eps, dtype, to);

@@ -44,7 +44,7 @@ void lm_head_cuda(const cuda::Context& gpu, const LmHeadOperands& operands) {
   const float* bias = args.norm_bias && weight != nullptr ? weight + hidden : nullptr;
   cuda::head_input(gpu, args.shape,
                    args.final_norm ? cuda::FinalNorm::normalised : cuda::FinalNorm::no,
-                   {weight, bias}, operands.x, operands.batch, rows, workspace + input_at);
+                   {weight, bias}, operands.x, rows, workspace + input_at);
   head.x = workspace + input_at;
   if (args.project_out) {
     project.x = workspace + input_at;

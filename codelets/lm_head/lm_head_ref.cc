@@ -12,8 +12,8 @@ void lm_head_reference(const LmHeadOperands& operands, const float* project_out,
   const std::int64_t hidden = args.shape.hidden_size;
   const float* weight = operands.final_norm;
   const NormVectors norm{weight, args.norm_bias && weight != nullptr ? weight + hidden : nullptr};
-  for (std::int64_t r = 0; r < operands.batch.num_logit_rows(); ++r) {
-    const float* x = operands.x + operands.batch.logit_rows()[static_cast<std::size_t>(r)] * hidden;
+  for (std::int64_t r = 0; r < args.tag.num_logit_rows; ++r) {
+    const float* x = operands.x + r * hidden;
     std::vector<double> input(x, x + hidden);
     if (args.final_norm) norm_reference(args.shape, norm, input.data(), hidden, input.data());
     if (project_out != nullptr) {

@@ -113,9 +113,8 @@ struct DiskOperations {
   static int read(void* base, void* object, void* to, off_t offset, std::size_t size) noexcept {
     DiskNode& node = *static_cast<DiskNode*>(base);
     const auto& extent = *static_cast<DiskNode::Extent*>(object);
-    node.note_staged();
-    node.read({nullptr, extent.offset + static_cast<std::uint64_t>(offset), size,
-               static_cast<std::byte*>(to)});
+    node.read_at_once({nullptr, extent.offset + static_cast<std::uint64_t>(offset), size,
+                       static_cast<std::byte*>(to)});
     return static_cast<int>(size);
   }
   static int write(void* /*base*/, void* /*object*/, const void* /*from*/, off_t /*offset*/,
@@ -227,8 +226,7 @@ DiskNode::Request* DiskNode::start(const Extent& extent, std::uint64_t offset, s
       pieces_.push_back({request.get(), extent.offset + offset + done,
                          std::min(piece_bytes, size - done), to + done});
     }
-    if (under_way_++ == 0) busy_since_s_ = now_s();
-    use_.read_bytes += size;
+    begin_request(size);
   }
   work_.notify_all();
   return request.release();
@@ -249,12 +247,31 @@ void DiskNode::serve() {
     lock.unlock();
     read(piece);
     lock.lock();
-    if (piece.request->pieces_left.load(std::memory_order_relaxed) == 1 && --under_way_ == 0)
-      use_.read_s += now_s() - busy_since_s_;
+    if (piece.request->pieces_left.load(std::memory_order_relaxed) == 1) end_request();
     // Last: whoever sees none left frees the request.
     piece.request->pieces_left.fetch_sub(1, std::memory_order_release);
     done_.notify_all();
   }
+}
+
+void DiskNode::begin_request(std::size_t size) {
+  if (under_way_++ == 0) busy_since_s_ = now_s();
+  use_.read_bytes += size;
+}
+
+void DiskNode::end_request() {
+  if (--under_way_ == 0) use_.read_s += now_s() - busy_since_s_;
+}
+
+void DiskNode::read_at_once(const Piece& piece) {
+  note_staged();
+  {
+    const std::lock_guard lock(mutex_);
+    begin_request(piece.size);
+  }
+  read(piece);
+  const std::lock_guard lock(mutex_);
+  end_request();
 }
 
 void DiskNode::read(const Piece& piece) const noexcept {

@@ -101,6 +101,9 @@ class DiskNode {
   Request* start(const Extent& extent, std::uint64_t offset, std::size_t size, std::byte* to);
   void wait(Request& request);
   void serve();
+  void begin_request(std::size_t size);  ///< with the mutex held, as the next
+  void end_request();
+  void read_at_once(const Piece& piece);
   void read(const Piece& piece) const noexcept;
   void note_staged();
 

@@ -95,21 +95,57 @@ std::string describe(const cuda::DeviceFailure& failure) {
   }
 }
 
-/// Copies back and forth until a few milliseconds have passed.
+/// Somebody's host memory, pinned.
+class PinnedBuffer {
+ public:
+  PinnedBuffer(void* memory, std::size_t bytes) : memory_(memory) {
+    check(cudaHostRegister(memory_, bytes, cudaHostRegisterDefault), "pinning memory");
+  }
+  ~PinnedBuffer() { cudaHostUnregister(memory_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+ private:
+  void* memory_;
+};
+
+/// Pinned host memory of its own.
+class PinnedBlock {
+ public:
+  explicit PinnedBlock(std::size_t bytes) {
+    check(cudaHostAlloc(&memory_, bytes, cudaHostAllocDefault), "pinning memory");
+  }
+  ~PinnedBlock() { cudaFreeHost(memory_); }
+  PinnedBlock(const PinnedBlock&) = delete;
+  PinnedBlock& operator=(const PinnedBlock&) = delete;
+  void* data() const { return memory_; }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+/// Copies pinned memory back and forth until a few milliseconds have passed.
 class CopyProbe {
  public:
-  CopyProbe() {
-    check(cudaMalloc(&device_, bytes), "taking device memory");
-    check(cudaHostAlloc(&host_, bytes, cudaHostAllocDefault), "pinning memory");
-    check(cudaMemset(device_, 0, bytes), "filling device memory");
+  CopyProbe(void* host, std::size_t bytes) : host_(host), bytes_(bytes) {
+    check(cudaMalloc(&device_, bytes_), "taking device memory");
+    try {
+      check(cudaMemset(device_, 0, bytes_), "filling device memory");
+    } catch (const Error&) {
+      cudaFree(device_);
+      throw;
+    }
   }
-  ~CopyProbe() {
-    cudaFree(device_);
-    cudaFreeHost(host_);
-  }
+  ~CopyProbe() { cudaFree(device_); }
   CopyProbe(const CopyProbe&) = delete;
   CopyProbe& operator=(const CopyProbe&) = delete;
 
+  CopyRates measure() const {
+    return {.to_gpu_bytes_per_s = bytes_per_s(cudaMemcpyHostToDevice),
+            .from_gpu_bytes_per_s = bytes_per_s(cudaMemcpyDeviceToHost)};
+  }
+
+ private:
   double bytes_per_s(cudaMemcpyKind kind) const {
     copy(kind);
     using Clock = std::chrono::steady_clock;
@@ -120,21 +156,19 @@ class CopyProbe {
       copy(kind);
       ++copies;
     } while (Clock::now() - start < enough);
-    return copies * static_cast<double>(bytes) /
+    return copies * static_cast<double>(bytes_) /
            std::chrono::duration<double>(Clock::now() - start).count();
   }
 
- private:
-  static constexpr std::size_t bytes = std::size_t{8} << 20;
-
   void copy(cudaMemcpyKind kind) const {
     const bool to_gpu = kind == cudaMemcpyHostToDevice;
-    check(cudaMemcpy(to_gpu ? device_ : host_, to_gpu ? host_ : device_, bytes, kind), "copying");
+    check(cudaMemcpy(to_gpu ? device_ : host_, to_gpu ? host_ : device_, bytes_, kind), "copying");
     check(cudaDeviceSynchronize(), "copying");
   }
 
+  void* host_;
+  std::size_t bytes_;
   void* device_ = nullptr;
-  void* host_ = nullptr;
 };
 
 }  // namespace
@@ -175,9 +209,17 @@ GpuList find_gpus() {
 
 CopyRates measure_copy_rates() {
   check(cudaSetDevice(0), "choosing a device");
-  const CopyProbe probe;
-  return {.to_gpu_bytes_per_s = probe.bytes_per_s(cudaMemcpyHostToDevice),
-          .from_gpu_bytes_per_s = probe.bytes_per_s(cudaMemcpyDeviceToHost)};
+  constexpr std::size_t bytes = std::size_t{8} << 20;
+  const PinnedBlock host(bytes);
+  return CopyProbe(host.data(), bytes).measure();
+}
+
+CopyRates measure_copy_rates(const Buffer& host) {
+  check(cudaSetDevice(0), "choosing a device");
+  constexpr std::size_t most_bytes = std::size_t{64} << 20;
+  const std::size_t bytes = std::min(most_bytes, host.size());
+  const PinnedBuffer pinned(host.data(), bytes);
+  return CopyProbe(host.data(), bytes).measure();
 }
 
 std::uint64_t gpu_reserve_bytes() { return cuda::library_bytes(); }
@@ -262,6 +304,9 @@ std::vector<int> cuda_architectures() { return {}; }
 int count_gpus() { return 0; }
 GpuList find_gpus() { return {{}, "this program was built without CUDA"}; }
 CopyRates measure_copy_rates() { throw Error("this program was built without CUDA"); }
+CopyRates measure_copy_rates(const Buffer& /*host*/) {
+  throw Error("this program was built without CUDA");
+}
 std::uint64_t gpu_reserve_bytes() { return 0; }
 
 struct GpuWorker::Parts {};

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/memory.h"
+
 namespace sluice {
 
 namespace cuda {
@@ -46,6 +48,9 @@ struct CopyRates {
 };
 /// Measures for some milliseconds; before StarPU starts. Throws Error when CUDA refuses.
 CopyRates measure_copy_rates();
+/// The same of this host memory, wherever it lies, at most 64 MiB of it; it is pinned meanwhile,
+/// and what it held stays.
+CopyRates measure_copy_rates(const Buffer& host);
 
 /// Of a GPU's memory, what StarPU does not count: CUDA's modules, cuBLAS, and what an allocator
 /// cannot use.

@@ -12,7 +12,7 @@
 namespace sluice {
 
 /// Values of Sublayer.
-inline constexpr std::size_t num_sublayers = static_cast<std::size_t>(Sublayer::attention_join) + 1;
+inline constexpr std::size_t num_sublayers = static_cast<std::size_t>(last_sublayer_value) + 1;
 
 /// Time inside of kernels.
 struct KernelTotals {

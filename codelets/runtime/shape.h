@@ -67,8 +67,10 @@ struct DecoderShape {
 };
 
 /// Elements between the rows of a GEMM input `width` wide. Rows a multiple of 4 KiB apart would
-/// fall into the same few lines of the first-level cache.
+/// fall into the same few lines of the first-level cache; in f32 they are dense all the same, as
+/// oneDNN's fast kernels want them.
 constexpr std::int64_t activation_stride(std::int64_t width, DType dtype) {
+  if (dtype == DType::f32) return width;
   const auto element = static_cast<std::int64_t>(size_bytes(dtype));
   return width * element % 4096 == 0 ? width + 64 / element : width;
 }

@@ -89,6 +89,7 @@ cp /sys/kernel/mm/transparent_hugepage/enabled /out/machine/huge_pages
 send machine
 
 step info info --json
+step probe info --memory --json
 step plan generate --model tiny --prompt x --dtype f32 --cxl-nodes 1,2 --dry-run --json
 tiny ddr
 tiny node1 --cxl-nodes 1

@@ -23,7 +23,7 @@ struct LmHeadShape {
   std::int64_t vocab_size;
   NormKind norm;
   FinalNorm final_norm;
-  BatchBuilder::LogitRows logits;
+  std::int64_t rows;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const LmHeadShape& shape) {
@@ -43,9 +43,8 @@ class LmHeadFixture : public ::testing::TestWithParam<std::tuple<DType, LmHeadSh
     args_.norm_weight = from.final_norm >= FinalNorm::weight;
     args_.norm_bias = from.final_norm == FinalNorm::weight_and_bias;
     args_.project_out = from.embed_size != from.hidden_size;
-    batch_ = make_batch(random_, {{0, 30}, {5, 1}, {9, 3}, {0, 1}, {33, 35}}, 9, from.logits);
-    args_.tag.num_logit_rows = batch_.view().num_logit_rows();
-    x_ = random_.floats(batch_.num_rows() * from.hidden_size, 3.0);
+    args_.tag.num_logit_rows = from.rows;
+    x_ = random_.floats(from.rows * from.hidden_size, 3.0);
     if (args_.norm_weight) {
       norm_ = random_.floats(from.hidden_size * (args_.norm_bias ? 2 : 1));
     }
@@ -53,12 +52,11 @@ class LmHeadFixture : public ::testing::TestWithParam<std::tuple<DType, LmHeadSh
       project_out_ = make_weight(random_, from.embed_size, from.hidden_size, dtype);
     }
     head_ = make_weight(random_, from.vocab_size, from.embed_size, dtype);
-    logits_.resize(static_cast<std::size_t>(batch_.view().num_logit_rows() * from.vocab_size));
+    logits_.resize(static_cast<std::size_t>(from.rows * from.vocab_size));
   }
 
   LmHeadOperands operands() {
     return {.args = &args_,
-            .batch = batch_.view(),
             .x = x_.data(),
             .final_norm = args_.norm_weight ? norm_.data() : nullptr,
             .project_out = args_.project_out ? project_out_.packed.data() : nullptr,
@@ -68,7 +66,6 @@ class LmHeadFixture : public ::testing::TestWithParam<std::tuple<DType, LmHeadSh
 
   Random random_;
   LmHeadArgs args_;
-  RaggedBatch batch_;
   std::vector<float> x_, norm_, logits_;
   Weight project_out_, head_;
 };
@@ -76,21 +73,19 @@ class LmHeadFixture : public ::testing::TestWithParam<std::tuple<DType, LmHeadSh
 inline auto lm_head_cases() {
   constexpr auto layer_norm = NormKind::layer_norm;
   constexpr auto rms_norm = NormKind::rms_norm;
-  constexpr auto last = BatchBuilder::LogitRows::last;
-  constexpr auto all = BatchBuilder::LogitRows::all;
 
   return ::testing::Combine(
       ::testing::Values(DType::f32, DType::bf16),
       ::testing::Values(
           LmHeadShape{"hidden_63_vocab_131", 63, 63, 131, layer_norm, FinalNorm::weight_and_bias,
-                      all},
-          LmHeadShape{"hidden_72_vocab_2049", 72, 72, 2049, rms_norm, FinalNorm::weight, last},
+                      70},
+          LmHeadShape{"hidden_72_vocab_2049", 72, 72, 2049, rms_norm, FinalNorm::weight, 5},
           LmHeadShape{"hidden_200_vocab_1000_no_affine", 200, 200, 1000, layer_norm,
-                      FinalNorm::plain, last},
+                      FinalNorm::plain, 5},
           LmHeadShape{"hidden_200_no_norm_projected_to_63_vocab_1000", 200, 63, 1000, layer_norm,
-                      FinalNorm::none, all},
+                      FinalNorm::none, 70},
           LmHeadShape{"hidden_63_projected_to_129_vocab_65", 63, 129, 65, layer_norm,
-                      FinalNorm::weight_and_bias, last}));
+                      FinalNorm::weight_and_bias, 5}));
 }
 
 template <typename ParamInfo>

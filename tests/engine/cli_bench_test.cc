@@ -10,17 +10,16 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliResult;
 using testing::expect_failure;
 using testing::lines_of;
+using testing::operator+;
 using testing::run_cli;
-using Arguments = std::vector<std::string>;
 
 /// A run of seconds.
 CliResult run_small(const Arguments& more) {
-  Arguments arguments = {"bench", "--model", "tiny", "--repeat", "2"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  CliResult result = run_cli(arguments);
+  CliResult result = run_cli(Arguments{"bench", "--model", "tiny", "--repeat", "2"} + more);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   return result;
@@ -118,9 +117,7 @@ std::ostream& operator<<(std::ostream& out, const BadBench& bad) { return out <<
 class CliBenchErrorTest : public ::testing::TestWithParam<BadBench> {};
 
 TEST_P(CliBenchErrorTest, IsOneLine) {
-  Arguments arguments = {"bench"};
-  const Arguments& options = GetParam().options;
-  arguments.insert(arguments.end(), options.begin(), options.end());
+  const Arguments arguments = Arguments{"bench"} + GetParam().options;
   expect_failure(run_cli(arguments), GetParam().exit_code, GetParam().parts);
 }
 

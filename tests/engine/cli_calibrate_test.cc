@@ -15,19 +15,18 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::content_of;
 using testing::expect_failure;
 using testing::lines_of;
+using testing::operator+;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
 /// The program with a data folder of its own.
 Arguments with_data(const TemporaryFolder& data, const Arguments& arguments) {
-  Arguments words = {"XDG_DATA_HOME=" + data.path().string(), testing::sluice_program()};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  return words;
+  return Arguments{"XDG_DATA_HOME=" + data.path().string(), testing::sluice_program()} + arguments;
 }
 
 CliResult run_with(const TemporaryFolder& data, const Arguments& arguments) {
@@ -35,9 +34,7 @@ CliResult run_with(const TemporaryFolder& data, const Arguments& arguments) {
 }
 
 Arguments calibrate_tiny(const Arguments& more = {}) {
-  Arguments arguments = {"calibrate", "--model", "tiny", "--repeat", "1"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return Arguments{"calibrate", "--model", "tiny", "--repeat", "1"} + more;
 }
 
 /// All files below a folder.

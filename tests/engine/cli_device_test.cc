@@ -10,28 +10,23 @@
 #include <ostream>
 #include <thread>
 
-#include "tests/engine/cli_process.h"
+#include "tests/engine/prompts_run.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::content_of;
 using testing::expect_failure;
+using testing::operator+;
 using testing::run_cli;
-using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 /// Of the embedded model in f32: its layers alone have 11 MiB.
 constexpr int smaller_than_weights_mib = 10;
-
-Arguments operator+(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 /// A policy, and what it is told.
 struct Case {
@@ -43,46 +38,16 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.name; }
 
-class CliDeviceTest : public ::testing::Test {
- protected:
-  CliDeviceTest() {
-    std::ofstream file(folder.file("prompts.jsonl"));
-    for (const char* prompt : {"Once upon a time", "The dog", "A very long day in the garden was",
-                               "Lily and Tom", "In the"})
-      file << json{{"prompt", prompt}}.dump() << '\n';
-  }
-
-  Arguments generate(const std::string& dtype, const Arguments& more) const {
-    return Arguments{"generate",
-                     "--prompts",
-                     folder.file("prompts.jsonl"),
-                     "--batch",
-                     "3",
-                     "--max-tokens",
-                     "12",
-                     "--dtype",
-                     dtype,
-                     "--temperature",
-                     "0",
-                     "-q",
-                     "--stats",
-                     stats_path} +
-           more;
-  }
-  json stats() const { return json::parse(content_of(stats_path)); }
-
-  TemporaryFolder folder;
-  std::string stats_path = folder.file("stats.json");
-};
+class CliDeviceTest : public testing::PromptsRunTest {};
 
 class CliDevicePolicyTest : public CliDeviceTest, public ::testing::WithParamInterface<Case> {};
 
 TEST_P(CliDevicePolicyTest, GivesTheTokensOfTheCpuWithinItsMemory) {
   const Case& of = GetParam();
-  const CliResult expected = run_cli(generate(of.dtype, {"--policy", "cpu-only"}));
+  const CliResult expected = run_cli(generate({"--policy", "cpu-only"}, of.dtype));
   ASSERT_EQ(expected.exit_code, 0) << expected.err;
   const CliResult result =
-      run_cli(generate(of.dtype, of.policy) +
+      run_cli(generate(of.policy, of.dtype) +
               Arguments{"--device", fmt::format("standin:{}MiB", of.memory_mib)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
@@ -157,18 +122,9 @@ std::vector<pid_t> children_of(pid_t parent) {
 class CliDeviceDeathTest : public CliDeviceTest {
  protected:
   Arguments long_run() const {
-    return Arguments{"generate",
-                     "--prompts",
-                     folder.file("prompts.jsonl"),
-                     "--max-tokens",
-                     "300",
-                     "--ignore-eos",
-                     "--output",
-                     folder.file("out.jsonl"),
-                     "-q",
-                     "--device",
-                     "standin:32MiB",
-                     "--policy",
+    return Arguments{"generate", "--prompts",    prompts_path,    "--max-tokens",
+                     "300",      "--ignore-eos", "--output",      folder.file("out.jsonl"),
+                     "-q",       "--device",     "standin:32MiB", "--policy",
                      "gpu-only"};
   }
 };
@@ -208,8 +164,8 @@ TEST_F(CliDeviceDeathTest, CtrlCEndsTheRunAsEver) {
 
 TEST_F(CliDeviceTest, TraceShowsItByName) {
   const std::string trace = folder.file("trace");
-  const CliResult run = run_cli(
-      generate("f32", {"--policy", "flexgen", "--device", "standin:10MiB", "--trace", trace}));
+  const CliResult run =
+      run_cli(generate({"--policy", "flexgen", "--device", "standin:10MiB", "--trace", trace}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const CliResult read = run_cli({"trace", trace, "--json"});
   ASSERT_EQ(read.exit_code, 0) << read.err;
@@ -223,6 +179,34 @@ TEST_F(CliDeviceTest, BenchNamesIt) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("stand-in accelerator"), std::string::npos) << result.out;
   EXPECT_NE(result.err.find("moved to it"), std::string::npos) << result.err;
+}
+
+/// A layer's weights on their way there, results of 100 rows on their way back: each more than the
+/// sockets hold.
+TEST(CliDeviceTransfersTest, BothDirectionsDoNotWaitForEachOther) {
+  const CliResult result = CliProcess("/usr/bin/env", {"SLUICE_WATCHDOG_SECONDS=30",
+                                                       testing::sluice_program(),
+                                                       "bench",
+                                                       "--model",
+                                                       "opt-125m",
+                                                       "--prompt-tokens",
+                                                       "100",
+                                                       "--gen-tokens",
+                                                       "0",
+                                                       "--repeat",
+                                                       "1",
+                                                       "--policy",
+                                                       "lia",
+                                                       "--policy-option",
+                                                       "prefill=000000",
+                                                       "--policy-option",
+                                                       "decode=000000",
+                                                       "--policy-option",
+                                                       "opt1=off",
+                                                       "--device",
+                                                       "standin:300MiB"})
+                               .wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 }  // namespace

@@ -12,14 +12,15 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliOutput;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::expect_failure;
+using testing::operator+;
 using testing::run_cli;
 using testing::snapshot;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
 /// A model folder to damage, and a prompts file that suits it.
 class Workplace : public TemporaryFolder {
@@ -51,11 +52,10 @@ class Workplace : public TemporaryFolder {
     change(header, data);
     write("model/model.safetensors", testing::raw_safetensors(header.dump(), data));
   }
-  Arguments generate(Arguments more = {}) const {
-    Arguments arguments = {"generate", "--model", model(), "--prompts",
-                           prompts(),  "--dtype", "f32",   "-q"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
+  Arguments generate(const Arguments& more = {}) const {
+    return Arguments{"generate", "--model", model(), "--prompts",
+                     prompts(),  "--dtype", "f32",   "-q"} +
+           more;
   }
 };
 
@@ -336,11 +336,9 @@ const std::vector<BadRun> bad_prompts = {
      {"cannot read", "folder"}},
 };
 
-Arguments with_output(const Workplace& place, Arguments more) {
+Arguments with_output(const Workplace& place, const Arguments& more) {
   place.write("prompts.jsonl", "{\"prompt\": \"a\"}\n");
-  Arguments arguments = {"generate", "--prompts", place.prompts(), "-q"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return Arguments{"generate", "--prompts", place.prompts(), "-q"} + more;
 }
 
 const std::vector<BadRun> bad_outputs = {

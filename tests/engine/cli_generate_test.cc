@@ -15,19 +15,15 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::content_of;
 using testing::expect_failure;
 using testing::json_lines;
+using testing::operator+;
 using testing::run_cli;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
-
-Arguments operator+(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 CliResult run_well(const Arguments& arguments) {
   CliResult result = run_cli(arguments);

@@ -4,31 +4,24 @@
 #include <gtest/gtest.h>
 
 #include <bitset>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <regex>
 
-#include "tests/engine/cli_process.h"
+#include "tests/engine/prompts_run.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
-using testing::content_of;
 using testing::expect_failure;
+using testing::operator+;
 using testing::run_cli;
-using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
-
-Arguments operator+(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 /// The first GPU that the program sees: what `info` says of it.
 const json& gpu() {
@@ -41,36 +34,16 @@ const json& gpu() {
 bool is_emulated() { return gpu().at("name") == "emulated CUDA device"; }
 
 /// A GPU, or nothing.
-class CliGpuTest : public ::testing::Test {
+class CliGpuTest : public testing::PromptsRunTest {
  protected:
+  CliGpuTest()
+      : PromptsRunTest({.texts = {"Once upon a time", "The dog", "Lily and Tom"},
+                        .batch = 2,
+                        .max_tokens = 4}) {}
+
   void SetUp() override {
     if (gpu().is_null()) GTEST_SKIP() << "no GPU: the program sees none";
   }
-
-  CliGpuTest() {
-    std::ofstream file(folder.file("prompts.jsonl"));
-    for (const char* prompt : {"Once upon a time", "The dog", "Lily and Tom"})
-      file << json{{"prompt", prompt}}.dump() << '\n';
-  }
-
-  Arguments generate(const Arguments& more) const {
-    return Arguments{"generate",
-                     "--prompts",
-                     folder.file("prompts.jsonl"),
-                     "--batch",
-                     "2",
-                     "--max-tokens",
-                     "4",
-                     "--dtype",
-                     "f32",
-                     "-q",
-                     "--temperature",
-                     "0",
-                     "--stats",
-                     stats_path} +
-           more;
-  }
-  json stats() const { return json::parse(content_of(stats_path)); }
 
   /// The run within so little memory; on a real GPU, where kernels need more of it the more
   /// multiprocessors there are, with as little as its refusals name.
@@ -104,9 +77,6 @@ class CliGpuTest : public ::testing::Test {
   std::uint64_t moved(const char* way) const {
     return stats().at("device").at(way).get<std::uint64_t>();
   }
-
-  TemporaryFolder folder;
-  std::string stats_path = folder.file("stats.json");
 };
 
 /// LIA's policy, told where each sublayer runs.

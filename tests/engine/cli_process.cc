@@ -38,16 +38,20 @@ bool poll_until(const Condition& done) {
 
 }  // namespace
 
+Arguments operator+(Arguments left, const Arguments& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
 std::string sluice_program() {
   const char* elsewhere = std::getenv("SLUICE_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe)
   return elsewhere == nullptr ? SLUICE_PROGRAM : elsewhere;
 }
 
-CliProcess::CliProcess(std::vector<std::string> arguments, CliOutput output)
+CliProcess::CliProcess(Arguments arguments, CliOutput output)
     : CliProcess(sluice_program(), std::move(arguments), output) {}
 
-CliProcess::CliProcess(const std::string& program, std::vector<std::string> arguments,
-                       CliOutput output) {
+CliProcess::CliProcess(const std::string& program, Arguments arguments, CliOutput output) {
   arguments.insert(arguments.begin(), program);
   std::vector<char*> words;
   words.reserve(arguments.size() + 1);
@@ -104,7 +108,7 @@ CliResult CliProcess::wait() {
   return result;
 }
 
-CliResult run_cli(std::vector<std::string> arguments, CliOutput output) {
+CliResult run_cli(Arguments arguments, CliOutput output) {
   return CliProcess(std::move(arguments), output).wait();
 }
 

@@ -2,7 +2,6 @@
 // what goes wrong with disks.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -11,60 +10,34 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tests/engine/cli_process.h"
+#include "tests/engine/prompts_run.h"
+#include "tests/support/small_disk.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::SmallDisk;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::content_of;
 using testing::expect_failure;
 using testing::lines_of;
+using testing::operator+;
 using testing::run_cli;
-using testing::TemporaryFolder;
 using testing::wait_for_lines;
-using Arguments = std::vector<std::string>;
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 /// With the embedded model in f32, whose weights have 12.6 MiB: everything streams.
 constexpr const char* smallest = "9MiB";
 
-Arguments operator+(Arguments left, const Arguments& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
-
-class CliTiersTest : public ::testing::Test {
+class CliTiersTest : public testing::PromptsRunTest {
  protected:
-  CliTiersTest() {
-    std::ofstream file(folder.file("prompts.jsonl"));
-    for (const char* prompt : {"Once upon a time", "The dog", "A very long day in the garden was",
-                               "Lily and Tom", "In the"})
-      file << json{{"prompt", prompt}}.dump() << '\n';
-  }
-
-  Arguments generate(const Arguments& more) const {
-    return Arguments{"generate",
-                     "--prompts",
-                     folder.file("prompts.jsonl"),
-                     "--batch",
-                     "3",
-                     "--max-tokens",
-                     "12",
-                     "--dtype",
-                     "f32",
-                     "--temperature",
-                     "0",
-                     "-q"} +
-           more;
-  }
   Arguments from_disk(const std::string& ddr, const Arguments& more = {}) const {
-    return generate(Arguments{"--ddr", ddr, "--disk", disk.string(), "--stats", stats_path} + more);
+    return generate(Arguments{"--ddr", ddr, "--disk", disk.string()} + more);
   }
-  json stats() const { return json::parse(content_of(stats_path)); }
   std::vector<fs::path> files_on_disk() const {
     std::vector<fs::path> files;
     if (!fs::exists(disk)) return files;
@@ -72,9 +45,7 @@ class CliTiersTest : public ::testing::Test {
     return files;
   }
 
-  TemporaryFolder folder;
   fs::path disk = folder.path() / "disk";
-  std::string stats_path = folder.file("stats.json");
 };
 
 /// The budget that a refusal names, MiB; 0 when it names none.
@@ -84,7 +55,7 @@ int named_budget_mib(const std::string& text) {
 }
 
 TEST_F(CliTiersTest, EveryBudgetIsRefusedOrGivesTheSameTokensWithinIt) {
-  const CliResult expected = run_cli(generate({}));
+  const CliResult expected = run_cli(generate());
   ASSERT_EQ(expected.exit_code, 0) << expected.err;
   std::set<int> least;
   std::uint64_t on_disk_before = ~std::uint64_t{0};
@@ -129,15 +100,12 @@ TEST_F(CliTiersTest, EveryFormOfTheGraphGivesTheSameTokens) {
        {Arguments{"--no-fuse"}, Arguments{"--attention", "split"}, Arguments{"--domains", "2"},
         Arguments{"--policy", "lia"}, Arguments{"--policy", "neo"},
         Arguments{"--policy", "flexgen"}, Arguments{"--dtype", "bf16"}}) {
-    Arguments plain = generate({});
-    if (form.front() == "--dtype")
-      std::replace(plain.begin(), plain.end(), std::string("f32"), form[1]);
-    const Arguments options = form.front() == "--dtype" ? Arguments{} : form;
-    const CliResult expected = run_cli(plain + options);
+    const bool is_dtype = form.front() == "--dtype";
+    const Arguments plain = is_dtype ? generate({}, form[1]) : generate(form);
+    const CliResult expected = run_cli(plain);
     ASSERT_EQ(expected.exit_code, 0) << expected.err;
-    const std::string ddr = form.front() == "--dtype" ? "7MiB" : "10MiB";
-    const CliResult result = run_cli(
-        plain + options + Arguments{"--ddr", ddr, "--disk", disk.string(), "--stats", stats_path});
+    const std::string ddr = is_dtype ? "7MiB" : "10MiB";
+    const CliResult result = run_cli(plain + Arguments{"--ddr", ddr, "--disk", disk.string()});
     ASSERT_EQ(result.exit_code, 0) << form.back() << result.err;
     EXPECT_EQ(result.out, expected.out) << form.back();
     EXPECT_TRUE(stats().contains("disk")) << form.back();
@@ -223,9 +191,9 @@ TEST_F(CliTiersTest, AnotherModelHasAnotherFile) {
 }
 
 TEST_F(CliTiersTest, TwoRunsAtOnceDoNotHarmEachOther) {
-  const CliResult expected = run_cli(generate({}));
-  CliProcess first(generate({"--ddr", smallest, "--disk", disk.string()}));
-  CliProcess second(generate({"--ddr", smallest, "--disk", disk.string()}));
+  const CliResult expected = run_cli(generate());
+  CliProcess first(from_disk(smallest));
+  CliProcess second(from_disk(smallest));
   for (CliProcess* process : {&first, &second}) {
     const CliResult result = process->wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -249,7 +217,7 @@ TEST_F(CliTiersTest, WhatAKilledRunLeftIsRemoved) {
 class CliDiskFaultTest : public CliTiersTest {
  protected:
   CliDiskFaultTest() {
-    std::ofstream file(folder.file("prompts.jsonl"));
+    std::ofstream file(prompts_path);
     for (int i = 0; i < 400; ++i)
       file << json{{"prompt", fmt::format("Story number {} begins", i)}}.dump() << '\n';
   }
@@ -278,27 +246,6 @@ TEST_F(CliDiskFaultTest, AFileThatVanishesIsReadOn) {
   EXPECT_EQ(result.exit_code, 130) << result.err;
   EXPECT_GE(lines_of(content_of(output)).size(), 3U);
 }
-
-/// Files may not grow beyond a size, as if the disk were full; inherited by programs that are
-/// started.
-class SmallDisk {
- public:
-  explicit SmallDisk(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &old_limit_);
-    const rlimit small = {bytes, old_limit_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallDisk() {
-    setrlimit(RLIMIT_FSIZE, &old_limit_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-
- private:
-  void (*old_handler_)(int);
-  rlimit old_limit_{};
-};
 
 TEST_F(CliTiersTest, AFullDiskIsOneLineAndLeavesNothing) {
   for (const rlim_t bytes : {rlim_t{32 * 1024}, static_cast<rlim_t>(3 * mebibyte)}) {
@@ -355,11 +302,10 @@ TEST_F(CliTiersTest, ADryRunAddsUpAndDoesNothing) {
 }
 
 TEST_F(CliTiersTest, EmulatedCxlHoldsTheLayersAndSaysThatItIsEmulated) {
-  const CliResult expected = run_cli(generate({}));
+  const CliResult expected = run_cli(generate());
   const Arguments emulated = {"--cxl-nodes", "emulate:1"};
   for (const char* policy : {"cpu-only", "lia", "flexgen"}) {
-    const CliResult result =
-        run_cli(generate(emulated + Arguments{"--policy", policy, "--stats", stats_path}));
+    const CliResult result = run_cli(generate(emulated + Arguments{"--policy", policy}));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.out, expected.out) << policy;
   }

@@ -17,12 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::expect_failure;
+using testing::operator+;
 using testing::run_cli;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
 const std::set<std::string> all_files = {"dag.dot", "paje.trace", "perfetto.json", "trace.jsonl"};
 
@@ -33,26 +34,23 @@ std::set<std::string> files_in(const std::string& folder) {
 }
 
 Arguments generate(const std::string& folder, const Arguments& more = {}) {
-  Arguments arguments = {"generate",
-                         "--prompt",
-                         "Once upon a time",
-                         "--max-tokens",
-                         "12",
-                         "--trace",
-                         folder,
-                         "--temperature",
-                         "0",
-                         "-q",
-                         "--policy",
-                         "cpu-only"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return Arguments{"generate",
+                   "--prompt",
+                   "Once upon a time",
+                   "--max-tokens",
+                   "12",
+                   "--trace",
+                   folder,
+                   "--temperature",
+                   "0",
+                   "-q",
+                   "--policy",
+                   "cpu-only"} +
+         more;
 }
 
 json read_trace(const std::string& folder, const Arguments& more = {}) {
-  Arguments arguments = {"trace", folder, "--json"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  const CliResult result = run_cli(arguments);
+  const CliResult result = run_cli(Arguments{"trace", folder, "--json"} + more);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   return json::parse(result.out);
@@ -92,9 +90,11 @@ TEST(CliTraceTest, GenerateLeavesEveryFile) {
   EXPECT_EQ(files_in(trace), all_files);
   const json report = read_trace(trace);
   EXPECT_EQ(report.at("lost_tasks"), 0);
-  EXPECT_EQ(report.at("tasks"), 12 * 9);  // iterations times (6 layers, embedding, head, sampling)
+  // Iterations times (6 layers, embedding, head, sampling); in the prompt's, the last layer is two
+  // tasks, and two more drop rows between them.
+  EXPECT_EQ(report.at("tasks"), 12 * 9 + 3);
   EXPECT_EQ(report.at("workers").size(), 1U);
-  EXPECT_EQ(report.at("workers")[0].at("tasks"), 12 * 9);
+  EXPECT_EQ(report.at("workers")[0].at("tasks"), 12 * 9 + 3);
   EXPECT_EQ(report.at("iterations")[0].at("tasks"), 9);
   EXPECT_EQ(report.at("iterations")[0].at("critical_path").size(), 9U);
   EXPECT_GT(report.at("peak_bytes")[0].at("bytes"), 6000000);  // tiny's weights in bf16
@@ -113,7 +113,7 @@ TEST(CliTraceTest, BatchesPoliciesAndUnfusedTasksAreTraced) {
                                     "--domains", "2", "--ignore-eos", "-q", "--trace", trace});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json report = read_trace(trace);
-  EXPECT_EQ(report.at("tasks"), 5 * (5 * 6 + 3));
+  EXPECT_EQ(report.at("tasks"), 5 * (5 * 6 + 3) + 2);  // the prompts drop rows of attention and x
   EXPECT_EQ(report.at("workers").size(), 2U);
   expect_pajeng_agrees(trace, report);
   const std::string lines = testing::content_of(trace + "/trace.jsonl");

@@ -1,19 +1,19 @@
 #include "engine/output_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "engine/prompts.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/support/small_disk.h"
 
 namespace sluice {
 namespace {
 
+using test::SmallDisk;
 using testing::expect_error;
 using testing::TemporaryFolder;
 using Mode = OutputFile::Mode;
@@ -177,26 +177,6 @@ TEST_F(OutputFileTest, UnwritablePathsAreRefused) {
   expect_error([&] { OutputFile(folder.file("full"), Mode::overwrite); },
                {"cannot write", "regular file"});
 }
-
-/// Files cannot grow beyond a size meanwhile, as on a full disk.
-class SmallDisk {
- public:
-  explicit SmallDisk(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &old_limit_);
-    const rlimit small = {bytes, old_limit_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallDisk() {
-    setrlimit(RLIMIT_FSIZE, &old_limit_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-
- private:
-  rlimit old_limit_ = {};
-  void (*old_handler_)(int);
-};
 
 TEST_F(OutputFileTest, FullDiskLeavesWholeLines) {
   OutputFile output(path, Mode::create);

@@ -12,17 +12,15 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliResult;
 using testing::expect_failure;
 using testing::lines_of;
+using testing::operator+;
 using testing::run_cli;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
-CliResult plan(Arguments more) {
-  more.insert(more.begin(), "plan");
-  return run_cli(more);
-}
+CliResult plan(const Arguments& more) { return run_cli(Arguments{"plan"} + more); }
 
 /// The objects of a run that succeeds.
 json plan_json(Arguments more) {

@@ -15,11 +15,12 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliProcess;
 using testing::CliResult;
 using testing::content_of;
+using testing::operator+;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 using Lines = std::vector<std::string>;
 
 struct Prompts {
@@ -36,17 +37,15 @@ class Program {
   explicit Program(const TemporaryFolder& folder) : folder_(folder) {}
 
   void run(const Arguments& arguments) const {
-    Arguments words = {"XDG_DATA_HOME=" + folder_.path().string(), testing::sluice_program()};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    const CliResult result = CliProcess("/usr/bin/env", words).wait();
+    const Arguments words = {"XDG_DATA_HOME=" + folder_.path().string(), testing::sluice_program()};
+    const CliResult result = CliProcess("/usr/bin/env", words + arguments).wait();
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
-  Trace trace(Arguments arguments, const std::string& name, const Prompts& run) const {
+  Trace trace(const Arguments& arguments, const std::string& name, const Prompts& run) const {
     const std::string folder = folder_.file(name);
-    arguments.insert(arguments.end(), {"--batch", std::to_string(run.batch), "--trace", folder});
-    if (!run.policy.empty()) arguments.insert(arguments.end(), {"--policy", run.policy});
-    arguments.insert(arguments.end(), run.more.begin(), run.more.end());
-    this->run(arguments);
+    const Arguments policy = run.policy.empty() ? Arguments{} : Arguments{"--policy", run.policy};
+    this->run(arguments + Arguments{"--batch", std::to_string(run.batch), "--trace", folder} +
+              policy + run.more);
     const std::string file = folder + "/trace.jsonl";
     return trace_from_lines(content_of(file), file);
   }
@@ -146,10 +145,23 @@ void expect_same(const Lines& real, const Lines& simulated) {
                 << "\nsimulated: " << *b;
 }
 
-TEST(SameDecisionsTest, SimulationRunsTheTasksThatThisMachineRuns) {
+/// Calibrates, then calls `compare` with the traces of each run, real and simulated.
+template <typename Comparison>
+void compare_traces(const std::vector<Prompts>& runs, const Comparison& compare) {
   const TemporaryFolder folder;
   const Program program(folder);
   program.run({"calibrate", "--model", "tiny", "--repeat", "1"});
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::string name = fmt::format("{}", i);
+    SCOPED_TRACE("run " + name + ", policy " + runs[i].policy);
+    const Trace real = program.real(runs[i], name);
+    const Trace simulated = program.simulated(runs[i], name);
+    EXPECT_EQ(real.num_lost + simulated.num_lost, 0);
+    compare(runs[i], real, simulated);
+  }
+}
+
+TEST(SameDecisionsTest, SimulationRunsTheTasksThatThisMachineRuns) {
   const std::vector<Prompts> runs = {
       {.policy = "cpu-only", .batch = 3, .input_tokens = 40, .output_tokens = 8},
       {.policy = "lia", .batch = 16, .input_tokens = 100, .output_tokens = 3},
@@ -157,26 +169,18 @@ TEST(SameDecisionsTest, SimulationRunsTheTasksThatThisMachineRuns) {
       {.policy = "", .batch = 1, .input_tokens = 1, .output_tokens = 20},
       {.policy = SLUICE_TEST_POLICY, .batch = 12, .input_tokens = 60, .output_tokens = 6},
       {.policy = SLUICE_TEST_POLICY, .batch = 40, .input_tokens = 5, .output_tokens = 9}};
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const std::string name = fmt::format("{}", i);
-    SCOPED_TRACE("run " + name + ", policy " + runs[i].policy);
-    const Trace real = program.real(runs[i], name);
-    const Trace simulated = program.simulated(runs[i], name);
-    EXPECT_EQ(real.num_lost + simulated.num_lost, 0);
+  compare_traces(runs, [](const Prompts& run, const Trace& real, const Trace& simulated) {
     expect_same(decisions(real), decisions(simulated));
     expect_same(transfers(real), transfers(simulated));
     expect_same(events(real), events(simulated));
-    const bool cuts = runs[i].policy == SLUICE_TEST_POLICY;
+    const bool cuts = run.policy == SLUICE_TEST_POLICY;
     EXPECT_EQ(cuts, std::any_of(real.tasks.begin(), real.tasks.end(),
                                 [](const TraceTask& task) { return task.tag.sub_batch > 0; }));
-  }
+  });
 }
 
 /// Weights that stay, that stream and are evicted, KV on its way, CPU and accelerator by turns.
 TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
-  const TemporaryFolder folder;
-  const Program program(folder);
-  program.run({"calibrate", "--model", "tiny", "--repeat", "1"});
   const auto streamed = [](const char* prefill, const char* decode, const char* memory) {
     return Arguments{"--policy-option", fmt::format("prefill={}", prefill),
                      "--policy-option", fmt::format("decode={}", decode),
@@ -188,12 +192,7 @@ TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
                                      {"flexgen", 4, 60, 8, {"--device", "standin:12MiB"}},
                                      // Everything stays, KV too.
                                      {"gpu-only", 4, 60, 8, {"--device", "standin:48MiB"}}};
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const std::string name = fmt::format("{}", i);
-    SCOPED_TRACE("run " + name + ", policy " + runs[i].policy);
-    const Trace real = program.real(runs[i], name);
-    const Trace simulated = program.simulated(runs[i], name);
-    EXPECT_EQ(real.num_lost + simulated.num_lost, 0);
+  compare_traces(runs, [](const Prompts&, const Trace& real, const Trace& simulated) {
     for (const Device device : {Device::cpu, Device::gpu})
       expect_same(decisions_of(device, real), decisions_of(device, simulated));
     for (const Tier tier : {Tier::hbm, Tier::ddr}) {
@@ -201,7 +200,7 @@ TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
       EXPECT_GT(moved, 0);
       EXPECT_NEAR(bytes_into(tier, simulated) / moved, 1, 0.02) << to_string(tier);
     }
-  }
+  });
 }
 
 }  // namespace

@@ -14,11 +14,12 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using testing::Arguments;
 using testing::CliResult;
 using testing::expect_failure;
+using testing::operator+;
 using testing::run_cli;
 using testing::TemporaryFolder;
-using Arguments = std::vector<std::string>;
 
 constexpr double giga = 1e9;
 
@@ -84,10 +85,7 @@ struct RoundMachine {
   }
 };
 
-CliResult simulate(Arguments more) {
-  more.insert(more.begin(), "simulate");
-  return run_cli(more);
-}
+CliResult simulate(const Arguments& more) { return run_cli(Arguments{"simulate"} + more); }
 
 /// The objects of a run that succeeds.
 json simulate_json(Arguments more) {
@@ -151,17 +149,13 @@ TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
       "--machine",        machine.write(folder), "--model", "opt-30b",         "--policy",
       "cpu-only",         "--input-tokens",      "16",      "--output-tokens", "3",
       "--parameters-tier"};
-  Arguments in_cxl = point;
-  in_cxl.emplace_back("cxl");
-  const json cxl = simulate_json(in_cxl)[0];
+  const json cxl = simulate_json(point + Arguments{"cxl"})[0];
   // The CPU reads CXL memory at 5 GB/s, DDR (the head) at 100.
   const double iteration_s = 48 * layer_bytes / (5 * giga) + head_bytes / (100 * giga);
   EXPECT_NEAR(cxl["tpot_s"].get<double>(), iteration_s, 0.005 * iteration_s);
   EXPECT_GT(cxl["bytes"]["cxl"].get<double>(), 47.9 * layer_bytes);
   EXPECT_LT(cxl["bytes"]["ddr"].get<double>(), 3 * head_bytes);
-  Arguments in_ddr = point;
-  in_ddr.emplace_back("ddr");
-  const json ddr = simulate_json(in_ddr)[0];
+  const json ddr = simulate_json(point + Arguments{"ddr"})[0];
   EXPECT_EQ(ddr["bytes"]["cxl"], 0);
   EXPECT_NEAR(ddr["tpot_s"].get<double>(), (48 * layer_bytes + head_bytes) / (100 * giga),
               0.005 * iteration_s);
@@ -192,10 +186,7 @@ TEST(SimulateCliTest, PlotsCompareWithABaseline) {
   const Arguments point = {"--model",        "opt-30b", "--policy",        "cpu-only,lia,gpu-only",
                            "--input-tokens", "16",      "--output-tokens", "2"};
   const auto plot = [&](const char* file, const Arguments& more) {
-    Arguments all = point;
-    all.insert(all.end(), {"--plot", folder.file(file)});
-    all.insert(all.end(), more.begin(), more.end());
-    return simulate(all);
+    return simulate(point + Arguments{"--plot", folder.file(file)} + more);
   };
   const CliResult drawn = plot("plot.svg", {"--batch", "1,4", "--baseline", "cpu-only"});
   EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
@@ -321,9 +312,7 @@ TEST(SimulateCliTest, ItsTraceHasItsFigures) {
 TEST(SimulateCliTest, JsonHasThePlansFieldsAndItsOwn) {
   const Arguments point = {"--model", "opt-30b",        "--machine", "spr-a100",        "--policy",
                            "lia",     "--input-tokens", "64",        "--output-tokens", "4"};
-  Arguments plan = point;
-  plan.insert(plan.begin(), "plan");
-  plan.emplace_back("--json");
+  const Arguments plan = Arguments{"plan"} + point + Arguments{"--json"};
   const json planned = json::parse(run_cli(plan).out)[0];
   const json simulated = simulate_json(point)[0];
   for (const auto& [key, value] : planned.items()) EXPECT_TRUE(simulated.contains(key)) << key;
@@ -348,16 +337,13 @@ TEST(SimulateCliTest, ListsKeepGoingPastAPointThatCannotBe) {
 TEST(SimulateCliTest, APolicysFileFindsItsSibling) {
   const std::filesystem::path folder = SLUICE_SHIPPED_DIR;
   const Arguments point = {"--model", "opt-1.3b", "--output-tokens", "2", "--policy"};
-  Arguments by_file = point;
-  by_file.push_back((folder / "cpu-only.so").string());
-  Arguments by_name = point;
-  by_name.emplace_back("cpu-only");
+  const Arguments by_file = point + Arguments{(folder / "cpu-only.so").string()};
+  const Arguments by_name = point + Arguments{"cpu-only"};
   EXPECT_EQ(simulate_json(by_file)[0]["latency_s"], simulate_json(by_name)[0]["latency_s"]);
 
   const TemporaryFolder alone;
   std::filesystem::copy(folder / "cpu-only.so", alone.path() / "mine.so");
-  Arguments without = point;
-  without.push_back((alone.path() / "mine.so").string());
+  const Arguments without = point + Arguments{(alone.path() / "mine.so").string()};
   expect_failure(simulate(without), 1, {"mine.simgrid.so", "sluice_add_policy"});
 }
 

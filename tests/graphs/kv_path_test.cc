@@ -130,6 +130,7 @@ std::vector<Form> all_forms() {
 enum class Cohorts : std::uint8_t { one, two };
 
 /// A prompt in two pieces, a second one beside the second piece, and two decode steps of both.
+/// Logits of all rows, but of the second pieces only those of the last ones.
 class TwoSequences {
  public:
   /// Placements and homes of each layer; of the second sequence, if it is a part of its own.
@@ -138,23 +139,27 @@ class TwoSequences {
     std::vector<Tier> homes;
   };
   TwoSequences(const LoadedModel& model, const std::vector<Layers>& cohorts,
-               AttentionForm attention, Fusion fusion)
+               AttentionForm attention, Fusion fusion,
+               LastLayer last_layer = LastLayer::drawing_rows)
       : layers_(cohorts) {
     caches_.reserve(cohorts.size());
     for (const Layers& layers : cohorts) {
       caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes);
       caches_.back().take_pages(2);  // so that pages do not start at the slab's beginning
     }
-    graph_.emplace(model, caches_,
-                   DecoderGraph::Options{.num_slots = 2, .attention = attention, .fusion = fusion});
+    graph_.emplace(
+        model, caches_,
+        DecoderGraph::Options{
+            .num_slots = 2, .attention = attention, .fusion = fusion, .last_layer = last_layer});
     for (std::size_t slot = 0; slot < pages_.size(); ++slot)
       pages_.at(slot) = caches_.at(cohort_of(slot)).take_pages(num_pages).value();
   }
-  TwoSequences(const LoadedModel& model, const Form& form, Cohorts cohorts = Cohorts::one)
+  TwoSequences(const LoadedModel& model, const Form& form, Cohorts cohorts = Cohorts::one,
+               LastLayer last_layer = LastLayer::drawing_rows)
       : TwoSequences(model,
                      std::vector<Layers>(cohorts == Cohorts::one ? 1 : 2,
                                          {layers(model, form.placement), layers(model, form.home)}),
-                     form.attention, form.fusion) {}
+                     form.attention, form.fusion, last_layer) {}
 
   /// One element for each layer.
   template <typename T>
@@ -166,10 +171,10 @@ class TwoSequences {
   /// The first has no cached tokens, all others have some.
   PendingIteration submit(int iteration) {
     SubBatch sub_batch;
-    if (iteration == 0) add(sub_batch, 0, 0, 21);
+    if (iteration == 0) add(sub_batch, 0, 0, 21, first_logits);
     if (iteration == 1) {
-      add(sub_batch, 0, 21, 20);
-      add(sub_batch, 1, 0, 9);
+      add(sub_batch, 0, 21, 20, BatchBuilder::LogitRows::last);
+      add(sub_batch, 1, 0, 9, BatchBuilder::LogitRows::last);
     }
     if (iteration >= 2) {
       add(sub_batch, 0, 41 + iteration - 2, 1);
@@ -190,6 +195,9 @@ class TwoSequences {
     return all;
   }
 
+  /// Of the first iteration.
+  BatchBuilder::LogitRows first_logits = BatchBuilder::LogitRows::all;
+
   const DataHandle& slab(std::int64_t layer, std::size_t cohort = 0) const {
     return caches_.at(cohort).slab(layer);
   }
@@ -199,7 +207,8 @@ class TwoSequences {
 
   std::size_t cohort_of(std::size_t slot) const { return std::min(slot, layers_.size() - 1); }
 
-  void add(SubBatch& sub_batch, std::int32_t slot, int context, int count) {
+  void add(SubBatch& sub_batch, std::int32_t slot, int context, int count,
+           BatchBuilder::LogitRows logits = BatchBuilder::LogitRows::all) {
     const std::size_t cohort = cohort_of(static_cast<std::size_t>(slot));
     if (sub_batch.parts.empty() || sub_batch.parts.back().cohort != cohort)
       sub_batch.parts.emplace_back();
@@ -218,7 +227,7 @@ class TwoSequences {
                     .tokens = tokens,
                     .pages = pages_.at(static_cast<std::size_t>(slot)),
                     .sampling = {}},
-                   BatchBuilder::LogitRows::all);
+                   logits);
   }
 
   std::vector<Layers> layers_;
@@ -485,6 +494,66 @@ TEST(KvPathTasksTest, PartsAttendBesideEachOther) {
   ASSERT_EQ(attention.size(), 2U);
   for (const Access& access : attention[0].accesses) {
     for (const Access& other : attention[1].accesses) EXPECT_NE(access.handle, other.handle);
+  }
+}
+
+/// A layer's tasks: "first sublayer device rows".
+std::vector<std::string> rows_in_layer(TwoSequences& run, int iteration, std::int64_t layer) {
+  std::vector<std::string> found;
+  for (const Submitted& task : tasks_of_layer(run, iteration, layer)) {
+    found.push_back(fmt::format("{} {} {}", to_string(task.tag.sublayer),
+                                to_string(task.tag.device), task.tag.num_tokens));
+  }
+  return found;
+}
+
+TEST(DroppedRowsTest, OnlyTheLastLayerDropsThemBeforeSublayer4) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  const std::int64_t last = model.config().num_layers - 1;
+  using Rows = std::vector<std::string>;
+  for (const Cohorts cohorts : {Cohorts::one, Cohorts::two}) {
+    TwoSequences run(model, {.placement = *Placement::parse("011001")}, cohorts);
+    run.submit(0).tokens();
+    const Rows found = rows_in_layer(run, 1, last);
+    ASSERT_GE(found.size(), 4U);
+    // Attention's output is copied where it was written or joined, x where the layer before left
+    // it.
+    const std::string attended = cohorts == Cohorts::one ? "cpu" : "gpu";
+    EXPECT_EQ(Rows(found.end() - 4, found.end()),
+              Rows({"select_rows " + attended + " 29", "select_rows cpu 29", "out_proj gpu 2",
+                    "fc2 cpu 2"}));
+    TwoSequences other(model, {.placement = *Placement::parse("011001")}, cohorts);
+    other.submit(0).tokens();
+    EXPECT_EQ(rows_in_layer(other, 1, last - 1).back(), "fc2 cpu 29");
+  }
+  TwoSequences fused(model, Form());
+  EXPECT_EQ(rows_in_layer(fused, 0, last), Rows({"qkv cpu 21"}));  // all draw
+  EXPECT_EQ(rows_in_layer(fused, 1, last),
+            Rows({"qkv cpu 29", "select_rows cpu 29", "select_rows cpu 29", "out_proj cpu 2"}));
+  EXPECT_EQ(rows_in_layer(fused, 2, last), Rows({"qkv cpu 2"}));
+}
+
+TEST(DroppedRowsTest, WithoutAnyThatDrawTheLastLayerEndsWithAttention) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  TwoSequences run(model, {.placement = *Placement::parse("011000")});
+  run.first_logits = BatchBuilder::LogitRows::none;
+  EXPECT_EQ(rows_in_layer(run, 0, model.config().num_layers - 1),
+            std::vector<std::string>({"qkv gpu 21", "kv_store cpu 21", "attention cpu 21"}));
+}
+
+TEST(DroppedRowsTest, NoLogitDependsOnThem) {
+  for (const std::string& name : test::golden_cases()) {
+    const LoadedModel model = load(name, DType::f32);
+    for (const Cohorts cohorts : {Cohorts::one, Cohorts::two}) {
+      const std::vector<float> dropped = TwoSequences(model, Form(), cohorts).logits();
+      const std::vector<float> all =
+          TwoSequences(model, Form(), cohorts, LastLayer::all_rows).logits();
+      ASSERT_EQ(dropped.size(), all.size());
+      float largest = 0;
+      for (const float logit : all) largest = std::max(largest, std::abs(logit));
+      for (std::size_t i = 0; i < all.size(); ++i)
+        ASSERT_NEAR(dropped[i], all[i], 1e-5F * largest) << name << ", logit " << i;
+    }
   }
 }
 

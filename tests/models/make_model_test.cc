@@ -1,11 +1,8 @@
 #include "models/make_model.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -17,6 +14,7 @@
 #include "models/model.h"
 #include "models/random_values.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/support/small_disk.h"
 
 namespace sluice {
 namespace {
@@ -140,31 +138,11 @@ TEST(MakeModelErrorsTest, SayWhichShapesHaveNoCheckpoint) {
                {"no shape", "opt-30b"});
 }
 
-/// Files may not grow beyond `bytes` while this lives.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_limit_);
-    const rlimit limit = {bytes, old_limit_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_limit_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  void (*old_handler_)(int);
-  rlimit old_limit_ = {};
-};
-
 TEST(MakeModelErrorsTest, LeaveNothingBehindWhenWritingFails) {
   const TemporaryFolder folder;
   expect_error(
       [&] {
-        const FileSizeLimit limit(2048);
+        const test::SmallDisk disk(2048);
         write_model(small_config(), folder.file("out"), {.dtype = DType::f32});
       },
       {"model.safetensors", "cannot be written", "File too large"});

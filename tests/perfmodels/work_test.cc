@@ -33,15 +33,16 @@ const ModelDimensions gqa = {.num_layers = 2,
                              .kv_element_bytes = 2};
 
 TEST(IterationWorkTest, PrefillOfAGroupedQueryGatedShape) {
-  // 3 rows behind 2 cached tokens: they see 3 + 4 + 5 = 12 keys, and read K and V of 5 tokens.
+  // 3 rows behind 2 cached tokens: they see 3 + 4 + 5 = 12 keys, and read K and V of 5 tokens. In
+  // the second layer, the last, K and V of 3 rows, and all else of the last row, which sees 5 keys.
   const Work expected = {
-      {"qkv", {2 * 128 * 2, 2 * 2 * 3 * 128}},  // 8 x (8 + 4 + 4) = 128 weights a layer
+      {"qkv", {2 * 128 * 2, 2 * (3 * 128 + 3 * 64 + 64)}},  // 8 x (8 + 4 + 4) weights a layer
       {"attention",
-       {2 * 5 * 2 * 4 * 2, 2 * 4 * 8 * 12}},       // 2 x 4 elements a token, 4 x 8 FLOP a key
-      {"out_proj", {2 * 64 * 2, 2 * 2 * 3 * 64}},  // 8 x 8
-      {"fc1", {2 * 256 * 2, 2 * 2 * 3 * 256}},     // gate and up: 2 x 8 x 16
-      {"fc2", {2 * 128 * 2, 2 * 2 * 3 * 128}},     // 16 x 8
-      {"lm_head", {256 * 2, 2 * 1 * 256}},         // 8 x 32, one row
+       {2 * 5 * 2 * 4 * 2, 4 * 8 * (12 + 5)}},       // 2 x 4 elements a token, 4 x 8 FLOP a key
+      {"out_proj", {2 * 64 * 2, 2 * (3 + 1) * 64}},  // 8 x 8
+      {"fc1", {2 * 256 * 2, 2 * (3 + 1) * 256}},     // gate and up: 2 x 8 x 16
+      {"fc2", {2 * 128 * 2, 2 * (3 + 1) * 128}},     // 16 x 8
+      {"lm_head", {256 * 2, 2 * 1 * 256}},           // 8 x 32, one row
   };
   EXPECT_EQ(work_of(gqa, {{.rows = 3, .context = 2, .logit_rows = 1}}), expected);
 }
@@ -71,16 +72,17 @@ const ModelDimensions opt = {.num_layers = 1,
 
 TEST(IterationWorkTest, PrefillOfAnOptShapeIsLiasTable1ButForTheMask) {
   // B = 2 sequences of L = 5 tokens: BL = 10, d^2 = 256. LIA's attention computes all L^2 = 25
-  // scores of a sequence (QK^T and SV: 4 x 2 x 25 x 16 FLOP); the causal half has 15 of them.
+  // scores of a sequence (QK^T and SV: 4 x 2 x 25 x 16 FLOP); the causal half has 15 of them. All
+  // rows need logits, else the one layer would compute fewer.
   const Work expected = {
       {"qkv", {6 * 256, 6 * 10 * 256}},  // 1536 bytes, 15360 FLOP
       {"attention", {2 * (2 * 10 * 16), 4 * 2 * 15 * 16}},
       {"out_proj", {2 * 256, 2 * 10 * 256}},
       {"fc1", {8 * 256, 8 * 10 * 256}},
       {"fc2", {8 * 256, 8 * 10 * 256}},
-      {"lm_head", {2 * 1600, 2 * 2 * 1600}},
+      {"lm_head", {2 * 1600, 2 * 10 * 1600}},
   };
-  EXPECT_EQ(work_of(opt, {{.rows = 5}, {.rows = 5}}), expected);
+  EXPECT_EQ(work_of(opt, {{.rows = 5, .logit_rows = 5}, {.rows = 5, .logit_rows = 5}}), expected);
 }
 
 TEST(IterationWorkTest, DecodeOfAnOptShapeIsLiasTable1) {
@@ -96,18 +98,22 @@ TEST(IterationWorkTest, DecodeOfAnOptShapeIsLiasTable1) {
   EXPECT_EQ(work_of(opt, std::vector<SequenceWork>(3, {.rows = 1, .context = 6})), expected);
 }
 
-TEST(IterationWorkTest, RowsThatDrawNoTokenNeedNoHead) {
-  EXPECT_EQ(work_of(opt, {{.rows = 4, .context = 0, .logit_rows = 0}}).count("lm_head"), 0U);
+TEST(IterationWorkTest, TheLastLayerOfRowsThatDrawNoTokenHasOnlyTheirKeysAndValues) {
+  const Work work = work_of(opt, {{.rows = 4, .context = 0, .logit_rows = 0}});
+  EXPECT_EQ(work.at("qkv"), std::pair(2.0 * 2 * 256, 2.0 * 4 * 2 * 256));
+  for (const char* stage : {"attention", "out_proj", "fc1", "fc2"})
+    EXPECT_EQ(work.at(stage), std::pair(0.0, 0.0)) << stage;
+  EXPECT_EQ(work.count("lm_head"), 0U);
 }
 
 TEST(IterationWorkTest, ASlidingWindowHidesKeysAndTokens) {
   ModelDimensions model = opt;
   model.sliding_window_tokens = 4;
   // Rows at positions 2, 3, 4, 5 see 3, 4, 4, 4 keys = 15; the first sees tokens 0..2: 6 tokens.
-  const Work across = work_of(model, {{.rows = 4, .context = 2}});
+  const Work across = work_of(model, {{.rows = 4, .context = 2, .logit_rows = 4}});
   EXPECT_EQ(across.at("attention"), std::pair(6.0 * 2 * 16 * 2, 4.0 * 16 * 15));
   // Rows at positions 10 and 11 see tokens 7..10 and 8..11.
-  const Work beyond = work_of(model, {{.rows = 2, .context = 10}});
+  const Work beyond = work_of(model, {{.rows = 2, .context = 10, .logit_rows = 2}});
   EXPECT_EQ(beyond.at("attention"), std::pair(5.0 * 2 * 16 * 2, 4.0 * 16 * 8));
 }
 

@@ -10,18 +10,16 @@ using test::OnDevice;
 
 class CudaLmHeadTest : public test::LmHeadFixture {};
 
-TEST_P(CudaLmHeadTest, MatchesReferenceForTheSampledRows) {
+TEST_P(CudaLmHeadTest, MatchesReference) {
   std::vector<double> expected(logits_.size());
   lm_head_reference(operands(), args_.project_out ? project_out_.plain.values.data() : nullptr,
                     head_.plain.values.data(), expected.data());
-  const OnDevice<std::int32_t> batch(batch_.words);
   const OnDevice<float> x(x_);
   const OnDevice<float> norm(norm_);
   const OnDevice<std::byte> project_out(test::memory_of(project_out_.packed));
   const OnDevice<std::byte> head(test::memory_of(head_.packed));
   OnDevice<float> logits(logits_.size());
   lm_head_cuda(test::gpu(), {.args = &args_,
-                             .batch = BatchView(batch.get()),
                              .x = x.get(),
                              .final_norm = args_.norm_weight ? norm.get() : nullptr,
                              .project_out = args_.project_out ? project_out.get() : nullptr,
@@ -33,10 +31,7 @@ TEST_P(CudaLmHeadTest, MatchesReferenceForTheSampledRows) {
 
 TEST_P(CudaLmHeadTest, WithoutLogitRowsNothingIsComputed) {
   args_.tag.num_logit_rows = 0;
-  const test::RaggedBatch none =
-      test::make_batch(random_, {{0, 3}}, 9, BatchBuilder::LogitRows::none);
-  const OnDevice<std::int32_t> batch(none.words);
-  lm_head_cuda(test::gpu(), {.args = &args_, .batch = BatchView(batch.get())});
+  lm_head_cuda(test::gpu(), {.args = &args_});
   EXPECT_EQ(test::take_device_failure().code, cuda::DeviceFailure::none);
 }
 

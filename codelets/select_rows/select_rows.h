@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+
+#include "base/dtype.h"
+#include "codelets/runtime/batch.h"
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+struct CpuContext;
+class DataHandle;
+namespace cuda {
+struct Context;
+}
+
+/// Argument of the codelet that keeps the rows which tokens are drawn from.
+struct SelectRowsArgs {
+  TaskTag tag;
+  std::size_t row_bytes = 0;  ///< even
+};
+
+/// to[r] = from[logit row r of the batch].
+struct SelectRowsOperands {
+  const SelectRowsArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const std::byte* from = nullptr;  ///< the batch's rows
+  std::byte* to = nullptr;          ///< its logit rows; no memory of `from`
+};
+void select_rows_cpu(const CpuContext& cpu, const SelectRowsOperands& operands);
+/// All pointers are device memory; the tag names the number of logit rows.
+void select_rows_cuda(const cuda::Context& gpu, const SelectRowsOperands& operands);
+
+struct SelectRowsHandles {
+  const DataHandle& batch;
+  const DataHandle& from;
+  const DataHandle& to;
+};
+void submit_select_rows(const SelectRowsArgs& args, const SelectRowsHandles& handles, DType dtype);
+
+}  // namespace sluice
