@@ -8,6 +8,7 @@
 #include <map>
 
 #include "codelets/runtime/kernel_times.h"
+#include "engine/sublayer_colour.h"
 #include "engine/trace_analysis.h"
 #include "perfmodels/placement.h"
 
@@ -30,45 +31,20 @@ constexpr double width_per_task = 250;  ///< as much as a stage's sublayers need
 constexpr double max_height = 16000;    ///< Cairo draws 32767 pixels, two a point
 
 struct Fill {
-  double red, green, blue;
+  Colour colour;
   bool white_text;
 };
 
 Fill fill_of(Sublayer sublayer) {
-  switch (sublayer) {
-    case Sublayer::embedding:
-      return {0.70, 0.70, 0.70, false};
-    case Sublayer::qkv:
-      return {0.00, 0.45, 0.70, true};
-    case Sublayer::qk:
-    case Sublayer::attention:
-      return {0.95, 0.75, 0.20, false};
-    case Sublayer::sv:
-      return {0.80, 0.47, 0.65, false};
-    case Sublayer::out_proj:
-      return {0.00, 0.55, 0.40, true};
-    case Sublayer::fc1:
-      return {0.80, 0.33, 0.00, true};
-    case Sublayer::fc2:
-      return {0.45, 0.76, 0.93, false};
-    case Sublayer::lm_head:
-      return {0.60, 0.55, 0.05, true};
-    case Sublayer::sampling:
-      return {0.35, 0.35, 0.35, true};
-    case Sublayer::kv_store:
-      return {0.55, 0.25, 0.60, true};
-    case Sublayer::attention_join:
-      return {0.50, 0.50, 0.75, true};
-    case Sublayer::select_rows:
-      return {0.75, 0.60, 0.45, false};
-  }
-  return {0.5, 0.5, 0.5, true};
+  const Colour colour = colour_of(sublayer);
+  const double luma = 0.299 * colour.red + 0.587 * colour.green + 0.114 * colour.blue;
+  return {colour, luma < 0.55};
 }
 
 /// Of a task, by its sub-batch; any further ones are told apart by their labels.
 Fill fill_of(std::int16_t sub_batch) {
   constexpr std::array<Fill, 3> fills = {
-      {{0.88, 0.92, 0.98, false}, {0.99, 0.89, 0.78, false}, {0.88, 0.96, 0.86, false}}};
+      {{{0.88, 0.92, 0.98}, false}, {{0.99, 0.89, 0.78}, false}, {{0.88, 0.96, 0.86}, false}}};
   return fills.at(static_cast<std::size_t>(std::max<std::int16_t>(0, sub_batch)) % fills.size());
 }
 
@@ -156,7 +132,7 @@ class Painter {
   }
 
   void key(double& x, double y, const Fill& fill, const std::string& text) {
-    cairo_set_source_rgb(cairo_, fill.red, fill.green, fill.blue);
+    cairo_set_source_rgb(cairo_, fill.colour.red, fill.colour.green, fill.colour.blue);
     cairo_rectangle(cairo_, x, y - 11, 14, 14);
     cairo_fill_preserve(cairo_);
     black();
@@ -228,7 +204,8 @@ class Painter {
                 bool pale, const std::vector<std::string>& labels) {
     const double left = x_at(static_cast<double>(start));
     const double right = x_at(static_cast<double>(end));
-    cairo_set_source_rgba(cairo_, fill.red, fill.green, fill.blue, pale ? 0.3 : 1);
+    cairo_set_source_rgba(cairo_, fill.colour.red, fill.colour.green, fill.colour.blue,
+                          pale ? 0.3 : 1);
     cairo_rectangle(cairo_, left, y, std::max(0.4, right - left), height);
     cairo_fill_preserve(cairo_);
     cairo_set_source_rgb(cairo_, 0.25, 0.25, 0.25);
@@ -288,8 +265,8 @@ class Painter {
     black();
     show_text(cairo_, left_margin - 8, y_ + transfer_height - 6,
               node_name(link.from) + " to " + node_name(link.to), Anchor::right);
-    constexpr Fill fetch = {0.93, 0.93, 0.60, false};
-    constexpr Fill prefetch = {0.82, 0.90, 0.70, false};
+    constexpr Fill fetch = {{0.93, 0.93, 0.60}, false};
+    constexpr Fill prefetch = {{0.82, 0.90, 0.70}, false};
     for (const TraceTransfer& transfer : trace_.transfers) {
       if (transfer.from != link.from || transfer.to != link.to ||
           !on_line(transfer.start_ns, transfer.end_ns))

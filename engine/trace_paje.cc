@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <vector>
 
+#include "engine/sublayer_colour.h"
 #include "engine/trace_formats.h"
 #include "perfmodels/placement.h"
 
@@ -117,10 +117,6 @@ constexpr std::string_view head = R"(%EventDef PajeDefineContainerType 0
 4 Request Machine "Request"
 )";
 
-constexpr std::array<std::string_view, 10> colours = {
-    "0.60 0.60 0.60", "0.00 0.45 0.70", "0.90 0.62 0.00", "0.80 0.47 0.65", "0.00 0.62 0.45",
-    "0.84 0.37 0.00", "0.34 0.71 0.91", "0.90 0.62 0.00", "0.60 0.55 0.05", "0.40 0.40 0.40"};
-
 /// Paje has no escapes.
 std::string quoted(std::string text) {
   for (char& c : text) {
@@ -205,9 +201,11 @@ void add_transfer(const TraceTransfer& transfer, std::size_t key, Lines& lines) 
 
 std::string trace_as_paje(const Trace& trace) {
   std::string text(head);
-  for (std::size_t i = 0; i < colours.size(); ++i) {
-    text += fmt::format("5 s{} Sublayer \"{}\" \"{}\"\n", i, to_string(static_cast<Sublayer>(i)),
-                        colours.at(i));
+  for (int i = 0; i <= static_cast<int>(last_sublayer_value); ++i) {
+    const auto sublayer = static_cast<Sublayer>(i);
+    const Colour colour = colour_of(sublayer);
+    text += fmt::format("5 s{} Sublayer \"{}\" \"{:.2f} {:.2f} {:.2f}\"\n", i, to_string(sublayer),
+                        colour.red, colour.green, colour.blue);
   }
   Lines lines;
   for (const TraceTask& task : trace.tasks) add_task(task, lines);

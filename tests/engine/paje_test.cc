@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "engine/trace_analysis.h"
 #include "engine/trace_formats.h"
+#include "perfmodels/placement.h"
 #include "tests/engine/pj_dump.h"
 #include "tests/engine/trace_data.h"
 #include "tests/models/checkpoint_files.h"
@@ -51,6 +53,24 @@ TEST_F(PajeTest, StatesAreNamedBySublayerWithLayerAndSubBatchAsValues) {
     return;
   }
   FAIL() << "no state at 0.024 ms";
+}
+
+TEST_F(PajeTest, EverySublayerHasItsNameAsAState) {
+  Trace trace = two_sub_batches();
+  TraceTask all = trace.tasks.front();
+  all.sublayers.clear();
+  std::set<std::string> names;
+  for (int i = 0; i <= static_cast<int>(last_sublayer_value); ++i) {
+    all.sublayers.push_back({static_cast<Sublayer>(i), 1000 * i, 1000 * (i + 1)});
+    names.emplace(to_string(static_cast<Sublayer>(i)));
+  }
+  EXPECT_EQ(names.size(), all.sublayers.size());
+  trace.tasks = {all};
+  folder_.write("all", trace_as_paje(trace));
+  std::set<std::string> read;
+  for (const auto& state : of_type(testing::pj_dump(folder_.file("all")), "State", "Sublayer"))
+    read.insert(state.at(7));
+  EXPECT_EQ(read, names);
 }
 
 TEST_F(PajeTest, LinksCarryBytes) {
