@@ -233,13 +233,17 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
                              const std::string& model_name, const SimulatedHost& host) {
   if (machine != this_machine) {
     if (host.rates) throw Error("--rates are of --machine this; {} has its profile's", machine);
+    if (host.threads) throw Error("--threads are of --machine this; {} has its own", machine);
     if (host.stand_in) throw Error("--device is of --machine this; {} has its own", machine);
     return profile_costs(machine, model);
   }
-  std::optional<MachineCosts> found = calibrated_costs(model, default_host_use(), host.rates);
+  HostUse use = default_host_use();
+  if (host.threads) use.threads = *host.threads;
+  std::optional<MachineCosts> found = calibrated_costs(model, use, host.rates);
   if (!found) {
-    throw Error("{} is not calibrated here; sluice calibrate --model {} does it", model_name,
-                model_name);
+    const std::string threads = host.threads ? fmt::format(" --threads {}", use.threads) : "";
+    throw Error("{} is not calibrated here{}; sluice calibrate --model {}{} does it", model_name,
+                host.threads ? " with so many threads" : "", model_name, threads);
   }
   if (host.stand_in) return with_stand_in(std::move(*found), *host.stand_in);
   return std::move(*found);

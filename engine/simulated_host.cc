@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "engine/compute_options.h"
 #include "engine/device.h"
 
 namespace sluice {
@@ -30,6 +31,9 @@ void declare_simulated_host(CommandLine& line) {
       ("rates", po::value<std::string>(),
        "with --machine this: GB/s,TFLOP/s of its memory and its GEMMs at the time, as generate "
        "--explain shows them; without it, the medians of the calibration")(
+          "threads", po::value<int>(),
+          "with --machine this: processor threads of the run, each side's with an accelerator; "
+          "without it, one a physical core")(
           "link", po::value<std::string>(),
           "with --device standin:MEMORY: GB/s,us of its link, as its transfers have them in a "
           "trace")(
@@ -45,6 +49,7 @@ SimulatedHost read_simulated_host(const CommandLine& line) {
         read_pair(line, "rates", {1e9, 1e12}, "GB/s,TFLOP/s, e.g. 40,0.8");
     host.rates = {.read_bandwidth_bytes_per_s = bytes_per_s, .gemm_flop_per_s = flop_per_s};
   }
+  host.threads = read_threads(line);
   if (line.given("device") && line.get<std::string>("device") != "cpu")
     host.stand_in = {.memory_bytes = read_stand_in(line.get<std::string>("device")).memory_bytes};
   if (line.given("link")) {
@@ -61,6 +66,10 @@ std::vector<std::string> arguments_of(const SimulatedHost& host) {
     arguments.emplace_back("--rates");
     arguments.push_back(fmt::format("{},{}", host.rates->read_bandwidth_bytes_per_s * 1e-9,
                                     host.rates->gemm_flop_per_s * 1e-12));
+  }
+  if (host.threads) {
+    arguments.emplace_back("--threads");
+    arguments.push_back(std::to_string(*host.threads));
   }
   if (host.stand_in) {
     arguments.emplace_back("--device");

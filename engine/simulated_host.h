@@ -13,10 +13,11 @@ namespace sluice {
 /// What is said of the machine at hand when it is simulated.
 struct SimulatedHost {
   std::optional<MachineRates> rates;  ///< of the moment; else the calibration's median ones
+  std::optional<int> threads;         ///< processor threads of the run; else as many as a run takes
   std::optional<StandInDevice> stand_in;
 };
 
-/// --rates, --device and --link.
+/// --rates, --threads, --device and --link.
 void declare_simulated_host(CommandLine& line);
 /// What they say. Throws UsageError.
 SimulatedHost read_simulated_host(const CommandLine& line);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Simulated against real runs with the stand-in accelerator on this machine: time, overlap and bytes.
 
-  stand_in_fidelity.py [--sluice PROGRAM] [--model SHAPE] [--memory SIZE] [--repeat N] [--keep DIR]
+  stand_in_fidelity.py [--sluice PROGRAM] [--model SHAPE] [--memory SIZE] [--threads N] [--repeat N] [--keep DIR]
 
 Calibrates the shape with a data folder of its own, makes a folder with random weights, and runs `sluice generate
 --device standin:SIZE` with all weights streamed, each point in a process of its own, all points by turns. Beside each
 run: the rates of memory and GEMMs (a short run on the CPU with --explain), and the link's, from the run's own trace:
 bytes over the time for which large pieces were on their way, and the median time of those under 4 KiB.
 `sluice simulate --machine this` gets both. Overlap: seconds for which data was on its way to the accelerator while
-a device computed. Medians of the runs' ratios. Needs Python 3 alone and an otherwise idle machine.
+a device computed. Medians of the runs' ratios. --threads: of each side; without it, all cores. Needs Python 3 alone and an otherwise idle machine.
 """
 import json
 import os
@@ -85,14 +85,19 @@ class Runs:
         self.shape = options.model
         self.model = program.model(options.model)
         self.memory = options.memory
+        self.threads = ["--threads", options.threads] if options.threads else []
+
+    def calibrate(self):
+        self.program.run("calibrate", "--model", self.shape, *self.threads)
 
     def rates(self):
-        return self.program.generate("--model", self.model, "--prompts", self.program.prompts(1, 16), "--max-tokens", 8)
+        return self.program.generate("--model", self.model, "--prompts", self.program.prompts(1, 16), "--max-tokens", 8,
+                                     *self.threads)
 
     def options_of(self, point):
         _, prefill, decode, batch, _, _ = point
         return ["--policy", "lia", "--policy-option", f"prefill={prefill}", "--policy-option", f"decode={decode}",
-                "--policy-option", "opt1=off", "--batch", batch, "--device", f"standin:{self.memory}"]
+                "--policy-option", "opt1=off", "--batch", batch, "--device", f"standin:{self.memory}", *self.threads]
 
     def trace(self, *arguments):
         folder = os.path.join(self.program.folder, "trace")
@@ -113,8 +118,8 @@ class Runs:
 
 
 def judge(program, options):
-    program.run("calibrate", "--model", options.model)
     runs = Runs(program, options)
+    runs.calibrate()
     pairs = {point: [] for point in POINTS}
     links = []
     for _ in range(options.repeat):
@@ -138,4 +143,4 @@ def judge(program, options):
 
 
 if __name__ == "__main__":
-    fidelity_runs.main(__doc__, judge, model="qwen2-0.5b", memory="512MiB", repeat=3)
+    fidelity_runs.main(__doc__, judge, model="qwen2-0.5b", memory="512MiB", threads=0, repeat=3)

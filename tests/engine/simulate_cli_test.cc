@@ -371,6 +371,11 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(simulate({"--machine", "this", "--rates", "40,0"}), 2, {"--rates 40,0"});
   expect_failure(simulate({"--machine", "spr-a100", "--rates", "40,1"}), 1,
                  {"--rates", "spr-a100"});
+  expect_failure(simulate({"--machine", "this", "--threads", "0"}), 2, {"--threads 0"});
+  expect_failure(simulate({"--machine", "spr-a100", "--threads", "1"}), 1,
+                 {"--threads", "spr-a100"});
+  expect_failure(simulate({"--machine", "this", "--model", "opt-30b", "--threads", "509"}), 1,
+                 {"sluice calibrate --model opt-30b --threads 509"});
   expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 
