@@ -145,7 +145,7 @@ run_clang_tidy() {
 
 set_up_packages
 set_up_starpu
-if [[ " ${steps[*]} " == *" release "* ]]; then set_up_simgrid; fi
+if [[ " ${steps[*]} " == *" release "* || " ${steps[*]} " == *" lint "* ]]; then set_up_simgrid; fi
 
 times=()
 step_name=

@@ -1,11 +1,13 @@
 #include "base/cpu.h"
 
 #include <hwloc.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/numa.h"
@@ -24,6 +26,28 @@ TopologyPtr load_topology() {
   TopologyPtr topology(raw);
   if (hwloc_topology_load(raw) != 0) throw Error("hwloc cannot read the machine's topology");
   return topology;
+}
+
+/// The processors that the process was started on (taskset, numactl); its threads choose among them
+/// later. Nothing where the system does not say.
+const std::optional<cpu_set_t> affinity_at_start = []() -> std::optional<cpu_set_t> {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return std::nullopt;
+  return set;
+}();
+
+bool is_allowed(int processor) {
+  return !affinity_at_start ||
+         (processor < CPU_SETSIZE &&
+          CPU_ISSET(static_cast<std::size_t>(processor), &*affinity_at_start));
+}
+
+/// The first of a set that may be used, or -1.
+int first_allowed(hwloc_const_bitmap_t processors) {
+  int processor = hwloc_bitmap_first(processors);
+  while (processor >= 0 && !is_allowed(processor))
+    processor = hwloc_bitmap_next(processors, processor);
+  return processor;
 }
 
 /// Processors that may be used at all, from the version 2 cgroup's "cpu.max".
@@ -68,30 +92,36 @@ CpuTopology read_cpu_topology() {
   const TopologyPtr topology = load_topology();
   CpuTopology result;
   result.model_name = cpu_model_name();
-  result.num_processors = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PU);
   result.num_packages = std::max(1, hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_PACKAGE));
   result.last_level_cache_bytes = last_level_cache_bytes(topology.get());
   result.cgroup_cores = cgroup_quota_cores();
   hwloc_obj_t core = nullptr;
   while ((core = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_CORE, core)) != nullptr) {
-    result.cores.push_back(hwloc_bitmap_first(core->cpuset));
+    const int processor = first_allowed(core->cpuset);
+    if (processor >= 0) result.cores.push_back(processor);
   }
-  if (result.cores.empty()) {  // some virtual machines show no cores
-    hwloc_obj_t processor = nullptr;
-    while ((processor = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, processor)) !=
-           nullptr) {
-      result.cores.push_back(static_cast<int>(processor->os_index));
-    }
+  std::vector<int> processors;
+  hwloc_obj_t processor = nullptr;
+  while ((processor = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, processor)) !=
+         nullptr) {
+    const auto os_index = static_cast<int>(processor->os_index);
+    if (is_allowed(os_index)) processors.push_back(os_index);
   }
+  result.num_processors = static_cast<int>(processors.size());
+  if (result.cores.empty()) result.cores = processors;  // some virtual machines show no cores
   hwloc_obj_t node = nullptr;
   while ((node = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_NUMANODE, node)) != nullptr) {
     const int os_index = static_cast<int>(node->os_index);
-    const int near_cores =
-        hwloc_get_nbobjs_inside_cpuset_by_type(topology.get(), node->cpuset, HWLOC_OBJ_CORE);
+    const bool with_processors = has_processors(os_index);
+    const auto near_cores =
+        std::count_if(result.cores.begin(), result.cores.end(), [&](int first_processor) {
+          return hwloc_bitmap_isset(node->cpuset, static_cast<unsigned>(first_processor)) != 0;
+        });
     result.numa_nodes.push_back({
         .os_index = os_index,
         .memory_bytes = node->attr->numanode.local_memory,
-        .num_cores = has_processors(os_index) ? near_cores : 0,
+        .has_processors = with_processors,
+        .num_cores = with_processors ? static_cast<int>(near_cores) : 0,
     });
   }
   return result;

@@ -10,10 +10,12 @@ namespace sluice {
 struct NumaNode {
   int os_index = 0;
   std::uint64_t memory_bytes = 0;
-  int num_cores = 0;  ///< 0: memory without processors (CXL)
+  bool has_processors = true;  ///< false: memory alone (CXL)
+  int num_cores = 0;           ///< beside it, of those that this process may use
 };
 
-/// What this process may use of the machine: the allowed processors only (affinity mask, cgroup).
+/// What this process may use of the machine: the allowed processors only (cgroup, and the affinity
+/// mask that it was started with).
 struct CpuTopology {
   std::string model_name;
   std::vector<int> cores;  ///< one operating-system processor a physical core, in hwloc's order

@@ -99,8 +99,8 @@ void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime
   fmt::print("vector loops   {} (Highway)\n", simd::target_name());
   for (const NumaNode& node : topology.numa_nodes) {
     fmt::print("memory node {}  {}, {}\n", node.os_index, format_bytes(node.memory_bytes),
-               node.num_cores > 0 ? fmt::format("{} cores (tier ddr)", node.num_cores)
-                                  : std::string("no cores (CXL or other far memory)"));
+               node.has_processors ? fmt::format("{} cores (tier ddr)", node.num_cores)
+                                   : std::string("no cores (CXL or other far memory)"));
   }
   fmt::print("available      {}\n", format_bytes(available_memory_bytes()));
   print_gpus(gpus);

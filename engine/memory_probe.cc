@@ -142,7 +142,7 @@ std::string gpu_text(const MemoryProbe& probe, const CpuTopology& topology, cons
 
 }  // namespace
 
-const char* tier_of(const NumaNode& node) { return node.num_cores > 0 ? "ddr" : "cxl"; }
+const char* tier_of(const NumaNode& node) { return node.has_processors ? "ddr" : "cxl"; }
 
 std::uint64_t probe_block_bytes(std::uint64_t free_bytes, std::uint64_t available_bytes,
                                 std::uint64_t cache_bytes, std::size_t num_nodes,

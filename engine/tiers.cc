@@ -97,7 +97,7 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
     if (found == nodes.end()) {
       throw Error("--cxl-nodes: this machine has no NUMA node {}; sluice info lists them", wanted);
     }
-    if (found->num_cores > 0) {
+    if (found->has_processors) {
       throw Error(
           "--cxl-nodes: NUMA node {} has processors, so it is no CXL memory; "
           "emulate:GiB stands in for tests",
@@ -112,7 +112,7 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
 std::string numa_nodes_with_cpus() {
   std::vector<int> nodes;
   for (const NumaNode& node : read_cpu_topology().numa_nodes) {
-    if (node.num_cores > 0) nodes.push_back(node.os_index);
+    if (node.has_processors) nodes.push_back(node.os_index);
   }
   return fmt::format("node {}", fmt::join(nodes, ","));
 }

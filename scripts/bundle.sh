@@ -14,7 +14,7 @@ archive=$(realpath -m "${1:-$(dirname "$0")/../build/sluice-bundle.tar.xz}")
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 readonly most_mib=60
-readonly tests=(codelets_test kv_path_test cuda_gpu_test runtime_gpu_test cli_gpu_test)
+readonly tests=(codelets_test kv_path_test cuda_gpu_test runtime_gpu_test cli_gpu_test memory_gpu_test)
 readonly test_models=(llama-2-mha llama-3-gqa mistral-window opt-pre) # that these tests open
 # The system's and CUDA's libraries stay where they are.
 readonly not_packed='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libresolv\.|libcuda|libcudart|libcublas|libcusparse|libcusolver|libnv)'

@@ -79,6 +79,13 @@ template <int Lines>
   }
 }
 
+/// How far ahead of itself a tile that reads B once, from memory, fetches it, in bytes; 0: not at
+/// all. Intel's cores foresee too little on their own, AMD's enough (docs/performance.md).
+std::int64_t fetch_distance() {
+  static const bool is_intel = __builtin_cpu_is("intel") != 0;
+  return is_intel ? 8192 : 0;
+}
+
 /// Pairs of depth that stay in the second-level cache while all rows pass over them.
 std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
 
@@ -95,11 +102,13 @@ bool has_bf16_strips() {
 [[SLUICE_BF16_TARGET]] void strip_gemm(const StripGemm& call) {
   const std::int64_t num_tiles = (call.rows + tile_rows - 1) / tile_rows;
   const std::int64_t all_pairs = call.depth / 2;
-  // One tile reads B once, as the hardware foresees; several leave the memory idle while they
-  // compute from cache, so they fetch the block that comes next.
-  const std::int64_t lines = call.source == StripSource::cache || num_tiles == 1 ? 0
-                             : num_tiles >= lines_per_pair                       ? 1
-                                                                                 : 2;
+  // One tile reads B once. Several leave the memory idle while they compute from cache, so they
+  // fetch the block that comes next.
+  const std::int64_t distance = num_tiles == 1 ? fetch_distance() : 0;
+  const std::int64_t lines = call.source == StripSource::cache ? 0
+                             : num_tiles == 1                  ? (distance > 0 ? lines_per_pair : 0)
+                             : num_tiles >= lines_per_pair     ? 1
+                                                               : 2;
   for (std::int64_t first = 0; first < all_pairs; first += block_pairs(call.rows)) {
     const std::int64_t pairs = std::min(block_pairs(call.rows), all_pairs - first);
     const std::uint16_t* b = call.b + first * pair_elements;
@@ -110,9 +119,12 @@ bool has_bf16_strips() {
       const std::int64_t rows = (call.rows - row + num_tiles - t - 1) / (num_tiles - t);
       const std::uint16_t* a = call.a + row * call.a_stride + 2 * first;
       float* c = call.c + row * call.c_stride;
-      const char* ahead = next + t * lines * pairs * 64;
+      const char* ahead = num_tiles == 1 ? reinterpret_cast<const char*>(b) + distance
+                                         : next + t * lines * pairs * 64;
       const bool fetches = (t + 1) * lines <= lines_per_pair;
-      if (lines == 2 && fetches) {
+      if (lines == lines_per_pair) {
+        tile_of<lines_per_pair>(rows, call, a, b, c, pairs, accumulate, ahead);
+      } else if (lines == 2 && fetches) {
         tile_of<2>(rows, call, a, b, c, pairs, accumulate, ahead);
       } else if (lines == 1 && fetches) {
         tile_of<1>(rows, call, a, b, c, pairs, accumulate, ahead);

@@ -1,6 +1,6 @@
 // The floor under weight streaming: what a bare loop of copies and matrix products takes, two
 // buffers deep, without a runtime, attention, or anything else around it. Sluice's decode with
-// streamed weights is compared with it (docs/gpu.md).
+// streamed weights is compared with it (scripts/gpu-check.sh).
 //
 //   streaming_floor HIDDEN FFN LAYERS RESIDENT_LAYERS BATCH PASSES
 //

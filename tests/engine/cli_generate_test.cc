@@ -1,5 +1,6 @@
 // The program from end to end: what it writes, where, and what must not change it.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <csignal>
 #include <cstring>
@@ -58,6 +59,21 @@ TEST(CliInfoTest, DescribesTheMachine) {
   for (const char* part : {"CPU", "cores", "memory node", "available", "StarPU"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
   }
+}
+
+TEST(CliInfoTest, CountsOnlyTheProcessorsThatItWasStartedOn) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(static_cast<std::size_t>(last), &all)) --last;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(last), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const CliResult info = run_well({"info"});
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+  for (const char* part : {"1 usable, 1 hardware threads", "1 by default"})
+    EXPECT_NE(info.out.find(part), std::string::npos) << info.out;
 }
 
 TEST(CliInfoTest, JsonHasTheContractsFields) {

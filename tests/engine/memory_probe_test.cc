@@ -66,7 +66,8 @@ TEST(MemoryProbeTest, FindsEveryPageWhereItWasAskedFor) {
 
 TEST(MemoryProbeTest, SaysWhatANodeCannotGive) {
   CpuTopology topology = topology_here();
-  topology.numa_nodes.push_back({.os_index = 1000, .memory_bytes = gibibyte, .num_cores = 0});
+  topology.numa_nodes.push_back(
+      {.os_index = 1000, .memory_bytes = gibibyte, .has_processors = false});
   ThreadPool pool(topology.cores);
   const MemoryProbe probe = probe_memory(pool, topology, no_gpu);
   const NodeProbe& missing = probe.nodes.back();
@@ -85,7 +86,7 @@ TEST(MemoryProbeTest, SaysWhatANodeCannotGive) {
 TEST(MemoryProbeTest, ItsLinesHoldCopiesBetweenNodes) {
   CpuTopology topology;
   topology.numa_nodes = {{.os_index = 0, .memory_bytes = gibibyte, .num_cores = 4},
-                         {.os_index = 2, .memory_bytes = gibibyte, .num_cores = 0}};
+                         {.os_index = 2, .memory_bytes = gibibyte, .has_processors = false}};
   MemoryProbe probe{.num_threads = 4, .nodes = {}};
   probe.nodes.resize(2);
   probe.nodes[0].copies = {{.to_node = 2, .bytes_per_s = 12.5e9}};
