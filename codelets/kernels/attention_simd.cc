@@ -7,6 +7,7 @@
 
 #include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/page_attention.h"
+#include "codelets/kernels/prefetch.h"
 #include "codelets/kernels/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -33,8 +34,8 @@ constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
 /// With as many queries a KV head, what lies ahead is fetched: the arithmetic and the rows of their
 /// own that it touches interrupt the stream so often that the hardware falls behind. With fewer,
-/// the hardware foresees more than the fetches, of which a core keeps too few on their way.
-constexpr std::int64_t queries_worth_fetching = 4;
+/// the hardware may foresee more than the fetches, of which a core keeps too few on their way.
+std::int64_t queries_worth_fetching() { return core_prefetches_enough() ? 4 : 1; }
 /// KV heads between the one that is computed and the one that is fetched meanwhile.
 constexpr std::int64_t heads_ahead = 4;
 
@@ -312,9 +313,9 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
     const bool is_whole = part.low == 0 && part.high == page_tokens;
     const bool is_last = page + 1 == static_cast<std::int64_t>(kv.pages.size());
     // K and V of the head that is read a little later.
-    const auto ahead_of = [&](std::int64_t head) {
+    const auto ahead_of = [&, worth_fetching = queries_worth_fetching()](std::int64_t head) {
       const bool in_page = head + heads_ahead < kv.num_heads;
-      if (query.group < queries_worth_fetching || (!in_page && is_last)) return Ahead{};
+      if (query.group < worth_fetching || (!in_page && is_last)) return Ahead{};
       const std::int64_t its_page = in_page ? page : page + 1;
       const std::int64_t its_head = (head + heads_ahead) % kv.num_heads;
       return Ahead{kv.k(its_page, its_head), kv.v(its_page, its_head)};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "codelets/kernels/prefetch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -79,12 +80,8 @@ template <int Lines>
   }
 }
 
-/// How far ahead of itself a tile that reads B once, from memory, fetches it, in bytes; 0: not at
-/// all. Intel's cores foresee too little on their own, AMD's enough (docs/performance.md).
-std::int64_t fetch_distance() {
-  static const bool is_intel = __builtin_cpu_is("intel") != 0;
-  return is_intel ? 8192 : 0;
-}
+/// How far ahead of itself a tile that reads B once, from memory, fetches it; 0: not at all.
+std::int64_t fetch_distance_bytes() { return core_prefetches_enough() ? 0 : 8192; }
 
 /// Pairs of depth that stay in the second-level cache while all rows pass over them.
 std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
@@ -104,7 +101,7 @@ bool has_bf16_strips() {
   const std::int64_t all_pairs = call.depth / 2;
   // One tile reads B once. Several leave the memory idle while they compute from cache, so they
   // fetch the block that comes next.
-  const std::int64_t distance = num_tiles == 1 ? fetch_distance() : 0;
+  const std::int64_t distance = num_tiles == 1 ? fetch_distance_bytes() : 0;
   const std::int64_t lines = call.source == StripSource::cache ? 0
                              : num_tiles == 1                  ? (distance > 0 ? lines_per_pair : 0)
                              : num_tiles >= lines_per_pair     ? 1
