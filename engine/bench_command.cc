@@ -212,11 +212,13 @@ HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType 
       .workspace_bytes = 0,
       .table_bytes = opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model)};
   need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
-  // Known once it is known what stays in DDR.
-  const std::uint64_t probed = working_set_bytes(HostPlan(config, dtype, need, settings.tiers));
-  need.workspace_bytes += ReadProbe::buffer_bytes(probed);
   HostPlan plan(config, dtype, need, settings.tiers);
-  if (plan.missing_bytes() == 0) return plan;
+  // What the probes take depends on what stays in DDR, and less does beside it.
+  for (int round = 0; round < 2; ++round) {
+    need.workspace_bytes = need.activation_bytes + ReadProbe::buffer_bytes(working_set_bytes(plan));
+    plan = HostPlan(config, dtype, need, settings.tiers);
+    if (plan.missing_bytes() == 0) return plan;
+  }
   throw Error("{}", shortage_text(plan, settings.tiers, "use a smaller --batch, --depth or model"));
 }
 
