@@ -3,7 +3,7 @@
 
   reproduce.py [--sluice PROGRAM] > docs/reproduction.md
 
-Needs Python 3 alone, and about half an hour on two cores.
+Needs Python 3 alone, and some ten minutes on two cores.
 """
 import argparse
 import os
