@@ -62,6 +62,10 @@ function(sluice_test)
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main sluice_options)
   target_compile_definitions(${ARG_NAME} PRIVATE SLUICE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests")
+  # Of a sanitized build only the fast ones are run.
+  if(SLUICE_SANITIZE AND NOT "fast" IN_LIST ARG_LABELS)
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  endif()
   string(REPLACE ";" "\\;" labels "${ARG_LABELS}")
   gtest_discover_tests(${ARG_NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${labels}" TIMEOUT 600
                        ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
