@@ -23,15 +23,18 @@ constexpr std::int64_t min_gemv_context = 256;
 /// Time that one repetition should take at least.
 constexpr double repetition_s = 0.02;
 
-/// Bytes that must pass through the caches before an operand may be used again.
+/// Bytes that must pass through the caches before an operand may be used again. A virtual machine
+/// may see caches that are large for its memory.
 std::uint64_t flushing_bytes() {
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
-  return std::max(least, 16 * read_cpu_topology().last_level_cache_bytes);
+  const std::uint64_t wanted = 16 * read_cpu_topology().last_level_cache_bytes;
+  return std::max(least, std::min(wanted, available_memory_bytes() / 16));
 }
 
 /// Operands of `each_bytes` that must be taken in turn for that.
-std::size_t operands_in_turn(std::size_t each_bytes) {
-  return (flushing_bytes() + each_bytes - 1) / each_bytes;
+std::size_t operands_in_turn(std::size_t each_bytes, const SweepOptions& options) {
+  const std::uint64_t bytes = std::min(flushing_bytes(), options.max_flushing_bytes);
+  return (bytes + each_bytes - 1) / each_bytes;
 }
 
 /// Operands of one kind, taken in turn, so that each comes from memory.
@@ -124,7 +127,7 @@ class Sweep {
 
   void measure_gemm(SweepPoint& point) {
     const PackedLayout& layout = PackedLayout::get({point.in, point.out, shape_.dtype});
-    const std::size_t num_weights = operands_in_turn(layout.size_bytes());
+    const std::size_t num_weights = operands_in_turn(layout.size_bytes(), options_);
     reserve(weights_, num_weights * layout.size_bytes());
     const auto rows = static_cast<std::size_t>(point.rows);
     reserve(x_, rows * static_cast<std::size_t>(point.in) * size_bytes(shape_.dtype));
@@ -149,7 +152,7 @@ class Sweep {
     const std::int64_t pages_each = (point.context + page_tokens - 1) / page_tokens;
     const std::size_t set_bytes =
         args.shape.page_bytes() * static_cast<std::size_t>(pages_each * point.batch);
-    const std::size_t num_sets = operands_in_turn(set_bytes);
+    const std::size_t num_sets = operands_in_turn(set_bytes, options_);
     reserve(slab_, num_sets * set_bytes);
     std::vector<std::vector<std::int32_t>> batches;
     for (std::size_t set = 0; set < num_sets; ++set)
