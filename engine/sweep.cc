@@ -32,9 +32,8 @@ std::uint64_t flushing_bytes() {
 }
 
 /// Operands of `each_bytes` that must be taken in turn for that.
-std::size_t operands_in_turn(std::size_t each_bytes, const SweepOptions& options) {
-  const std::uint64_t bytes = std::min(flushing_bytes(), options.max_flushing_bytes);
-  return (bytes + each_bytes - 1) / each_bytes;
+std::size_t operands_in_turn(std::size_t each_bytes) {
+  return (flushing_bytes() + each_bytes - 1) / each_bytes;
 }
 
 /// Operands of one kind, taken in turn, so that each comes from memory.
@@ -127,7 +126,7 @@ class Sweep {
 
   void measure_gemm(SweepPoint& point) {
     const PackedLayout& layout = PackedLayout::get({point.in, point.out, shape_.dtype});
-    const std::size_t num_weights = operands_in_turn(layout.size_bytes(), options_);
+    const std::size_t num_weights = operands_in_turn(layout.size_bytes());
     reserve(weights_, num_weights * layout.size_bytes());
     const auto rows = static_cast<std::size_t>(point.rows);
     reserve(x_, rows * static_cast<std::size_t>(point.in) * size_bytes(shape_.dtype));
@@ -152,7 +151,7 @@ class Sweep {
     const std::int64_t pages_each = (point.context + page_tokens - 1) / page_tokens;
     const std::size_t set_bytes =
         args.shape.page_bytes() * static_cast<std::size_t>(pages_each * point.batch);
-    const std::size_t num_sets = operands_in_turn(set_bytes, options_);
+    const std::size_t num_sets = operands_in_turn(set_bytes);
     reserve(slab_, num_sets * set_bytes);
     std::vector<std::vector<std::int32_t>> batches;
     for (std::size_t set = 0; set < num_sets; ++set)

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -49,9 +48,6 @@ struct SweepOptions {
   std::int64_t max_rows = 1024;
   std::int64_t max_batch = 64;
   std::int64_t max_context = 8192;
-  /// Bytes that pass through the caches before an operand is used again, at most; what the
-  /// machine's caches and memory suggest may be less.
-  std::uint64_t max_flushing_bytes = std::numeric_limits<std::uint64_t>::max();
   /// Called before each point.
   std::function<void(std::int64_t done, std::int64_t total, const std::string& what)> progress;
 };

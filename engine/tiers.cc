@@ -77,7 +77,7 @@ std::uint64_t available_ddr_bytes() {
   std::uint64_t near_bytes = 0;
   bool has_far_memory = false;
   for (const NumaNode& node : nodes) {
-    const bool is_near = has_processors(node.os_index);  // also those that are not ours to use
+    const bool is_near = node.has_processors;  // also those that are not ours to use
     if (is_near) near_bytes += free_node_bytes(node.os_index);
     has_far_memory |= !is_near;
   }
@@ -351,7 +351,7 @@ LayerPlacement::LayerPlacement(const LoadedModel& model, const HostPlan& plan,
     nodes_ = cxl_->nodes;
   } else {
     for (const NumaNode& node : read_cpu_topology().numa_nodes) {
-      if (has_processors(node.os_index)) nodes_.push_back(node.os_index);
+      if (node.has_processors) nodes_.push_back(node.os_index);
     }
   }
   if (!cxl_) {

@@ -30,7 +30,6 @@ TEST(SweepTest, MeasuresEveryStageAndSize) {
                                 .max_rows = 2,
                                 .max_batch = 4,
                                 .max_context = 512,
-                                .max_flushing_bytes = std::uint64_t{16} << 20,
                                 .progress = {}};
   const std::vector<SweepPoint> points = sweep(small_shape(), test::runtime(2), options);
   const std::string text = format_sweep(OutputFormat::json, "small", DType::f32, 2, points);
