@@ -37,12 +37,9 @@ constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
 /// the hardware may foresee more than the fetches, of which a core keeps too few on their way.
 std::int64_t queries_worth_fetching() { return core_prefetches_enough() ? 4 : 1; }
 /// KV heads between the one that is computed and the one that is fetched meanwhile.
-constexpr std::int64_t heads_ahead = 4;
-
-struct Ahead {
-  const std::byte* k = nullptr;
-  const std::byte* v = nullptr;
-};
+constexpr std::int64_t heads_far = 4;
+/// The same where also the first-level cache is fetched into; 0: it is not.
+std::int64_t heads_near() { return core_prefetches_enough() ? 0 : 1; }
 
 /// The bfloat16 in the lower half of each word, and the one in the upper.
 HWY_INLINE Vector lower(Words words) { return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words)); }
@@ -297,14 +294,18 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
   const KvHeads& kv = query.kv;
   const std::int64_t padded = kv.padded_head_dim;
   const bool strips = kv.dtype == DType::bf16 && kv.head_dim % 2 == 0 && has_bf16_strips();
+  const bool dot_products = strips && fastest_bf16_arithmetic() == Bf16Arithmetic::dot_products;
+  [[maybe_unused]] const FlushSubnormals flush;
   const std::int64_t num_queries = query.num_queries();
   auto* scores = static_cast<float*>(scratch);
   float* q = scores + num_queries * page_tokens;
-  for (std::int64_t i = 0; i < num_queries && !strips; ++i) load_query(query, i, q + i * padded);
+  for (std::int64_t i = 0; i < num_queries && !dot_products; ++i)
+    load_query(query, i, q + i * padded);
   std::fill(out.sum, out.sum + num_queries * padded, 0.0F);
   std::fill(out.denominators, out.denominators + num_queries * page_tokens, 0.0F);
   std::fill(out.maximum, out.maximum + num_queries, minus_infinity);
 
+  const bool fetches = query.group >= queries_worth_fetching();
   const float scale = query.scale * log2_of_e;
   for (std::int64_t page = query.first_token / page_tokens; page * page_tokens < query.end_token;
        ++page) {
@@ -312,23 +313,23 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
                     std::min(query.end_token - page * page_tokens, page_tokens)};
     const bool is_whole = part.low == 0 && part.high == page_tokens;
     const bool is_last = page + 1 == static_cast<std::int64_t>(kv.pages.size());
-    // K and V of the head that is read a little later.
-    const auto ahead_of = [&, worth_fetching = queries_worth_fetching()](std::int64_t head) {
-      const bool in_page = head + heads_ahead < kv.num_heads;
-      if (query.group < worth_fetching || (!in_page && is_last)) return Ahead{};
+    // K and V of the head that is read so many heads later.
+    const auto later = [&](std::int64_t head, std::int64_t heads) {
+      const bool in_page = head + heads < kv.num_heads;
+      if (!fetches || heads == 0 || (!in_page && is_last)) return PageFetch{};
       const std::int64_t its_page = in_page ? page : page + 1;
-      const std::int64_t its_head = (head + heads_ahead) % kv.num_heads;
-      return Ahead{kv.k(its_page, its_head), kv.v(its_page, its_head)};
+      const std::int64_t its_head = (head + heads) % kv.num_heads;
+      return PageFetch{kv.k(its_page, its_head), kv.v(its_page, its_head)};
     };
     for (std::int64_t head = 0; head < kv.num_heads; ++head) {
       const std::int64_t first = head * query.group;
       const auto* head_q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim;
       const auto* head_k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head));
       if (strips && is_whole) {
-        const Ahead ahead = ahead_of(head);
         attend_page({.queries = query.group,
                      .depth = kv.head_dim,
                      .q = head_q,
+                     .wide_q = q + first * padded,
                      .k = head_k,
                      .columns = padded,
                      .v = reinterpret_cast<const std::uint16_t*>(kv.v(page, head)),
@@ -336,11 +337,11 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
                      .sum = out.sum + first * padded,
                      .denominators = out.denominators + first * page_tokens,
                      .maximum = out.maximum + first,
-                     .k_ahead = ahead.k,
-                     .v_ahead = ahead.v});
+                     .far = later(head, heads_far),
+                     .near = later(head, heads_near())});
         continue;
       }
-      if (strips) {
+      if (dot_products) {
         page_scores({.queries = query.group,
                      .depth = kv.head_dim,
                      .q = head_q,

@@ -1,103 +1,165 @@
 #include "codelets/kernels/bf16_strip.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <utility>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "codelets/kernels/prefetch.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 namespace sluice {
 namespace {
 
-#define SLUICE_BF16_TARGET gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")
-
-/// Rows that share the loads of B: as many as their 4 accumulators each fit into registers.
-constexpr std::int64_t tile_rows = 6;
 constexpr std::int64_t pair_elements = 2 * strip_columns;
 constexpr std::int64_t pair_bytes = pair_elements * 2;
 constexpr std::int64_t lines_per_pair = pair_bytes / 64;
+constexpr int strip_vectors = strip_columns / 16;
 
-/// Two neighbouring elements of a row of A in all lanes.
-[[SLUICE_BF16_TARGET]] inline __m512bh broadcast_pair(const std::uint16_t* a) {
-  int pair = 0;
-  std::memcpy(&pair, a, sizeof(pair));
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-}
+/// Rows of A, and of C: where they begin, and elements between them.
+template <class Arithmetic>
+struct Operands;
+template <>
+struct Operands<DotProducts> {
+  const std::uint16_t* a;
+  std::int64_t a_stride;
+  float* c;
+  std::int64_t c_stride;
+};
+/// Of A a block that was widened: rows at fixed offsets need one register for all of them.
+template <>
+struct Operands<MultiplyAdd> {
+  static constexpr std::int64_t max_pairs = 128;
+  static constexpr std::int64_t a_stride = 2 * max_pairs + 16;  // rows in different cache sets
+  const float* a;
+  float* c;
+  std::int64_t c_stride;
+};
 
-/// `Rows` rows of C over `pairs` pairs of depth. Fetches `Lines` lines a pair from `ahead` on into
-/// the second-level cache meanwhile.
-template <int Rows, int Lines>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void tile(const StripGemm& call,
-                                                            const std::uint16_t* a,
-                                                            const std::uint16_t* b, float* c,
-                                                            std::int64_t pairs, bool accumulate,
-                                                            const char* ahead) {
-  __m512 sum[Rows][4];
+/// How far ahead of itself what reads B once takes it from the second-level cache.
+constexpr std::int64_t near_elements = 2048;
+
+/// A tile's depth in pairs.
+struct Depth {
+  std::int64_t pairs;
+  bool accumulate;    ///< continues a sum
+  const char* ahead;  ///< memory to fetch meanwhile
+};
+
+/// `Rows` rows of 16 `Vectors` columns of C. Fetches `Lines` lines a pair from `ahead` on into the
+/// second-level cache meanwhile.
+template <class Arithmetic, int Rows, int Vectors, int Lines>
+[[SLUICE_BF16_TARGET]] void tile(const Operands<Arithmetic>& rows, const std::uint16_t* b,
+                                 const Depth& depth) {
+  // The pragmas keep the sums in registers.
+  __m512 sum[Rows][Vectors];
+#pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r) {
-    for (int j = 0; j < 4; ++j) {
-      sum[r][j] =
-          accumulate ? _mm512_loadu_ps(c + r * call.c_stride + 16 * j) : _mm512_setzero_ps();
+#pragma GCC unroll 12
+    for (int j = 0; j < Vectors; ++j) {
+      sum[r][j] = depth.accumulate ? _mm512_loadu_ps(rows.c + r * rows.c_stride + 16 * j)
+                                   : _mm512_setzero_ps();
     }
   }
-  for (std::int64_t k = 0; k < pairs; ++k) {
+  for (std::int64_t k = 0; k < depth.pairs; ++k) {
     for (int line = 0; line < Lines; ++line) {
-      _mm_prefetch(ahead + 64 * (Lines * k + line), _MM_HINT_T1);
+      _mm_prefetch(depth.ahead + 64 * (Lines * k + line), _MM_HINT_T1);
+      if constexpr (Lines == lines_per_pair) {  // B passes by once: on into the first-level cache
+        const std::uint16_t* near = b + k * pair_elements + near_elements + 32 * line;
+        _mm_prefetch(reinterpret_cast<const char*>(near), _MM_HINT_T0);
+      }
     }
-    __m512bh column[4];
-    for (int j = 0; j < 4; ++j) {
-      column[j] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + k * pair_elements + 32 * j));
-    }
-    for (int r = 0; r < Rows; ++r) {
-      const __m512bh row = broadcast_pair(a + r * call.a_stride + 2 * k);
-      for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_dpbf16_ps(sum[r][j], row, column[j]);
+#pragma GCC unroll 2
+    for (int part = 0; part < Arithmetic::parts; ++part) {
+      typename Arithmetic::Vector column[Vectors];
+#pragma GCC unroll 12
+      for (int j = 0; j < Vectors; ++j) {
+        column[j] = Arithmetic::column(b + k * pair_elements + 32 * j, part);
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
+        const auto row = Arithmetic::row(rows.a + r * rows.a_stride + 2 * k, part);
+#pragma GCC unroll 12
+        for (int j = 0; j < Vectors; ++j) sum[r][j] = Arithmetic::add(sum[r][j], row, column[j]);
+      }
     }
   }
+#pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r) {
-    for (int j = 0; j < 4; ++j) _mm512_storeu_ps(c + r * call.c_stride + 16 * j, sum[r][j]);
+#pragma GCC unroll 12
+    for (int j = 0; j < Vectors; ++j) {
+      _mm512_storeu_ps(rows.c + r * rows.c_stride + 16 * j, sum[r][j]);
+    }
   }
 }
 
-template <int Lines>
-[[SLUICE_BF16_TARGET]] void tile_of(std::int64_t rows, const StripGemm& call,
-                                    const std::uint16_t* a, const std::uint16_t* b, float* c,
-                                    std::int64_t pairs, bool accumulate, const char* ahead) {
-  switch (rows) {
+template <class Arithmetic>
+using Tile = void (*)(const Operands<Arithmetic>&, const std::uint16_t*, const Depth&);
+
+/// Rows of a tile so many vectors wide: as many as their sums fit into registers.
+constexpr std::int64_t max_rows(int vectors) { return 24 / vectors; }
+
+/// The tile of `num_rows` <= max_rows(Vectors).
+template <class Arithmetic, int Vectors, int Lines>
+Tile<Arithmetic> tile_of(std::int64_t num_rows) {
+  constexpr auto tiles = []<std::size_t... I>(std::index_sequence<I...>) {
+    return std::array<Tile<Arithmetic>, sizeof...(I)>{
+        tile<Arithmetic, static_cast<int>(I) + 1, Vectors, Lines>...};
+  }
+  (std::make_index_sequence<static_cast<std::size_t>(max_rows(Vectors))>());
+  return tiles[static_cast<std::size_t>(num_rows - 1)];
+}
+template <class Arithmetic, int Vectors>
+Tile<Arithmetic> tile_of(std::int64_t num_rows, std::int64_t lines) {
+  switch (lines) {
+    case 0:
+      return tile_of<Arithmetic, Vectors, 0>(num_rows);
     case 1:
-      return tile<1, Lines>(call, a, b, c, pairs, accumulate, ahead);
+      return tile_of<Arithmetic, Vectors, 1>(num_rows);
     case 2:
-      return tile<2, Lines>(call, a, b, c, pairs, accumulate, ahead);
-    case 3:
-      return tile<3, Lines>(call, a, b, c, pairs, accumulate, ahead);
-    case 4:
-      return tile<4, Lines>(call, a, b, c, pairs, accumulate, ahead);
-    case 5:
-      return tile<5, Lines>(call, a, b, c, pairs, accumulate, ahead);
+      return tile_of<Arithmetic, Vectors, 2>(num_rows);
     default:
-      return tile<6, Lines>(call, a, b, c, pairs, accumulate, ahead);
+      return tile_of<Arithmetic, Vectors, lines_per_pair>(num_rows);
   }
 }
 
-/// How far ahead of itself a tile that reads B once, from memory, fetches it; 0: not at all.
+/// How far ahead of itself what reads B once, from memory, fetches it; 0: not at all.
 std::int64_t fetch_distance_bytes() { return core_prefetches_enough() ? 0 : 8192; }
 
-/// Pairs of depth that stay in the second-level cache while all rows pass over them.
-std::int64_t block_pairs(std::int64_t rows) { return rows <= 16 ? 256 : 1024; }
-
-}  // namespace
-
-bool has_bf16_strips() {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl") &&
-                          __builtin_cpu_supports("avx512bf16");
-  return has;
+/// Elements [first, first + 2 pairs) of the rows of A, as the arithmetic takes them.
+Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call,
+                               std::int64_t first, std::int64_t /*pairs*/) {
+  return {call.a + first, call.a_stride, call.c, call.c_stride};
+}
+/// In scratch memory of this thread until the next call.
+[[SLUICE_BF16_TARGET]] Operands<MultiplyAdd> operands(MultiplyAdd /*arithmetic*/,
+                                                      const StripGemm& call, std::int64_t first,
+                                                      std::int64_t pairs) {
+  constexpr std::int64_t lanes = 16;
+  constexpr std::int64_t stride = Operands<MultiplyAdd>::a_stride;
+  const std::int64_t count = 2 * pairs;
+  thread_local Workspace scratch;
+  auto* wide = reinterpret_cast<float*>(
+      scratch.reserve(static_cast<std::size_t>(call.rows * stride) * sizeof(float)));
+  for (std::int64_t r = 0; r < call.rows; ++r) {
+    const std::uint16_t* from = call.a + r * call.a_stride + first;
+    for (std::int64_t i = 0; i < count; i += lanes) {
+      const auto exists = static_cast<__mmask16>((1U << std::min(count - i, lanes)) - 1);
+      _mm512_store_ps(wide + r * stride + i, widen(exists, from + i));
+    }
+  }
+  return {wide, call.c, call.c_stride};
 }
 
-[[SLUICE_BF16_TARGET]] void strip_gemm(const StripGemm& call) {
-  const std::int64_t num_tiles = (call.rows + tile_rows - 1) / tile_rows;
+/// Multiplies in tiles `Vectors` vectors wide, a block of depth after the other: `block_pairs` stay
+/// in a cache while all rows pass over them.
+template <class Arithmetic, int Vectors>
+void multiply(const StripGemm& call, std::int64_t block_pairs) {
+  constexpr std::int64_t tiles_wide = strip_vectors / Vectors;
+  const std::int64_t tiles_high = (call.rows + max_rows(Vectors) - 1) / max_rows(Vectors);
+  const std::int64_t num_tiles = tiles_high * tiles_wide;
   const std::int64_t all_pairs = call.depth / 2;
   // One tile reads B once. Several leave the memory idle while they compute from cache, so they
   // fetch the block that comes next.
@@ -106,30 +168,60 @@ bool has_bf16_strips() {
                              : num_tiles == 1                  ? (distance > 0 ? lines_per_pair : 0)
                              : num_tiles >= lines_per_pair     ? 1
                                                                : 2;
-  for (std::int64_t first = 0; first < all_pairs; first += block_pairs(call.rows)) {
-    const std::int64_t pairs = std::min(block_pairs(call.rows), all_pairs - first);
+  for (std::int64_t first = 0; first < all_pairs; first += block_pairs) {
+    const std::int64_t pairs = std::min(block_pairs, all_pairs - first);
     const std::uint16_t* b = call.b + first * pair_elements;
-    const char* next = reinterpret_cast<const char*>(b + pairs * pair_elements);
-    const bool accumulate = call.accumulate || first > 0;
-    std::int64_t row = 0;
-    for (std::int64_t t = 0; t < num_tiles; ++t) {
-      const std::int64_t rows = (call.rows - row + num_tiles - t - 1) / (num_tiles - t);
-      const std::uint16_t* a = call.a + row * call.a_stride + 2 * first;
-      float* c = call.c + row * call.c_stride;
-      const char* ahead = num_tiles == 1 ? reinterpret_cast<const char*>(b) + distance
-                                         : next + t * lines * pairs * 64;
-      const bool fetches = (t + 1) * lines <= lines_per_pair;
-      if (lines == lines_per_pair) {
-        tile_of<lines_per_pair>(rows, call, a, b, c, pairs, accumulate, ahead);
-      } else if (lines == 2 && fetches) {
-        tile_of<2>(rows, call, a, b, c, pairs, accumulate, ahead);
-      } else if (lines == 1 && fetches) {
-        tile_of<1>(rows, call, a, b, c, pairs, accumulate, ahead);
-      } else {
-        tile_of<0>(rows, call, a, b, c, pairs, accumulate, nullptr);
+    const auto* next = reinterpret_cast<const char*>(b + pairs * pair_elements);
+    Depth depth{pairs, call.accumulate || first > 0, reinterpret_cast<const char*>(b) + distance};
+    Operands<Arithmetic> rows = operands(Arithmetic(), call, 2 * first, pairs);
+    std::int64_t left = call.rows;
+    for (std::int64_t high = 0; high < tiles_high; ++high) {
+      const std::int64_t num_rows = (left + tiles_high - high - 1) / (tiles_high - high);
+      for (std::int64_t wide = 0; wide < tiles_wide; ++wide) {
+        const std::int64_t before = high * tiles_wide + wide;
+        if (num_tiles > 1) depth.ahead = next + before * lines * pairs * 64;
+        const bool fetches = (before + 1) * lines <= lines_per_pair;
+        Operands<Arithmetic> part = rows;
+        part.c += wide * Vectors * 16;
+        tile_of<Arithmetic, Vectors>(num_rows, fetches ? lines : 0)(part, b + wide * Vectors * 32,
+                                                                    depth);
       }
-      row += rows;
+      left -= num_rows;
+      rows.a += num_rows * rows.a_stride;
+      rows.c += num_rows * rows.c_stride;
     }
+  }
+}
+
+}  // namespace
+
+bool has_bf16_strips() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return has;
+}
+
+bool has_bf16_dot_products() {
+  static const bool has = has_bf16_strips() && __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
+Bf16Arithmetic fastest_bf16_arithmetic() {
+  static const bool dot_products = has_bf16_dot_products() && !__builtin_cpu_is("intel");
+  return dot_products ? Bf16Arithmetic::dot_products : Bf16Arithmetic::multiply_add;
+}
+
+void strip_gemm(const StripGemm& call) {
+  if (call.arithmetic == Bf16Arithmetic::dot_products) {
+    multiply<DotProducts, strip_vectors>(call, call.rows <= 16 ? 256 : 1024);
+    return;
+  }
+  const FlushSubnormals flush;
+  constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
+  if (call.rows <= max_rows(strip_vectors)) {
+    multiply<MultiplyAdd, strip_vectors>(call, block_pairs);
+  } else {  // narrow tiles widen half as many columns for each row
+    multiply<MultiplyAdd, strip_vectors / 2>(call, block_pairs);
   }
 }
 
@@ -190,8 +282,6 @@ namespace {
   return not_finite == 0 ? StripValues::finite : StripValues::not_finite;
 }
 
-#undef SLUICE_BF16_TARGET
-
 }  // namespace sluice
 
 #else
@@ -199,10 +289,12 @@ namespace {
 namespace sluice {
 
 bool has_bf16_strips() { return false; }
-void strip_gemm(const StripGemm& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
+bool has_bf16_dot_products() { return false; }
+Bf16Arithmetic fastest_bf16_arithmetic() { return Bf16Arithmetic::multiply_add; }
+void strip_gemm(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 StripValues pack_strip(const std::uint16_t* /*rows*/, std::int64_t /*columns*/,
                        std::int64_t /*depth*/, std::uint16_t* /*strip*/) {
-  throw Error("no AVX512_BF16 on this CPU");
+  throw Error("no AVX-512 on this CPU");
 }
 
 }  // namespace sluice

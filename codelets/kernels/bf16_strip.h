@@ -2,14 +2,17 @@
 
 #include <cstdint>
 
+#include "codelets/kernels/bf16_arithmetic.h"
+
 namespace sluice {
 
-/// GEMM with AVX-512's bfloat16 dot product (VDPBF16PS) over the layout that oneDNN packs weights
-/// into on such a CPU (its BA16a64b2a): strips of 64 columns, each [depth / 2][64][2]. Ours because
-/// oneDNN reaches neither the memory's nor the units' limit at 8 to 32 rows (docs/performance.md).
+/// GEMM with AVX-512 over the layout that oneDNN packs bf16 weights into where the CPU has
+/// AVX512_BF16 (its BA16a64b2a): strips of 64 columns, each [depth / 2][64][2]. Ours because oneDNN
+/// reaches neither the memory's nor the units' limit at 8 to 32 rows, and on Intel's CPUs half of
+/// the units' limit at best (docs/performance.md).
 constexpr std::int64_t strip_columns = 64;
 
-/// The CPU and the operating system have AVX512_BF16.
+/// The CPU and the operating system have AVX-512 (F, BW, DQ and VL).
 bool has_bf16_strips();
 
 enum class StripSource : std::uint8_t {
@@ -28,9 +31,10 @@ struct StripGemm {
   std::int64_t c_stride = 0;         ///< elements between rows of C
   bool accumulate = false;
   StripSource source = StripSource::cache;
+  Bf16Arithmetic arithmetic = fastest_bf16_arithmetic();
 };
-/// A value is the sum over depth in order, two products at a time: a row's bits do not depend on
-/// the other rows.
+/// A value is the sum over depth in order, one or two products at a time: a row's bits do not
+/// depend on the other rows.
 void strip_gemm(const StripGemm& call);
 
 /// Bytes of a strip of a weight `depth` deep, as oneDNN pads it.

@@ -28,10 +28,13 @@ constexpr std::int64_t onednn_block_rows = 64;
 /// Rows that pass over a strip at once: a narrow one stays in cache for more of them.
 constexpr std::int64_t strip_block_rows = 256;
 
-/// Our strips run on what oneDNN would run on AVX512_BF16; AMX is faster than both.
+/// Our strips run where oneDNN would use AVX-512; AMX is faster than both.
 bool computes_with_strips(const LinearShape& shape) {
+  constexpr std::array with_avx512 = {dnnl_cpu_isa_avx512_core, dnnl_cpu_isa_avx512_core_vnni,
+                                      dnnl_cpu_isa_avx512_core_bf16};
   return shape.dtype == DType::bf16 && shape.in % 2 == 0 && has_bf16_strips() &&
-         dnnl_get_effective_cpu_isa() == dnnl_cpu_isa_avx512_core_bf16;
+         std::find(with_avx512.begin(), with_avx512.end(), dnnl_get_effective_cpu_isa()) !=
+             with_avx512.end();
 }
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.

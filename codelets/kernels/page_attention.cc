@@ -2,49 +2,61 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/error.h"
 #include "codelets/runtime/batch.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 namespace sluice {
 namespace {
 
-#define SLUICE_BF16_TARGET gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
-
 static_assert(page_tokens == 16, "a KV page's tokens are the lanes of a vector");
-constexpr __mmask16 all_lanes = 0xffff;  // unmasked, some calls make GCC 12 warn of its own header
 
 /// Whether memory that is needed soon is fetched meanwhile.
-enum class Fetch : std::uint8_t { nothing, ahead };
+enum class Fetch : std::uint8_t { nothing, far, far_and_near };
 
-/// Two neighbouring elements in all lanes.
-[[SLUICE_BF16_TARGET]] inline __m512bh broadcast_pair(const std::uint16_t* a) {
-  int pair = 0;
-  std::memcpy(&pair, a, sizeof(pair));
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+/// Fetches a cache line each into the second-level and the first-level cache, here and nowhere
+/// else: the compiler would gather several fetches, and a burst of them costs up to half of the
+/// bandwidth.
+template <Fetch Fetches>
+[[gnu::always_inline]] inline void fetch_line(const std::byte* far, const std::byte* near,
+                                              std::int64_t at) {
+  if constexpr (Fetches != Fetch::nothing)
+    asm volatile("prefetcht1 %0" : : "m"(far[at]) : "memory");
+  if constexpr (Fetches == Fetch::far_and_near)
+    asm volatile("prefetcht0 %0" : : "m"(near[at]) : "memory");
 }
 
-[[SLUICE_BF16_TARGET]] inline __m512bh load_pairs(const std::uint16_t* a) {
-  return reinterpret_cast<__m512bh>(_mm512_loadu_si512(a));
+/// Queries [Queries, depth], and elements between them.
+template <class Arithmetic>
+struct QueryRows {
+  const typename Arithmetic::Element* q;
+  std::int64_t stride;
+};
+
+/// Adds a pair's products to the sums of a chain.
+template <class Arithmetic, int Queries, int Chains>
+[[SLUICE_BF16_INLINE]] inline void add_pair(const QueryRows<Arithmetic>& rows,
+                                            const std::uint16_t* k, std::int64_t pair, int chain,
+                                            __m512 (&sum)[Queries][Chains]) {
+#pragma GCC unroll 2
+  for (int part = 0; part < Arithmetic::parts; ++part) {
+    const auto keys = Arithmetic::column(k + pair * 2 * page_tokens, part);
+#pragma GCC unroll 8
+    for (int i = 0; i < Queries; ++i) {
+      sum[i][chain] = Arithmetic::add(
+          sum[i][chain], Arithmetic::row(rows.q + i * rows.stride + 2 * pair, part), keys);
+    }
+  }
 }
 
-/// Fetches a cache line into the second-level cache, here and nowhere else: the compiler would
-/// gather several fetches, and a burst of them costs up to half of the bandwidth.
-inline void fetch_line(const char* line) {
-  asm volatile("prefetcht1 %0" : : "m"(*line) : "memory");
-}
-
-template <int Queries, Fetch Fetches>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void score_tile(const std::uint16_t* q,
-                                                                  std::int64_t q_stride,
-                                                                  const std::uint16_t* k,
-                                                                  std::int64_t depth, float* scores,
-                                                                  const char* ahead) {
+template <class Arithmetic, int Queries, Fetch Fetches>
+[[SLUICE_BF16_INLINE]] inline void score_tile(const QueryRows<Arithmetic>& rows,
+                                              const std::uint16_t* k, std::int64_t depth,
+                                              float* scores, const PageFetch& far,
+                                              const PageFetch& near) {
   // Enough independent sums to hide the instruction's latency. The pragmas keep them in registers.
   constexpr int chains = Queries == 1 ? 4 : 2;
   __m512 sum[Queries][chains];
@@ -58,24 +70,11 @@ template <int Queries, Fetch Fetches>
   for (; pair + chains <= pairs; pair += chains) {
 #pragma GCC unroll 8
     for (int chain = 0; chain < chains; ++chain) {
-      if constexpr (Fetches == Fetch::ahead) {
-        fetch_line(ahead + (pair + chain) * 64);
-      }
-      const __m512bh keys = load_pairs(k + (pair + chain) * 32);
-#pragma GCC unroll 8
-      for (int i = 0; i < Queries; ++i) {
-        sum[i][chain] = _mm512_dpbf16_ps(
-            sum[i][chain], broadcast_pair(q + i * q_stride + 2 * (pair + chain)), keys);
-      }
+      fetch_line<Fetches>(far.k, near.k, (pair + chain) * 64);
+      add_pair(rows, k, pair + chain, chain, sum);
     }
   }
-  for (; pairs % chains != 0 && pair < pairs; ++pair) {
-    const __m512bh keys = load_pairs(k + pair * 32);
-#pragma GCC unroll 8
-    for (int i = 0; i < Queries; ++i) {
-      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], broadcast_pair(q + i * q_stride + 2 * pair), keys);
-    }
-  }
+  for (; pairs % chains != 0 && pair < pairs; ++pair) add_pair(rows, k, pair, 0, sum);
 #pragma GCC unroll 8
   for (int i = 0; i < Queries; ++i) {
 #pragma GCC unroll 8
@@ -86,10 +85,29 @@ template <int Queries, Fetch Fetches>
   }
 }
 
-/// Weights as pairs of tokens in bf16, and what they lack.
-struct SplitWeights {
-  alignas(64) std::uint16_t high[page_tokens];
-  std::uint16_t rest[page_tokens];
+/// A page's softmax weights as what the arithmetic sums up: each is the sum of its terms.
+template <class Arithmetic>
+struct Weights;
+template <>
+struct Weights<DotProducts> {
+  static constexpr int terms = 2;  ///< the weight in bf16, and what it lacks
+  alignas(64) std::uint16_t term[terms][page_tokens];
+
+  [[SLUICE_BF16_INLINE]] inline void store(__m512 weight) {
+    const __m512i rounded =
+        _mm512_add_epi32(_mm512_castps_si512(weight), _mm512_set1_epi32(0x8000));
+    const __m512 high = _mm512_castsi512_ps(
+        _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+    _mm512_store_si512(
+        term, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_sub_ps(weight, high), high)));
+  }
+};
+template <>
+struct Weights<MultiplyAdd> {
+  static constexpr int terms = 1;
+  alignas(64) float term[terms][page_tokens];
+
+  [[SLUICE_BF16_INLINE]] inline void store(__m512 weight) { _mm512_store_ps(term, weight); }
 };
 
 /// 2^x to 1e-7 of itself; 0 where no normal number is left.
@@ -126,9 +144,8 @@ struct SplitWeights {
   }
 }
 
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void weigh(const PageAttention& call,
-                                                             std::int64_t i, const float* scores,
-                                                             SplitWeights* out) {
+[[SLUICE_BF16_INLINE]] inline __m512 weigh(const PageAttention& call, std::int64_t i,
+                                           const float* scores) {
   const __m512 scale = _mm512_set1_ps(call.scale);
   const __m512 score = _mm512_load_ps(scores);
   __m512 above = _mm512_fmsub_ps(score, scale, _mm512_set1_ps(call.maximum[i]));
@@ -139,20 +156,16 @@ struct SplitWeights {
   const __m512 weight = exp2_of(above);
   float* denominators = call.denominators + i * page_tokens;
   _mm512_storeu_ps(denominators, _mm512_add_ps(_mm512_loadu_ps(denominators), weight));
-  const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(weight), _mm512_set1_epi32(0x8000));
-  const __m512 high = _mm512_castsi512_ps(
-      _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
-  _mm512_store_si512(
-      out, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_sub_ps(weight, high), high)));
+  return weight;
 }
 
 /// Queries [first, first + Queries): elements [column, column + 16 Vectors) of their sums.
-template <int Queries, int Vectors, Fetch Fetches>
-[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void value_tile(const SplitWeights* weights,
-                                                                  const PageAttention& call,
-                                                                  std::int64_t first,
-                                                                  std::int64_t column) {
-  // Few queries: the rests are summed apart, so that more sums run side by side.
+template <class Arithmetic, int Queries, int Vectors, Fetch Fetches>
+[[SLUICE_BF16_INLINE]] inline void value_tile(const Weights<Arithmetic>* weights,
+                                              const PageAttention& call, std::int64_t first,
+                                              std::int64_t column) {
+  constexpr int terms = Weights<Arithmetic>::terms;
+  // Few queries: every other product is summed apart, so that more sums run side by side.
   constexpr int chains = Queries <= 2 ? 2 : 1;
   float* sums = call.sum + first * call.columns + column;
   __m512 sum[Queries][Vectors][chains];
@@ -165,21 +178,22 @@ template <int Queries, int Vectors, Fetch Fetches>
 #pragma GCC unroll 8
   for (std::int64_t pair = 0; pair < page_tokens / 2; ++pair) {
     const std::int64_t at = 2 * (pair * call.columns + column);
-    if constexpr (Fetches == Fetch::ahead) {
-      for (int j = 0; j < Vectors; ++j) {
-        fetch_line(static_cast<const char*>(call.v_ahead) + 2 * at + 64 * j);
-      }
+    for (int j = 0; j < Vectors; ++j) {
+      fetch_line<Fetches>(call.far.v, call.near.v, 2 * at + 64 * j);
     }
-    __m512bh values[Vectors];
-    for (int j = 0; j < Vectors; ++j) values[j] = load_pairs(call.v + at + 32 * j);
-    for (int i = 0; i < Queries; ++i) {
-      const __m512bh high = broadcast_pair(weights[i].high + 2 * pair);
-      const __m512bh rest = broadcast_pair(weights[i].rest + 2 * pair);
-      for (int j = 0; j < Vectors; ++j) {
-        sum[i][j][0] = _mm512_dpbf16_ps(sum[i][j][0], high, values[j]);
-      }
-      for (int j = 0; j < Vectors; ++j) {
-        sum[i][j][chains - 1] = _mm512_dpbf16_ps(sum[i][j][chains - 1], rest, values[j]);
+#pragma GCC unroll 2
+    for (int part = 0; part < Arithmetic::parts; ++part) {
+      typename Arithmetic::Vector values[Vectors];
+      for (int j = 0; j < Vectors; ++j) values[j] = Arithmetic::column(call.v + at + 32 * j, part);
+      for (int i = 0; i < Queries; ++i) {
+#pragma GCC unroll 2
+        for (int term = 0; term < terms; ++term) {
+          const auto weight = Arithmetic::row(weights[i].term[term] + 2 * pair, part);
+          const int chain = (part + term) % chains;
+          for (int j = 0; j < Vectors; ++j) {
+            sum[i][j][chain] = Arithmetic::add(sum[i][j][chain], weight, values[j]);
+          }
+        }
       }
     }
   }
@@ -193,42 +207,68 @@ template <int Queries, int Vectors, Fetch Fetches>
 
 /// Not inlined: GCC 12 would take the weights apart in registers instead of broadcasting them from
 /// memory, at twice the instructions.
-template <int Queries, Fetch Fetches>
-[[SLUICE_BF16_TARGET, gnu::noinline]] void add_values(const SplitWeights* weights,
+template <class Arithmetic, int Queries, Fetch Fetches>
+[[SLUICE_BF16_TARGET, gnu::noinline]] void add_values(const Weights<Arithmetic>* weights,
                                                       const PageAttention& call,
                                                       std::int64_t first) {
   std::int64_t column = 0;
   for (; column + 64 <= call.columns; column += 64) {
-    value_tile<Queries, 4, Fetches>(weights, call, first, column);
+    value_tile<Arithmetic, Queries, 4, Fetches>(weights, call, first, column);
   }
   for (; column < call.columns; column += 16) {
-    value_tile<Queries, 1, Fetches>(weights, call, first, column);
+    value_tile<Arithmetic, Queries, 1, Fetches>(weights, call, first, column);
   }
+}
+
+QueryRows<DotProducts> query_rows(DotProducts /*arithmetic*/, const PageAttention& call,
+                                  std::int64_t first) {
+  return {call.q + first * call.depth, call.depth};
+}
+QueryRows<MultiplyAdd> query_rows(MultiplyAdd /*arithmetic*/, const PageAttention& call,
+                                  std::int64_t first) {
+  return {call.wide_q + first * call.columns, call.columns};
 }
 
 /// Queries [first, first + Queries).
-template <int Queries, Fetch Fetches>
+template <class Arithmetic, int Queries, Fetch Fetches>
 [[SLUICE_BF16_TARGET]] void attend_queries(const PageAttention& call, std::int64_t first) {
   alignas(64) float scores[Queries * page_tokens];
-  SplitWeights weights[Queries];
-  score_tile<Queries, Fetches>(call.q + first * call.depth, call.depth, call.k, call.depth, scores,
-                               static_cast<const char*>(call.k_ahead));
+  Weights<Arithmetic> weights[Queries];
+  score_tile<Arithmetic, Queries, Fetches>(query_rows(Arithmetic(), call, first), call.k,
+                                           call.depth, scores, call.far, call.near);
 #pragma GCC unroll 4
-  for (int i = 0; i < Queries; ++i) weigh(call, first + i, scores + i * page_tokens, &weights[i]);
-  add_values<Queries, Fetches>(weights, call, first);
+  for (int i = 0; i < Queries; ++i) {
+    weights[i].store(weigh(call, first + i, scores + i * page_tokens));
+  }
+  add_values<Arithmetic, Queries, Fetches>(weights, call, first);
 }
 
-template <Fetch Fetches>
+template <class Arithmetic, Fetch Fetches>
 void attend_some(const PageAttention& call, std::int64_t first) {
   switch (call.queries - first) {
     case 1:
-      return attend_queries<1, Fetches>(call, first);
+      return attend_queries<Arithmetic, 1, Fetches>(call, first);
     case 2:
-      return attend_queries<2, Fetches>(call, first);
+      return attend_queries<Arithmetic, 2, Fetches>(call, first);
     case 3:
-      return attend_queries<3, Fetches>(call, first);
+      return attend_queries<Arithmetic, 3, Fetches>(call, first);
     default:
-      return attend_queries<4, Fetches>(call, first);
+      return attend_queries<Arithmetic, 4, Fetches>(call, first);
+  }
+}
+
+template <class Arithmetic>
+void attend_all(const PageAttention& call) {
+  // Four queries at a time; what lies ahead need be fetched once.
+  if (call.far && call.near) {
+    attend_some<Arithmetic, Fetch::far_and_near>(call, 0);
+  } else if (call.far) {
+    attend_some<Arithmetic, Fetch::far>(call, 0);
+  } else {
+    attend_some<Arithmetic, Fetch::nothing>(call, 0);
+  }
+  for (std::int64_t first = 4; first < call.queries; first += 4) {
+    attend_some<Arithmetic, Fetch::nothing>(call, first);
   }
 }
 
@@ -236,28 +276,25 @@ void attend_some(const PageAttention& call, std::int64_t first) {
 
 [[SLUICE_BF16_TARGET]] void page_scores(const PageScores& call) {
   for (std::int64_t i = 0; i < call.queries;) {
-    const std::uint16_t* q = call.q + i * call.q_stride;
+    const QueryRows<DotProducts> rows{call.q + i * call.q_stride, call.q_stride};
     float* scores = call.scores + i * page_tokens;
     if (call.queries - i >= 4) {
-      score_tile<4, Fetch::nothing>(q, call.q_stride, call.k, call.depth, scores, nullptr);
+      score_tile<DotProducts, 4, Fetch::nothing>(rows, call.k, call.depth, scores, {}, {});
       i += 4;
     } else {
-      score_tile<1, Fetch::nothing>(q, call.q_stride, call.k, call.depth, scores, nullptr);
+      score_tile<DotProducts, 1, Fetch::nothing>(rows, call.k, call.depth, scores, {}, {});
       i += 1;
     }
   }
 }
 
 void attend_page(const PageAttention& call) {
-  // Four queries at a time; what lies ahead need be fetched once.
-  const bool fetches = call.k_ahead != nullptr && call.v_ahead != nullptr;
-  fetches ? attend_some<Fetch::ahead>(call, 0) : attend_some<Fetch::nothing>(call, 0);
-  for (std::int64_t first = 4; first < call.queries; first += 4) {
-    attend_some<Fetch::nothing>(call, first);
+  if (call.arithmetic == Bf16Arithmetic::dot_products) {
+    attend_all<DotProducts>(call);
+  } else {
+    attend_all<MultiplyAdd>(call);
   }
 }
-
-#undef SLUICE_BF16_TARGET
 
 }  // namespace sluice
 
@@ -265,8 +302,8 @@ void attend_page(const PageAttention& call) {
 
 namespace sluice {
 
-void page_scores(const PageScores& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
-void attend_page(const PageAttention& /*call*/) { throw Error("no AVX512_BF16 on this CPU"); }
+void page_scores(const PageScores& /*call*/) { throw Error("no AVX-512 on this CPU"); }
+void attend_page(const PageAttention& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 
 }  // namespace sluice
 

@@ -1,4 +1,4 @@
-// The AVX512_BF16 kernels, against double precision and against oneDNN's own packing.
+// The AVX-512 kernels, against double precision and against oneDNN's own packing.
 #include "codelets/kernels/bf16_strip.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/memory.h"
-#include "tests/codelets/codelet_data.h"
+#include "tests/codelets/bf16_arithmetic_test.h"
 
 namespace sluice {
 namespace {
@@ -19,10 +19,14 @@ using test::Random;
 class Bf16StripTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bf16_strips()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+    if (!has_bf16_strips()) GTEST_SKIP() << "this CPU has no AVX-512";
   }
   Random random_{91};
 };
+
+class StripGemmTest : public test::Bf16ArithmeticTest {};
+INSTANTIATE_TEST_SUITE_P(Either, StripGemmTest, test::Bf16ArithmeticTest::both(),
+                         StripGemmTest::name);
 
 TEST_F(Bf16StripTest, PackingIsOneDnns) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -74,7 +78,7 @@ TEST_F(Bf16StripTest, PackingTakesTheLargestNumber) {
   EXPECT_EQ(pack_strip(rows.data(), 64, 32, strip.as<std::uint16_t>()), StripValues::finite);
 }
 
-TEST_F(Bf16StripTest, ProductMatchesReferenceAndRowsAreAlone) {
+TEST_P(StripGemmTest, ProductMatchesReferenceAndRowsAreAlone) {
   for (const std::int64_t depth : {2, 34, 512, 2050, 4098}) {
     Numbers weight(random_, strip_columns * depth);
     const Buffer strip(2 * static_cast<std::size_t>(strip_elements(depth)));
@@ -93,7 +97,8 @@ TEST_F(Bf16StripTest, ProductMatchesReferenceAndRowsAreAlone) {
                        .c = c.data(),
                        .c_stride = c_stride,
                        .accumulate = accumulate,
-                       .source = rows % 2 == 0 ? StripSource::memory : StripSource::cache};
+                       .source = rows % 2 == 0 ? StripSource::memory : StripSource::cache,
+                       .arithmetic = GetParam()};
         strip_gemm(call);
         std::vector<float> result;
         std::vector<double> expected;
@@ -127,6 +132,31 @@ TEST_F(Bf16StripTest, ProductMatchesReferenceAndRowsAreAlone) {
       }
     }
   }
+}
+
+/// Numbers too small to be normal count as zero, and the caller's own stay as they are.
+TEST_P(StripGemmTest, SubnormalNumbersAreZeros) {
+  constexpr std::int64_t depth = 4;
+  constexpr std::uint16_t subnormal = 0x0001;
+  constexpr std::uint16_t huge = 0x7e80;  // 2^126: their product is a normal number
+  const std::vector<std::uint16_t> weight(strip_columns * depth, subnormal);
+  const Buffer strip(2 * static_cast<std::size_t>(strip_elements(depth)));
+  pack_strip(weight.data(), strip_columns, depth, strip.as<std::uint16_t>());
+  for (const std::int64_t rows : {1, 7}) {
+    const std::vector<std::uint16_t> a(static_cast<std::size_t>(rows * depth), huge);
+    std::vector<float> c(static_cast<std::size_t>(rows * strip_columns), 1.0F);
+    strip_gemm({.rows = rows,
+                .depth = depth,
+                .a = a.data(),
+                .a_stride = depth,
+                .b = strip.as<std::uint16_t>(),
+                .c = c.data(),
+                .c_stride = strip_columns,
+                .arithmetic = GetParam()});
+    EXPECT_EQ(c, std::vector<float>(c.size(), 0.0F)) << rows << " rows";
+  }
+  volatile float smallest = std::numeric_limits<float>::min();
+  EXPECT_GT(smallest / 2, 0.0F);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST_P(LinearTest, BlocksSayWhereEachElementLies) {
       EXPECT_FALSE(blocks.is_strips());
     }
     if (GetParam() == DType::bf16 && has_bf16_strips() && in % 2 == 0 &&
-        std::string_view(onednn_isa_name()) == "AVX-512 with bfloat16") {
+        std::string_view(onednn_isa_name()).starts_with("AVX-512")) {
       EXPECT_TRUE(blocks.is_strips());
       EXPECT_EQ(blocks.offset(in - 1, out - 1),
                 (out - 1) / 64 * strip_elements(in) + (in - 2) * 64 + (out - 1) % 64 * 2 + 1);

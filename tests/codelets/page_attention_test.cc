@@ -1,4 +1,4 @@
-// The AVX512_BF16 kernels of decode attention, against double precision.
+// The AVX-512 kernels of decode attention, against double precision.
 #include "codelets/kernels/page_attention.h"
 
 #include <gtest/gtest.h>
@@ -7,8 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "codelets/kernels/bf16_strip.h"
-#include "tests/codelets/codelet_data.h"
+#include "tests/codelets/bf16_arithmetic_test.h"
 
 namespace sluice {
 namespace {
@@ -16,19 +15,17 @@ namespace {
 using test::Numbers;
 using test::Random;
 
-class PageAttentionTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_bf16_strips()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
-  }
-  Random random_{91};
-};
+class PageAttentionTest : public test::Bf16ArithmeticTest {};
+INSTANTIATE_TEST_SUITE_P(Either, PageAttentionTest, test::Bf16ArithmeticTest::both(),
+                         PageAttentionTest::name);
 
-TEST_F(PageAttentionTest, ScoresMatchReference) {
+TEST(PageScoresTest, MatchReference) {
+  if (!has_bf16_dot_products()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+  Random random(91);
   for (const std::int64_t depth : {2, 6, 64, 80, 128}) {
     for (const std::int64_t queries : {1, 2, 3, 4, 5, 7, 8, 9, 16}) {
-      Numbers q(random_, queries * depth);
-      Numbers k(random_, 16 * depth);
+      Numbers q(random, queries * depth);
+      Numbers k(random, 16 * depth);
       std::vector<float> scores(static_cast<std::size_t>(queries * 16));
       page_scores({.queries = queries,
                    .depth = depth,
@@ -106,6 +103,15 @@ struct Pages {
     return out;
   }
 
+  /// The queries as multiply_add reads them: f32 [queries, columns].
+  std::vector<float> wide_q() const {
+    std::vector<float> wide(static_cast<std::size_t>(queries * columns));
+    for (std::int64_t i = 0; i < queries; ++i) {
+      std::copy_n(q.values.begin() + i * depth, depth, wide.begin() + i * columns);
+    }
+    return wide;
+  }
+
   std::int64_t queries, depth, columns;
   Numbers q;
   std::vector<Numbers> k, v;
@@ -113,16 +119,22 @@ struct Pages {
 
 /// What attend_page() sums up over all pages.
 struct Sums {
-  Sums(const Pages& pages, float scale, bool fetches)
+  enum class Fetches : std::uint8_t { nothing, far, far_and_near };
+
+  Sums(const Pages& pages, float scale, Bf16Arithmetic arithmetic, Fetches fetches)
       : sum(static_cast<std::size_t>(pages.queries * pages.columns)),
         denominators(static_cast<std::size_t>(pages.queries * 16)),
         maximum(static_cast<std::size_t>(pages.queries), -std::numeric_limits<float>::infinity()) {
+    const std::vector<float> wide_q = pages.wide_q();
     for (std::size_t page = 0; page < pages.k.size(); ++page) {
       const std::uint16_t* k = pages.k[page].bits.data();
       const std::uint16_t* v = pages.v[page].bits.data();
+      const PageFetch itself{reinterpret_cast<const std::byte*>(k),
+                             reinterpret_cast<const std::byte*>(v)};
       attend_page({.queries = pages.queries,
                    .depth = pages.depth,
                    .q = pages.q.bits.data(),
+                   .wide_q = wide_q.data(),
                    .k = k,
                    .columns = pages.columns,
                    .v = v,
@@ -130,8 +142,9 @@ struct Sums {
                    .sum = sum.data(),
                    .denominators = denominators.data(),
                    .maximum = maximum.data(),
-                   .k_ahead = fetches ? k : nullptr,
-                   .v_ahead = fetches ? v : nullptr});
+                   .far = fetches != Fetches::nothing ? itself : PageFetch{},
+                   .near = fetches == Fetches::far_and_near ? itself : PageFetch{},
+                   .arithmetic = arithmetic});
     }
   }
 
@@ -150,14 +163,14 @@ struct Sums {
   std::vector<float> sum, denominators, maximum;
 };
 
-TEST_F(PageAttentionTest, MatchesReferenceWithScoresNearAndFarApart) {
+TEST_P(PageAttentionTest, MatchesReferenceWithScoresNearAndFarApart) {
   for (const std::int64_t depth : {2, 28, 64, 80, 128}) {
     for (const std::int64_t queries : {1, 2, 3, 4, 5, 8, 9}) {
       const Pages pages(random_, queries, depth);
       // Times sqrt(depth), the scores' deviation: within score_slack, and far beyond it.
       for (const double spread : {0.1, 20.0}) {
         const auto scale = static_cast<float>(spread / std::sqrt(static_cast<double>(depth)));
-        const Sums sums(pages, scale, false);
+        const Sums sums(pages, scale, GetParam(), Sums::Fetches::nothing);
         test::expect_close(sums.attention(pages.columns),
                            pages.attention(static_cast<double>(scale)),
                            test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
@@ -173,14 +186,16 @@ TEST_F(PageAttentionTest, MatchesReferenceWithScoresNearAndFarApart) {
   }
 }
 
-TEST_F(PageAttentionTest, FetchingAheadChangesNothing) {
+TEST_P(PageAttentionTest, FetchingAheadChangesNothing) {
   for (const std::int64_t queries : {1, 4, 7}) {
     const Pages pages(random_, queries, 64);
-    const Sums plain(pages, 0.5F, false);
-    const Sums fetching(pages, 0.5F, true);
-    EXPECT_EQ(plain.sum, fetching.sum);
-    EXPECT_EQ(plain.denominators, fetching.denominators);
-    EXPECT_EQ(plain.maximum, fetching.maximum);
+    const Sums plain(pages, 0.5F, GetParam(), Sums::Fetches::nothing);
+    for (const auto fetches : {Sums::Fetches::far, Sums::Fetches::far_and_near}) {
+      const Sums fetching(pages, 0.5F, GetParam(), fetches);
+      EXPECT_EQ(plain.sum, fetching.sum);
+      EXPECT_EQ(plain.denominators, fetching.denominators);
+      EXPECT_EQ(plain.maximum, fetching.maximum);
+    }
   }
 }
 
