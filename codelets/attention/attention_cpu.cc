@@ -189,9 +189,9 @@ class Attention {
     std::int64_t sum_columns;
     std::uint16_t* k;        ///< strips of 64 tokens, each [head_dim / 2][64][2]
     std::uint16_t* v;        ///< strips of 64 dims, each [tile_tokens / 2][64][2]
-    float* scores;           ///< [tile_rows, tile_tokens]
-    std::uint16_t* weights;  ///< the same, bf16
-    std::uint16_t* rests;    ///< what weights lack
+    float* scores;           ///< [tile_rows, tile_tokens], then the softmax weights in f32
+    std::uint16_t* weights;  ///< or the weights in bf16
+    std::uint16_t* rests;    ///< and what those lack
     float* sum;              ///< [group, tile_rows, sum_columns]
     float* maximum;          ///< [group, tile_rows]
     float* denominator;      ///< [group, tile_rows]
@@ -296,6 +296,7 @@ class Attention {
                   .c_stride = tile_tokens});
     }
     float* sum = tile.sum + head_in_group * tile_rows * tile.sum_columns;
+    const bool wide = fastest_bf16_arithmetic() == Bf16Arithmetic::multiply_add;
     simd::softmax_tile({.rows = job.num_rows,
                         .columns = columns,
                         .scores = tile.scores,
@@ -304,22 +305,28 @@ class Attention {
                         .first_position = position_of(job),
                         .first_token = first_token,
                         .sliding_window_tokens = shape_.sliding_window_tokens,
-                        .weights = tile.weights,
-                        .rests = tile.rests,
+                        .weights = wide ? nullptr : tile.weights,
+                        .rests = wide ? nullptr : tile.rests,
                         .maximum = tile.maximum + head_in_group * tile_rows,
                         .denominator = tile.denominator + head_in_group * tile_rows,
                         .sum = sum,
                         .sum_columns = tile.sum_columns});
     for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
+      StripGemm call{.rows = job.num_rows,
+                     .depth = columns,
+                     .a_stride = tile_tokens,
+                     .b = tile.v + strip * tile_tokens,
+                     .c = sum + strip,
+                     .c_stride = tile.sum_columns,
+                     .accumulate = true};
+      if (wide) {
+        call.wide_a = tile.scores;
+        strip_gemm(call);
+        continue;
+      }
       for (const std::uint16_t* weights : {tile.weights, tile.rests}) {
-        strip_gemm({.rows = job.num_rows,
-                    .depth = columns,
-                    .a = weights,
-                    .a_stride = tile_tokens,
-                    .b = tile.v + strip * tile_tokens,
-                    .c = sum + strip,
-                    .c_stride = tile.sum_columns,
-                    .accumulate = true});
+        call.a = weights;
+        strip_gemm(call);
       }
     }
   }

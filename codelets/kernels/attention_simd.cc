@@ -458,16 +458,24 @@ void softmax_tile(const SoftmaxTile& tile) {
     const std::int64_t low =
         first_visible_token(position, tile.sliding_window_tokens) - tile.first_token;
     const std::int64_t high = position + 1 - tile.first_token;
-    const float factor =
-        weigh(tile.scores + r * tile.stride, tile.columns, low, high, tile.scale * log2_of_e,
-              tile.maximum + r, tile.denominator + r, [&](Vector weight, std::int64_t t) {
-                // Cut, not rounded: the rest takes what is lost.
-                const auto words = hn::BitCast(WordTag(), weight);
-                hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32, hn::ShiftRight<16>(words))), d16,
-                           tile.weights + r * tile.stride + t);
-                hn::Store(hn::Sub(weight, upper(words)), d, rests + t);
-              });
-    store_row(rests, tile.columns, DType::bf16, tile.rests + r * tile.stride);
+    float* scores = tile.scores + r * tile.stride;
+    const auto weigh_by = [&](auto&& store) {
+      return weigh(scores, tile.columns, low, high, tile.scale * log2_of_e, tile.maximum + r,
+                   tile.denominator + r, store);
+    };
+    float factor = 1.0F;
+    if (tile.weights == nullptr) {
+      factor = weigh_by([&](Vector weight, std::int64_t t) { hn::StoreU(weight, d, scores + t); });
+    } else {
+      factor = weigh_by([&](Vector weight, std::int64_t t) {
+        // Cut, not rounded: the rest takes what is lost.
+        const auto words = hn::BitCast(WordTag(), weight);
+        hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32, hn::ShiftRight<16>(words))), d16,
+                   tile.weights + r * tile.stride + t);
+        hn::Store(hn::Sub(weight, upper(words)), d, rests + t);
+      });
+      store_row(rests, tile.columns, DType::bf16, tile.rests + r * tile.stride);
+    }
     if (factor != 1.0F) scale_row(factor, tile.sum_columns, tile.sum + r * tile.sum_columns);
   }
 }

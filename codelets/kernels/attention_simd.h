@@ -92,15 +92,15 @@ constexpr std::int64_t max_tile_tokens = 128;
 /// A tile of scores of one head, rows x tokens, on its way through flash attention.
 struct SoftmaxTile {
   std::int64_t rows = 0;
-  std::int64_t columns = 0;       ///< tokens, whole vectors
-  const float* scores = nullptr;  ///< [rows, columns], q k
-  std::int64_t stride = 0;        ///< elements between rows of scores and weights
+  std::int64_t columns = 0;  ///< tokens, whole vectors
+  float* scores = nullptr;   ///< [rows, columns], q k
+  std::int64_t stride = 0;   ///< elements between rows of scores and weights
   float scale = 1.0F;
   std::int64_t first_position = 0;         ///< of row 0; rows are consecutive
   std::int64_t first_token = 0;            ///< of column 0
   std::int64_t sliding_window_tokens = 0;  ///< 0: none
   /// The weights, 0 where a row may not look, as the sum of two bf16, each [rows, columns]: one
-  /// alone would be off by 2^-9.
+  /// alone would be off by 2^-9. Null: they take the scores' place, in f32.
   std::uint16_t* weights = nullptr;
   std::uint16_t* rests = nullptr;
   float* maximum = nullptr;      ///< [rows], updated; -inf at first

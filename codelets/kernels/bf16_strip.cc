@@ -38,7 +38,7 @@ struct Operands<MultiplyAdd> {
   std::int64_t c_stride;
 };
 
-/// How far ahead of itself what reads B once takes it from the second-level cache.
+/// How far ahead of itself what reads B first takes it from the second-level cache.
 constexpr std::int64_t near_elements = 2048;
 
 /// A tile's depth in pairs.
@@ -48,9 +48,9 @@ struct Depth {
   const char* ahead;  ///< memory to fetch meanwhile
 };
 
-/// `Rows` rows of 16 `Vectors` columns of C. Fetches `Lines` lines a pair from `ahead` on into the
-/// second-level cache meanwhile.
-template <class Arithmetic, int Rows, int Vectors, int Lines>
+/// `Rows` rows of 16 `Vectors` columns of C. Meanwhile fetches `Lines` lines a pair from `ahead` on
+/// into the second-level cache, and, if `Near`, what it reads next on into the first-level cache.
+template <class Arithmetic, int Rows, int Vectors, int Lines, bool Near>
 [[SLUICE_BF16_TARGET]] void tile(const Operands<Arithmetic>& rows, const std::uint16_t* b,
                                  const Depth& depth) {
   // The pragmas keep the sums in registers.
@@ -66,8 +66,11 @@ template <class Arithmetic, int Rows, int Vectors, int Lines>
   for (std::int64_t k = 0; k < depth.pairs; ++k) {
     for (int line = 0; line < Lines; ++line) {
       _mm_prefetch(depth.ahead + 64 * (Lines * k + line), _MM_HINT_T1);
-      if constexpr (Lines == lines_per_pair) {  // B passes by once: on into the first-level cache
-        const std::uint16_t* near = b + k * pair_elements + near_elements + 32 * line;
+    }
+    if constexpr (Near) {
+#pragma GCC unroll 4
+      for (int j = 0; j < Vectors; ++j) {
+        const std::uint16_t* near = b + k * pair_elements + near_elements + 32 * j;
         _mm_prefetch(reinterpret_cast<const char*>(near), _MM_HINT_T0);
       }
     }
@@ -102,26 +105,26 @@ using Tile = void (*)(const Operands<Arithmetic>&, const std::uint16_t*, const D
 constexpr std::int64_t max_rows(int vectors) { return 24 / vectors; }
 
 /// The tile of `num_rows` <= max_rows(Vectors).
-template <class Arithmetic, int Vectors, int Lines>
+template <class Arithmetic, int Vectors, int Lines, bool Near>
 Tile<Arithmetic> tile_of(std::int64_t num_rows) {
   constexpr auto tiles = []<std::size_t... I>(std::index_sequence<I...>) {
     return std::array<Tile<Arithmetic>, sizeof...(I)>{
-        tile<Arithmetic, static_cast<int>(I) + 1, Vectors, Lines>...};
+        tile<Arithmetic, static_cast<int>(I) + 1, Vectors, Lines, Near>...};
   }
   (std::make_index_sequence<static_cast<std::size_t>(max_rows(Vectors))>());
   return tiles[static_cast<std::size_t>(num_rows - 1)];
 }
-template <class Arithmetic, int Vectors>
+template <class Arithmetic, int Vectors, bool Near>
 Tile<Arithmetic> tile_of(std::int64_t num_rows, std::int64_t lines) {
   switch (lines) {
     case 0:
-      return tile_of<Arithmetic, Vectors, 0>(num_rows);
+      return tile_of<Arithmetic, Vectors, 0, Near>(num_rows);
     case 1:
-      return tile_of<Arithmetic, Vectors, 1>(num_rows);
+      return tile_of<Arithmetic, Vectors, 1, Near>(num_rows);
     case 2:
-      return tile_of<Arithmetic, Vectors, 2>(num_rows);
+      return tile_of<Arithmetic, Vectors, 2, Near>(num_rows);
     default:
-      return tile_of<Arithmetic, Vectors, lines_per_pair>(num_rows);
+      return tile_of<Arithmetic, Vectors, lines_per_pair, Near>(num_rows);
   }
 }
 
@@ -144,6 +147,11 @@ Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call
   auto* wide = reinterpret_cast<float*>(
       scratch.reserve(static_cast<std::size_t>(call.rows * stride) * sizeof(float)));
   for (std::int64_t r = 0; r < call.rows; ++r) {
+    if (call.wide_a != nullptr) {
+      const float* from = call.wide_a + r * call.a_stride + first;
+      std::copy_n(from, count, wide + r * stride);
+      continue;
+    }
     const std::uint16_t* from = call.a + r * call.a_stride + first;
     for (std::int64_t i = 0; i < count; i += lanes) {
       const auto exists = static_cast<__mmask16>((1U << std::min(count - i, lanes)) - 1);
@@ -168,6 +176,7 @@ void multiply(const StripGemm& call, std::int64_t block_pairs) {
                              : num_tiles == 1                  ? (distance > 0 ? lines_per_pair : 0)
                              : num_tiles >= lines_per_pair     ? 1
                                                                : 2;
+  const bool fetches_near = call.source == StripSource::memory && !core_prefetches_enough();
   for (std::int64_t first = 0; first < all_pairs; first += block_pairs) {
     const std::int64_t pairs = std::min(block_pairs, all_pairs - first);
     const std::uint16_t* b = call.b + first * pair_elements;
@@ -180,11 +189,13 @@ void multiply(const StripGemm& call, std::int64_t block_pairs) {
       for (std::int64_t wide = 0; wide < tiles_wide; ++wide) {
         const std::int64_t before = high * tiles_wide + wide;
         if (num_tiles > 1) depth.ahead = next + before * lines * pairs * 64;
-        const bool fetches = (before + 1) * lines <= lines_per_pair;
+        const std::int64_t ahead = (before + 1) * lines <= lines_per_pair ? lines : 0;
         Operands<Arithmetic> part = rows;
         part.c += wide * Vectors * 16;
-        tile_of<Arithmetic, Vectors>(num_rows, fetches ? lines : 0)(part, b + wide * Vectors * 32,
-                                                                    depth);
+        const Tile<Arithmetic> tile = fetches_near && high == 0
+                                          ? tile_of<Arithmetic, Vectors, true>(num_rows, ahead)
+                                          : tile_of<Arithmetic, Vectors, false>(num_rows, ahead);
+        tile(part, b + wide * Vectors * 32, depth);
       }
       left -= num_rows;
       rows.a += num_rows * rows.a_stride;

@@ -25,6 +25,7 @@ struct StripGemm {
   std::int64_t rows = 0;
   std::int64_t depth = 0;            ///< even
   const std::uint16_t* a = nullptr;  ///< bf16 [rows, depth]
+  const float* wide_a = nullptr;     ///< f32 instead, for multiply_add alone
   std::int64_t a_stride = 0;         ///< elements between rows of A
   const std::uint16_t* b = nullptr;  ///< bf16 [depth / 2][64][2], 64-byte aligned
   float* c = nullptr;                ///< [rows, 64]
