@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "codelets/kernels/bf16_avx512.h"
 #include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/page_attention.h"
 #include "codelets/kernels/prefetch.h"
@@ -295,7 +296,7 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
   const std::int64_t padded = kv.padded_head_dim;
   const bool strips = kv.dtype == DType::bf16 && kv.head_dim % 2 == 0 && has_bf16_strips();
   const bool dot_products = strips && fastest_bf16_arithmetic() == Bf16Arithmetic::dot_products;
-  [[maybe_unused]] const FlushSubnormals flush;
+  [[maybe_unused]] const FlushSubnormals flush;  // that KV may hold
   const std::int64_t num_queries = query.num_queries();
   auto* scores = static_cast<float*>(scratch);
   float* q = scores + num_queries * page_tokens;

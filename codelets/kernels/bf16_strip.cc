@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "codelets/kernels/bf16_avx512.h"
 #include "codelets/kernels/prefetch.h"
 
 #if defined(__x86_64__)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "codelets/kernels/bf16_avx512.h"
 #include "codelets/runtime/batch.h"
 
 #if defined(__x86_64__)
