@@ -213,16 +213,6 @@ bool has_bf16_strips() {
   return has;
 }
 
-bool has_bf16_dot_products() {
-  static const bool has = has_bf16_strips() && __builtin_cpu_supports("avx512bf16");
-  return has;
-}
-
-Bf16Arithmetic fastest_bf16_arithmetic() {
-  static const bool dot_products = has_bf16_dot_products() && !__builtin_cpu_is("intel");
-  return dot_products ? Bf16Arithmetic::dot_products : Bf16Arithmetic::multiply_add;
-}
-
 void strip_gemm(const StripGemm& call) {
   if (call.arithmetic == Bf16Arithmetic::dot_products) {
     multiply<DotProducts, strip_vectors>(call, call.rows <= 16 ? 256 : 1024);
@@ -301,8 +291,6 @@ namespace {
 namespace sluice {
 
 bool has_bf16_strips() { return false; }
-bool has_bf16_dot_products() { return false; }
-Bf16Arithmetic fastest_bf16_arithmetic() { return Bf16Arithmetic::multiply_add; }
 void strip_gemm(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 StripValues pack_strip(const std::uint16_t* /*rows*/, std::int64_t /*columns*/,
                        std::int64_t /*depth*/, std::uint16_t* /*strip*/) {
