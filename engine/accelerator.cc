@@ -12,6 +12,11 @@ std::string Accelerator::name() const {
                            format_bytes(memory_bytes));
 }
 
+std::string Accelerator::calibration_name() const {
+  if (kind == Kind::none) return "";
+  return kind == Kind::cuda ? gpu.name : "stand-in";
+}
+
 std::string Accelerator::option_for(std::uint64_t bytes) const {
   constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
   if (kind == Kind::cuda)

@@ -19,6 +19,8 @@ struct Accelerator {
   GpuScratch scratch;              ///< of CUDA's only, once the run's sizes are known
 
   explicit operator bool() const { return kind != Kind::none; }
+  /// What a calibration of it is kept as: whatever memory it has, it computes alike.
+  std::string calibration_name() const;
   /// "NVIDIA H200 with 20.0 GiB", or "stand-in accelerator (a second process, for tests) of 64.0
   /// MiB".
   std::string name() const;

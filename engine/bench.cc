@@ -260,6 +260,7 @@ void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test,
   slice.seconds = seconds();
   slice.busy_s = runtime_.busy_seconds();
   slice.kernels = runtime_.kernel_totals();
+  slice.accelerator_kernels = runtime_.accelerator_totals();
   slice.to_device_bytes = to_device_bytes() - before_bytes;
 }
 

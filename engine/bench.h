@@ -73,6 +73,7 @@ struct BenchSlice {
   double busy_s = 0;   ///< of that, inside of kernels
   MachineRates rates;  ///< mean of the probes right before and right after
   KernelTotals kernels{};
+  KernelTotals accelerator_kernels{};
   std::uint64_t to_device_bytes = 0;  ///< moved into an accelerator's memory
 };
 

@@ -9,6 +9,7 @@
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/interrupt.h"
+#include "engine/link_probe.h"
 #include "perfmodels/layer_cost.h"
 #include "perfmodels/roofline.h"
 
@@ -29,6 +30,7 @@ constexpr double save_every_s = 10;
 
 constexpr std::int64_t prefill_chunk_tokens = 2048;
 constexpr std::int64_t shortest_context = 32;
+constexpr std::int64_t largest_batch = 256;
 
 /// Logits only with the shortest context: they take long.
 CalibrationBatch decode_batch(std::int64_t batch, std::int64_t context) {
@@ -46,7 +48,6 @@ class Choice {
   Choice(const ModelConfig& config, DType dtype, const CalibrationLimits& limits)
       : config_(config),
         model_(model_dimensions(config, dtype)),
-        num_layers_(calibration_layers(config, dtype)),
         limits_(limits) {}
 
   void add(const CalibrationBatch& batch) {
@@ -54,10 +55,11 @@ class Choice {
     // Decode's context grows around its mean.
     if (shape.context + most_iterations > config_.max_positions) return;
     const double kv_bytes =
-        static_cast<double>(shape.batch * shape.context * num_layers_) * kv_bytes_per_token(model_);
+        static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
+        kv_bytes_per_token(model_);
     if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return;
     if (shape.total_rows() > prefill_chunk_tokens) return;
-    if (foreseen_s(batch, model_, num_layers_, limits_.rates) > limits_.longest_s) return;
+    if (foreseen_s(batch, model_, limits_.num_layers, limits_.rates) > limits_.longest_s) return;
     if (std::find(batches.begin(), batches.end(), batch) == batches.end()) batches.push_back(batch);
   }
 
@@ -66,7 +68,6 @@ class Choice {
  private:
   const ModelConfig& config_;
   ModelDimensions model_;
-  std::int64_t num_layers_;
   CalibrationLimits limits_;
 };
 
@@ -109,6 +110,49 @@ std::int64_t calibration_layers(const ModelConfig& config, DType dtype) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(needed) + 1, 1, config.num_layers);
 }
 
+LargestIteration largest_calibration_iteration(const ModelConfig& config, DType dtype) {
+  const ModelDimensions model = model_dimensions(config, dtype);
+  const double token_bytes =
+      static_cast<double>(calibration_layers(config, dtype)) * kv_bytes_per_token(model);
+  return {.rows = prefill_chunk_tokens,
+          .logit_rows = largest_batch,
+          .sequences = largest_batch,
+          .context_tokens = static_cast<std::int64_t>(
+              static_cast<double>(CalibrationLimits{}.kv_bytes) / token_bytes)};
+}
+
+CalibrationLimits limits_on(const Accelerator& accelerator, const ModelConfig& config,
+                            DType dtype) {
+  const LargestIteration largest = largest_calibration_iteration(config, dtype);
+  const auto weights = [&](std::int64_t num_layers) {
+    return packed_weight_bytes(with_layers(config, num_layers), dtype);
+  };
+  const std::uint64_t layer = weights(2) - weights(1);
+  const std::uint64_t fixed =
+      weights(1) - layer +
+      static_cast<std::uint64_t>(config.vocab_size * config.embed_size) * size_bytes(dtype) +
+      2 * activation_bytes(config, dtype, largest.rows, largest.logit_rows) +
+      accelerator.scratch.total();
+  // A sixteenth is padding; KV may take as much as the weights.
+  const std::uint64_t there = accelerator.memory_bytes - accelerator.memory_bytes / 16;
+  const std::uint64_t least = fixed + 2 * layer;
+  if (there < least) {
+    throw Error("{} is too little to calibrate: {} would do", accelerator.name(),
+                accelerator.option_for(least + least / 15 + 1));
+  }
+  CalibrationLimits limits;
+  const std::uint64_t rest = there - fixed;
+  limits.num_layers = std::min(calibration_layers(config, dtype),
+                               static_cast<std::int64_t>(rest / (2 * layer)));
+  const std::uint64_t kv = rest - static_cast<std::uint64_t>(limits.num_layers) * layer;
+  // Pages are not full, and each sequence grows.
+  const auto largest_kv = static_cast<std::uint64_t>(
+      static_cast<double>(largest.context_tokens * limits.num_layers) *
+      kv_bytes_per_token(model_dimensions(config, dtype)));
+  limits.kv_bytes = std::min(largest_kv, kv / 2);
+  return limits;
+}
+
 double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
                   std::int64_t num_layers, const MachineRates& rates) {
   double layer_s = 0;
@@ -123,7 +167,7 @@ double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
 std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
                                                   const CalibrationLimits& limits) {
   Choice choice(config, dtype, limits);
-  for (std::int64_t batch = 1; batch <= 256; batch *= 2) {
+  for (std::int64_t batch = 1; batch <= largest_batch; batch *= 2) {
     for (std::int64_t context = shortest_context; context <= 8192; context *= 4)
       choice.add(decode_batch(batch, context));
   }
@@ -160,8 +204,9 @@ struct BatchMeter::Loaded {
   Runtime& runtime;
   Model model;
   LoadedModel weights;
-  KvCache kv;
-  KvCache small_kv;  ///< of one short sequence
+  std::optional<MeteredAccelerator> accelerator;
+  std::vector<KvCache> caches;  ///< of the batches; of one short sequence
+  std::unique_ptr<AcceleratorRun::Residence> residence;
   BenchRunner runner;
   BenchRunner fused, apart;  ///< for the task overhead
   MachineProbes probes;
@@ -183,30 +228,61 @@ struct BatchMeter::Loaded {
   }
   static Model random_model(const ModelConfig& config, DType dtype) {
     Model model;
-    model.config = with_layers(config, calibration_layers(config, dtype));
+    model.config = config;
     model.weights = random_weights(model.config, dtype, 0);
     return model;
   }
 
+  std::vector<KvCache> make_caches(const std::vector<CalibrationBatch>& batches) const {
+    const std::int64_t num_layers = model.config.num_layers;
+    const auto homes = accelerator
+                           ? accelerator->policy.kv_homes()
+                           : std::vector<Tier>(static_cast<std::size_t>(num_layers), Tier::ddr);
+    std::vector<KvCache> made;
+    made.reserve(2);
+    for (const std::int64_t pages :
+         {pages_of(batches), KvCache::pages_for(overhead_test.depth + overhead_test.tokens)})
+      made.emplace_back(weights.shape(), num_layers, pages, homes);
+    return made;
+  }
+
+  std::unique_ptr<AcceleratorRun::Residence> bring(
+      const std::vector<CalibrationBatch>& batches) const {
+    if (!accelerator) return nullptr;
+    return accelerator->run.bring(runtime, weights, caches, prefill_chunk_tokens,
+                                  slots_of(batches));
+  }
+
+  BenchRunner make_runner(KvCache& kv, const DecoderGraph::Options& options) const {
+    return {weights, kv, runtime, options, accelerator ? &accelerator->policy : nullptr};
+  }
+
   Loaded(const ModelConfig& config, DType dtype, Runtime& the_runtime,
-         const std::vector<CalibrationBatch>& batches)
+         const std::vector<CalibrationBatch>& batches,
+         const std::optional<MeteredAccelerator>& the_accelerator)
       : runtime(the_runtime),
         model(random_model(config, dtype)),
         weights(model, dtype, the_runtime.setup_pool(),
                 [](std::uint64_t, std::uint64_t) {
                   if (interrupt_flag()) throw Interrupted();
                 }),
-        kv(weights.shape(), model.config.num_layers, pages_of(batches)),
-        small_kv(weights.shape(), model.config.num_layers,
-                 KvCache::pages_for(overhead_test.depth + overhead_test.tokens)),
-        runner(weights, kv, the_runtime,
-               {.num_slots = slots_of(batches), .last_layer = LastLayer::all_rows}),
-        fused(weights, small_kv, the_runtime, {.num_slots = 1, .fusion = Fusion::stages}),
-        apart(weights, small_kv, the_runtime, {.num_slots = 1, .fusion = Fusion::sublayers}),
+        accelerator(the_accelerator),
+        caches(make_caches(batches)),
+        residence(bring(batches)),
+        runner(make_runner(caches[0], {.num_slots = slots_of(batches),
+                                       .last_layer = LastLayer::all_rows})),
+        fused(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::stages})),
+        apart(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::sublayers})),
         probes(the_runtime, dtype, weights.weight_bytes()) {}
 
   static constexpr BenchTest overhead_test = {
       .phase = Phase::decode, .tokens = 5, .batch = 1, .depth = 16};
+
+  DType dtype() const { return weights.shape().dtype; }
+
+  MachineRates rates() {
+    return accelerator && accelerator->rates ? *accelerator->rates : probes.measure();
+  }
 
   /// One iteration, unless that takes long: weights and KV that were not used for some seconds are
   /// slow to read at first, and a run uses them all the time.
@@ -227,8 +303,8 @@ struct BatchMeter::Loaded {
 };
 
 BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
-                       const std::vector<CalibrationBatch>& batches) {
-  const std::int64_t num_layers = calibration_layers(config, dtype);
+                       std::int64_t num_layers, const std::vector<CalibrationBatch>& batches,
+                       const std::optional<MeteredAccelerator>& accelerator) {
   const ModelConfig few = with_layers(config, num_layers);
   const std::uint64_t weights = packed_weight_bytes(few, dtype);
   const std::uint64_t table =
@@ -243,21 +319,22 @@ BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
     throw Error("not enough memory to calibrate: {} needed, {} available",
                 format_bytes(weights + table + kv + rest), format_bytes(available));
   }
-  loaded_ = std::make_unique<Loaded>(config, dtype, runtime, batches);
+  loaded_ = std::make_unique<Loaded>(few, dtype, runtime, batches, accelerator);
 }
 
 BatchMeter::~BatchMeter() = default;
 
 CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
   loaded_->warm_up(batch);
-  const MachineRates before = loaded_->before ? *loaded_->before : loaded_->probes.measure();
+  const MachineRates before = loaded_->before ? *loaded_->before : loaded_->rates();
   const BenchSlice slice = loaded_->run(batch);
-  const MachineRates after = loaded_->probes.measure();
+  const MachineRates after = loaded_->rates();
   loaded_->before = after;
   CalibrationSample sample;
   sample.rates = mean_rates(before, after);
+  const KernelTotals& kernels = loaded_->accelerator ? slice.accelerator_kernels : slice.kernels;
   for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
-    const KernelTotals::Entry& entry = slice.kernels.of(batch.shape.phase, timed_sublayers[i]);
+    const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, timed_sublayers[i]);
     if (entry.count > 0) sample.seconds[i] = entry.seconds / static_cast<double>(entry.count);
   }
   return sample;
@@ -266,7 +343,8 @@ CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
 double BatchMeter::measure_task_overhead_us() {
   const auto outside_s = [&](BenchRunner& runner) {
     const BenchSlice slice = runner.run_whole(Loaded::overhead_test, 1);
-    return (slice.seconds - slice.busy_s) / static_cast<double>(Loaded::overhead_test.tokens);
+    const double busy_s = slice.busy_s + slice.accelerator_kernels.seconds();
+    return (slice.seconds - busy_s) / static_cast<double>(Loaded::overhead_test.tokens);
   };
   constexpr int times = 5;  // by turns; the smallest: whatever else runs only adds to it
   double apart_s = outside_s(loaded_->apart);
@@ -280,6 +358,15 @@ double BatchMeter::measure_task_overhead_us() {
   const auto added = static_cast<double>(4 * loaded_->model.config.num_layers);
   constexpr double least_us = 0.1;
   return std::max(least_us, 1e6 * (apart_s - fused_s) / added);
+}
+
+std::vector<CalibrationLink> BatchMeter::measure_links() {
+  if (!loaded_->accelerator) return {};
+  // Beside weights and KV, of which there is room for as much as a layer has.
+  const ModelConfig& config = loaded_->model.config;
+  const double layer_bytes = layer_weight_bytes(model_dimensions(config, loaded_->dtype()));
+  loaded_->before.reset();
+  return sluice::measure_links(loaded_->runtime, static_cast<std::uint64_t>(layer_bytes));
 }
 
 void calibrate(Calibration& calibration, BatchMeter& meter,
@@ -303,6 +390,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
     saved = Clock::now();
   };
   try {
+    if (calibration.links.empty()) calibration.links = meter.measure_links();
     for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
       for (const CalibrationBatch& batch : batches) {
         const std::int64_t repetition = is_short(batch) ? round : round / 2;

@@ -4,10 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/bench.h"
+#include "engine/device.h"
 #include "models/model.h"
 #include "perfmodels/calibration.h"
 
@@ -15,13 +17,21 @@ namespace sluice {
 
 /// Which batches a calibration measures, by how much memory and time they may take.
 struct CalibrationLimits {
-  std::uint64_t kv_bytes = std::uint64_t{2} << 30;  ///< of all layers that are loaded
+  std::int64_t num_layers = 1;                      ///< that are loaded
+  std::uint64_t kv_bytes = std::uint64_t{2} << 30;  ///< of all of them
   double longest_s = 4;                             ///< one repetition of one batch
   MachineRates rates;                               ///< by which that is foreseen
 };
 
 /// Layers of a model that are enough for each to be read from memory and not from caches.
 std::int64_t calibration_layers(const ModelConfig& config, DType dtype);
+
+/// A calibration's largest iteration: what kernels' memory on a GPU is reckoned for.
+LargestIteration largest_calibration_iteration(const ModelConfig& config, DType dtype);
+
+/// What fits an accelerator's memory, with all weights and KV there: as many layers as on the CPU,
+/// or fewer. Throws Error when not even one fits, with the memory that would do.
+CalibrationLimits limits_on(const Accelerator& accelerator, const ModelConfig& config, DType dtype);
 
 /// Seconds that one iteration of a batch takes at best.
 double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
@@ -35,14 +45,23 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
 std::vector<CalibrationBatch> check_batches(const ModelConfig& config, DType dtype,
                                             const CalibrationLimits& limits);
 
+/// An accelerator that computes all sublayers, with what it needs in its memory.
+struct MeteredAccelerator {
+  const AcceleratorRun& run;
+  PolicyRun& policy;  ///< gpu-only
+  /// Of a GPU, whose rates do not change with what else the CPU does; nothing: the CPU's, probed.
+  std::optional<MachineRates> rates;
+};
+
 /// Measures batches as a run computes them: the same tasks, weights packed as a run's, KV in pages,
 /// with fewer layers.
 class BatchMeter {
  public:
-  /// Random weights. `batches` are those that may be asked for. Throws Error when memory does not
-  /// suffice.
-  BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
-             const std::vector<CalibrationBatch>& batches);
+  /// Random weights. `batches` are those that may be asked for. With an accelerator that one is
+  /// measured, else the CPU. Throws Error when memory does not suffice.
+  BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime, std::int64_t num_layers,
+             const std::vector<CalibrationBatch>& batches,
+             const std::optional<MeteredAccelerator>& accelerator);
   ~BatchMeter();
   BatchMeter(const BatchMeter&) = delete;
   BatchMeter& operator=(const BatchMeter&) = delete;
@@ -53,6 +72,8 @@ class BatchMeter {
   /// Microseconds that a task costs beside its kernel: what --no-fuse adds to an iteration, by the
   /// tasks that it adds.
   double measure_task_overhead_us();
+  /// To the accelerator's memory and back; none without one.
+  std::vector<CalibrationLink> measure_links();
 
  private:
   struct Loaded;

@@ -9,7 +9,9 @@
 #include "engine/calibration_store.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/device.h"
 #include "engine/interrupt.h"
+#include "engine/machine_costs.h"
 #include "engine/output_options.h"
 #include "engine/progress.h"
 #include "perfmodels/measured_model.h"
@@ -37,6 +39,7 @@ void declare_options(CommandLine& line) {
       ("force", po::bool_switch(), "measure again what was measured before")             //
       ("check", po::bool_switch(),
        "measure batches between the calibrated ones and compare them with what is predicted");
+  declare_device_options(line);
   declare_format(line);
 }
 
@@ -45,11 +48,21 @@ struct Settings {
   ModelConfig config;
   DType dtype = DType::bf16;
   std::vector<std::vector<int>> domains;
+  Accelerator accelerator;  ///< that is measured; none: the CPU
   CalibrationSetup setup;
   int repeat = 3;
   OutputFormat format = OutputFormat::table;
 
   ModelDimensions dimensions() const { return model_dimensions(config, dtype); }
+  Device device() const { return accelerator ? Device::gpu : Device::cpu; }
+  /// "--model tiny", and what else names the calibration.
+  std::string options() const {
+    std::string text = "--model " + model;
+    if (accelerator.kind == Accelerator::Kind::cuda) text += " --device cuda";
+    if (accelerator.kind == Accelerator::Kind::stand_in)
+      text += fmt::format(" --device standin:{}MiB", accelerator.memory_bytes >> 20);
+    return text;
+  }
 };
 
 Settings read_settings(const CommandLine& line) {
@@ -66,21 +79,84 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = choose_dtype(dtype);
   decoder_shape(settings.config, settings.dtype);  // throws for shapes that cannot run
   settings.domains = cut_into_domains(choose_cores(threads), num_domains);
-  settings.setup = calibration_setup(settings.dtype, num_threads(settings.domains), num_domains);
+  if (line.given("device") || line.given("hbm")) {
+    settings.accelerator =
+        read_device(line).sized_for(settings.config, settings.dtype,
+                                    largest_calibration_iteration(settings.config, settings.dtype));
+  }
+  settings.setup = calibration_setup(settings.dtype, num_threads(settings.domains), num_domains,
+                                     settings.accelerator.calibration_name());
   return settings;
 }
 
-/// The machine as a run uses it, and its rates.
+ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
+  config.num_layers = num_layers;
+  return config;
+}
+
+/// Everything on an accelerator, as a run has it.
+struct AcceleratedPart {
+  MachineCosts costs;
+  AcceleratorRun run;
+  PolicyRun policy;
+
+  /// What is planned is where things live: any workload does.
+  static constexpr Workload workload = {.batch = 1, .input_tokens = 1, .output_tokens = 1};
+
+  AcceleratedPart(const Settings& settings, std::int64_t num_layers, LoadedPolicy& loaded)
+      : costs(run_costs(
+            model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
+            {.dtype = settings.dtype,
+             .threads = static_cast<int>(settings.setup.threads),
+             .domains = static_cast<int>(settings.setup.domains)},
+            settings.accelerator)),
+        run(settings.accelerator, loaded, *costs.model, workload),
+        policy(loaded.policy(), *costs.model, workload) {}
+};
+
+/// The machine as a run uses it, and what of a calibration fits it.
 struct Machine {
-  LoadedPolicy policy{"cpu-only", {}};
+  LoadedPolicy policy;
+  CalibrationLimits limits;
+  std::optional<AcceleratedPart> accelerated;
   Runtime runtime;
-  MachineRates rates;
+  std::optional<MachineRates> gpu;  ///< of a GPU only
 
   explicit Machine(const Settings& settings)
-      : runtime({.domains = settings.domains, .scheduler = policy.scheduler()}),
-        rates(MachineProbes(runtime, settings.dtype,
-                            packed_weight_bytes(settings.config, settings.dtype))
-                  .measure()) {}
+      : policy(settings.accelerator ? "gpu-only" : "cpu-only", {}),
+        limits(limits_of(settings)),
+        runtime(started(settings)) {
+    if (settings.accelerator.kind == Accelerator::Kind::cuda)
+      gpu = gpu_rates(settings.accelerator.gpu);
+    limits.rates = gpu ? *gpu
+                       : MachineProbes(runtime, settings.dtype,
+                                       packed_weight_bytes(settings.config, settings.dtype))
+                             .measure();
+  }
+
+  BatchMeter meter(const Settings& settings, const std::vector<CalibrationBatch>& batches) {
+    std::optional<MeteredAccelerator> metered;
+    if (accelerated) metered.emplace(accelerated->run, accelerated->policy, gpu);
+    return {settings.config, settings.dtype, runtime, limits.num_layers, batches, metered};
+  }
+
+ private:
+  static CalibrationLimits limits_of(const Settings& settings) {
+    if (settings.accelerator)
+      return limits_on(settings.accelerator, settings.config, settings.dtype);
+    CalibrationLimits limits;
+    limits.num_layers = calibration_layers(settings.config, settings.dtype);
+    return limits;
+  }
+  /// Plans before StarPU starts.
+  RuntimeOptions started(const Settings& settings) {
+    if (settings.accelerator) accelerated.emplace(settings, limits.num_layers, policy);
+    return settings.accelerator.runtime_options({.domains = settings.domains,
+                                                 .scheduler = policy.scheduler(),
+                                                 .stand_in_bytes = 0,
+                                                 .gpu_bytes = 0,
+                                                 .time_gpu_kernels = true});
+  }
 };
 
 std::string file_of(const Settings& settings) {
@@ -132,6 +208,21 @@ std::string range_text(const Calibration& calibration, double median, double Mac
                      most / unit);
 }
 
+/// A line for each: latency is the smallest piece's time, the rate the largest one's.
+std::string links_text(const Calibration& calibration) {
+  std::string text;
+  for (const CalibrationLink& link : calibration.links) {
+    const CalibrationLink::Point& small = link.points.front();
+    const CalibrationLink::Point& large = link.points.back();
+    text += fmt::format("{} to {}: {:.0f} us for {}, {:.3g} GB/s for {}\n", to_string(link.from),
+                        to_string(link.to), small.seconds * 1e6,
+                        format_bytes(static_cast<std::uint64_t>(small.bytes)),
+                        large.bytes / large.seconds * 1e-9,
+                        format_bytes(static_cast<std::uint64_t>(large.bytes)));
+  }
+  return text;
+}
+
 /// What is predicted at some of the buckets, and the rates that it is for.
 std::string describe(const Settings& settings, const Calibration& calibration) {
   const MeasuredModel costs(calibration, settings.dimensions());
@@ -143,9 +234,9 @@ std::string describe(const Settings& settings, const Calibration& calibration) {
     const BatchShape shape = BatchShape::decode(count, 2048);
     for (const Sublayer sublayer :
          {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2})
-      row.push_back(time_text(costs.compute_s(Device::cpu, sublayer, shape)));
-    row.push_back(time_text(costs.lm_head_s(Device::cpu, count)));
-    row.push_back(time_text(costs.compute_s(Device::cpu, Sublayer::attention, shape)));
+      row.push_back(time_text(costs.compute_s(settings.device(), sublayer, shape)));
+    row.push_back(time_text(costs.lm_head_s(settings.device(), count)));
+    row.push_back(time_text(costs.compute_s(settings.device(), Sublayer::attention, shape)));
   }
   const auto table = settings.format == OutputFormat::markdown ? format_markdown : format_table;
   const MachineRates& rates = costs.rates();
@@ -156,7 +247,8 @@ std::string describe(const Settings& settings, const Calibration& calibration) {
                                 &MachineRates::read_bandwidth_bytes_per_s, 1e9, "GB/s"),
                      range_text(calibration, rates.gemm_flop_per_s, &MachineRates::gemm_flop_per_s,
                                 1e12, "TFLOP/s"),
-                     costs.task_overhead_s(Device::cpu) * 1e6);
+                     costs.task_overhead_s(settings.device(), 1) * 1e6) +
+         links_text(calibration);
 }
 
 int run_measurements(const Settings& settings, bool force) {
@@ -172,18 +264,16 @@ int run_measurements(const Settings& settings, bool force) {
   write_calibration(calibration);  // while nothing is lost yet
   const Clock::time_point start = Clock::now();
   Machine machine(settings);
-  const CalibrationLimits limits = {.rates = machine.rates};
   const std::vector<CalibrationBatch> batches =
-      calibration_batches(settings.config, settings.dtype, limits);
+      calibration_batches(settings.config, settings.dtype, machine.limits);
   ProgressBar bar("calibrating");
   bar.update(0, 1, "loading");
-  BatchMeter meter(settings.config, settings.dtype, machine.runtime, batches);
+  BatchMeter meter = machine.meter(settings, batches);
   const ModelDimensions model = settings.dimensions();
-  const std::int64_t num_layers = calibration_layers(settings.config, settings.dtype);
   calibrate(
       calibration, meter, batches,
       [&](const CalibrationBatch& batch) {
-        return probe_s + foreseen_s(batch, model, num_layers, machine.rates);
+        return probe_s + foreseen_s(batch, model, machine.limits.num_layers, machine.limits.rates);
       },
       [&](double done_s, double total_s, const std::string& what) {
         const double spent_s = std::chrono::duration<double>(Clock::now() - start).count();
@@ -216,9 +306,9 @@ struct Compared {
   double error_at_rates = 0;
 };
 
-double predicted_s(const CostModel& costs, const CalibrationBatch& batch, Sublayer sublayer) {
-  return sublayer == Sublayer::lm_head ? costs.lm_head_s(Device::cpu, batch.logit_rows)
-                                       : costs.compute_s(Device::cpu, sublayer, batch.shape);
+double predicted_s(const MeasuredModel& costs, const CalibrationBatch& batch, Sublayer sublayer) {
+  return sublayer == Sublayer::lm_head ? costs.lm_head_s(costs.device(), batch.logit_rows)
+                                       : costs.compute_s(costs.device(), sublayer, batch.shape);
 }
 
 Compared compare(const MeasuredModel& costs, const CalibrationBatch& batch, Sublayer sublayer,
@@ -294,17 +384,17 @@ int run_check(const Settings& settings) {
   const std::optional<Calibration> calibration =
       read_calibration(settings.setup, settings.dimensions());
   if (!calibration || !calibration->complete())
-    throw Error("{} is not calibrated; run sluice calibrate --model {} first", settings.model,
-                settings.model);
+    throw Error("{} is not calibrated; run sluice calibrate {} first", settings.model,
+                settings.options());
   const MeasuredModel costs(*calibration, settings.dimensions());
   Machine machine(settings);
   std::vector<CalibrationBatch> batches =
-      check_batches(settings.config, settings.dtype, {.rates = machine.rates});
+      check_batches(settings.config, settings.dtype, machine.limits);
   std::erase_if(batches, [&](const auto& batch) { return calibration->find(batch) != nullptr; });
   if (batches.empty())
     throw Error("{} is too small to check: no batch lies between", settings.model);
   ProgressBar bar("checking");
-  BatchMeter meter(settings.config, settings.dtype, machine.runtime, batches);
+  BatchMeter meter = machine.meter(settings, batches);
   Calibration measured;
   measured.repetitions = settings.repeat;
   calibrate(

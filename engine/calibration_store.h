@@ -10,11 +10,12 @@
 
 namespace sluice {
 
-/// What a calibration on this machine with these threads holds for.
-CalibrationSetup calibration_setup(DType dtype, int threads, int domains);
+/// What a calibration on this machine with these threads holds for; `device`: an accelerator's
+/// name, empty for the CPU.
+CalibrationSetup calibration_setup(DType dtype, int threads, int domains, std::string device = "");
 
 /// Where it is kept: the user's data folder, then a folder a machine, then a file a model's layer
-/// shape, GEMM type and number of threads.
+/// shape, GEMM type, number of threads and accelerator.
 std::filesystem::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& model);
 
 /// What is stored there, finished or not; nothing when there is no file. Throws Error when it

@@ -11,10 +11,10 @@
 #include "engine/calibration_store.h"
 #include "engine/compute_options.h"
 #include "models/model.h"
+#include "perfmodels/accelerated_model.h"
 #include "perfmodels/analytic_model.h"
 #include "perfmodels/calibration_transfer.h"
 #include "perfmodels/measured_model.h"
-#include "perfmodels/stand_in_model.h"
 
 namespace sluice {
 namespace {
@@ -31,14 +31,6 @@ std::string name_of(const ModelDimensions& calibrated, DType dtype) {
   return fmt::format("a model of {} wide layers", calibrated.hidden_size);
 }
 
-/// The same machine, and a stand-in accelerator.
-MachineCosts with_stand_in(MachineCosts host, const StandInDevice& stand_in) {
-  host.source += ", and a stand-in accelerator";
-  host.calibrated = false;
-  host.model = std::make_unique<StandInModel>(std::move(host.model), stand_in);
-  return host;
-}
-
 }  // namespace
 
 std::string rates_text(const MachineRates& rates) {
@@ -47,8 +39,9 @@ std::string rates_text(const MachineRates& rates) {
 }
 
 std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use,
-                                             const std::optional<MachineRates>& rates) {
-  const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, use.domains);
+                                             const std::optional<MachineRates>& rates,
+                                             const std::string& device) {
+  const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, use.domains, device);
   std::optional<Calibration> found = read_calibration(setup, model);
   std::string carried_from;
   if (!found || !found->complete()) {
@@ -121,12 +114,24 @@ MachineProfile profile_of_host(const MachineCosts& costs) {
   return host_profile(measured != nullptr ? measured->rates() : nominal_rates, costs.source);
 }
 
-MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
+namespace {
+
+/// calibrated_costs() with its error said, and left.
+std::optional<MachineCosts> usable_calibration(const ModelDimensions& model, const HostUse& use,
+                                               const std::string& device) {
   try {
-    if (std::optional<MachineCosts> found = calibrated_costs(model, use)) return std::move(*found);
+    return calibrated_costs(model, use, std::nullopt, device);
   } catch (const Error& error) {
     fmt::print(stderr, "sluice: {}; going on without the calibration\n", error.what());
+    return std::nullopt;
   }
+}
+
+}  // namespace
+
+MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
+  if (std::optional<MachineCosts> found = usable_calibration(model, use, ""))
+    return std::move(*found);
   return analytic_costs(model, nominal_rates, "assumed: a desktop processor");
 }
 
@@ -180,18 +185,55 @@ DeviceProfile gpu_profile(const GpuDevice& gpu) {
           .price_usd = std::nullopt};
 }
 
+/// `host`, and the stand-in accelerator: as `measured` knows it, else as fast as the CPU.
+MachineCosts with_stand_in(MachineCosts host, std::optional<MachineCosts> measured,
+                           const SimulatedStandIn& stand_in) {
+  /// Of a local socket on a desktop processor.
+  constexpr LinkRate nominal_link = {.bytes_per_s = 2e9, .latency_s = 50e-6};
+  constexpr std::uint64_t padding_share = 16;
+  host.source += fmt::format(", and a stand-in accelerator {}",
+                             measured ? measured->source : "of the same speed");
+  host.calibrated = false;
+  AcceleratedModel::Parts parts = {
+      .cpu = std::move(host.model),
+      .accelerator = measured ? std::move(measured->model) : nullptr,
+      .hbm_bytes = stand_in.memory_bytes - stand_in.memory_bytes / padding_share,
+      .link = stand_in.link};
+  if (!measured && !parts.link) parts.link = nominal_link;
+  host.model = std::make_unique<AcceleratedModel>(std::move(parts));
+  return host;
+}
+
 }  // namespace
 
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
-                            std::uint64_t memory_bytes) {
-  return with_stand_in(host_costs(model, use), {.memory_bytes = memory_bytes});
+                            const Accelerator& accelerator) {
+  return with_stand_in(host_costs(model, use),
+                       usable_calibration(model, use, accelerator.calibration_name()),
+                       {.memory_bytes = accelerator.memory_bytes, .link = std::nullopt});
+}
+
+MachineRates gpu_rates(const GpuDevice& gpu) {
+  const DeviceProfile profile = gpu_profile(gpu);
+  return {.read_bandwidth_bytes_per_s = 1e9 * profile.memory_bandwidth_gb_per_s.value,
+          .gemm_flop_per_s = 1e12 * profile.gemm_tflop_per_s.value.at(1)};
 }
 
 MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
                        const Accelerator& accelerator) {
   constexpr double most_padding_gib = 2;
   constexpr double latency_us = 10;
-  const MachineCosts host = host_costs(model, use);
+  MachineCosts host = host_costs(model, use);
+  std::string source = fmt::format("{}, and {}", host.source, accelerator.name());
+  if (auto measured = usable_calibration(model, use, accelerator.calibration_name())) {
+    const std::uint64_t padding_bytes = accelerator.memory_bytes / 16;
+    return {this_machine, fmt::format("{} {}", source, measured->source), false, "",
+            std::make_unique<AcceleratedModel>(AcceleratedModel::Parts{
+                .cpu = std::move(host.model),
+                .accelerator = std::move(measured->model),
+                .hbm_bytes = accelerator.memory_bytes - padding_bytes - accelerator.scratch.total(),
+                .link = std::nullopt})};
+  }
   MachineProfile profile = profile_of_host(host);
   profile.gpu = gpu_profile(accelerator.gpu);
   const double gib = in_gib(accelerator.memory_bytes);
@@ -200,13 +242,13 @@ MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
   profile.tiers[static_cast<std::size_t>(Tier::hbm)] =
       accelerator_memory(accelerator.memory_bytes, std::min(gib, reserved_gib),
                          "ours: padding, and kernels' scratch memory");
-  const std::string source = "measured: copies of pinned memory";
+  const std::string copies = "measured: copies of pinned memory";
   const auto gb_per_s = [](double bytes_per_s) { return 1e-9 * bytes_per_s; };
   profile.links = {link(Tier::ddr, Tier::hbm, gb_per_s(accelerator.copies.to_gpu_bytes_per_s),
-                        latency_us, source),
+                        latency_us, copies),
                    link(Tier::hbm, Tier::ddr, gb_per_s(accelerator.copies.from_gpu_bytes_per_s),
-                        latency_us, source)};
-  return {this_machine, fmt::format("{}, and {}", host.source, accelerator.name()), false, "",
+                        latency_us, copies)};
+  return {this_machine, std::move(source), false, "",
           std::make_unique<AnalyticModel>(std::move(profile), model)};
 }
 
@@ -216,7 +258,7 @@ MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
     case Accelerator::Kind::cuda:
       return gpu_costs(model, use, accelerator);
     case Accelerator::Kind::stand_in:
-      return stand_in_costs(model, use, accelerator.memory_bytes);
+      return stand_in_costs(model, use, accelerator);
     default:
       return host_costs(model, use);
   }
@@ -245,7 +287,13 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
     throw Error("{} is not calibrated here{}; sluice calibrate --model {}{} does it", model_name,
                 host.threads ? " with so many threads" : "", model_name, threads);
   }
-  if (host.stand_in) return with_stand_in(std::move(*found), *host.stand_in);
+  if (host.stand_in) {
+    Accelerator accelerator;
+    accelerator.kind = Accelerator::Kind::stand_in;
+    return with_stand_in(
+        std::move(*found),
+        calibrated_costs(model, use, host.rates, accelerator.calibration_name()), *host.stand_in);
+  }
   return std::move(*found);
 }
 

@@ -44,13 +44,14 @@ MachineProfile host_profile(const MachineRates& rates, const std::string& source
 /// The profile behind host_costs(): the analytic model's, or one at a calibration's rates.
 MachineProfile profile_of_host(const MachineCosts& costs);
 
-/// This machine as a finished calibration has it: the model's own, or the nearest other one,
+/// This machine's CPU as a finished calibration has it: the model's own, or the nearest other one,
 /// carried over to its sizes (transferred()); nothing when there is none. Throws Error when the
 /// model's own cannot be read.
 /// `rates`: of the moment that is predicted, instead of the calibration's median ones.
+/// `device`: not the CPU, but an accelerator with its links, by its calibration_name().
 std::optional<MachineCosts> calibrated_costs(
     const ModelDimensions& model, const HostUse& use,
-    const std::optional<MachineRates>& rates = std::nullopt);
+    const std::optional<MachineRates>& rates = std::nullopt, const std::string& device = "");
 
 /// An analytic model of this machine at given rates.
 MachineCosts analytic_costs(const ModelDimensions& model, const MachineRates& rates,
@@ -72,14 +73,18 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
 /// be read is said in a line on stderr, and left.
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
 
-/// The same machine with a stand-in accelerator of so much memory.
+/// The same machine with the stand-in accelerator: measured where a finished
+/// calibration fits, else a second CPU of the same speed behind a link of nominal rate.
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
-                            std::uint64_t memory_bytes);
+                            const Accelerator& accelerator);
 
-/// The same machine with a GPU: analytic, by what CUDA says of it, and by the measured rates of its
-/// copies.
+/// The same machine with a GPU: measured where a finished calibration fits, else analytic, by what
+/// CUDA says of it, and by the measured rates of its copies.
 MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
                        const Accelerator& accelerator);
+
+/// What a GPU's memory and arithmetic give, as gpu_costs() assumes them.
+MachineRates gpu_rates(const GpuDevice& gpu);
 
 /// The machine that a run has: host_costs(), or the same with an accelerator.
 MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,

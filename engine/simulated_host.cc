@@ -36,7 +36,7 @@ void declare_simulated_host(CommandLine& line) {
           "without it, one a physical core")(
           "link", po::value<std::string>(),
           "with --device standin:MEMORY: GB/s,us of its link, as its transfers have them in a "
-          "trace")(
+          "trace; without it, the calibration's")(
           "device", po::value<std::string>(),
           "cpu, or standin:MEMORY: with --machine this, the accelerator that generate's option of "
           "the same name plays");
@@ -51,11 +51,13 @@ SimulatedHost read_simulated_host(const CommandLine& line) {
   }
   host.threads = read_threads(line);
   if (line.given("device") && line.get<std::string>("device") != "cpu")
-    host.stand_in = {.memory_bytes = read_stand_in(line.get<std::string>("device")).memory_bytes};
+    host.stand_in = {.memory_bytes = read_stand_in(line.get<std::string>("device")).memory_bytes,
+                     .link = std::nullopt};
   if (line.given("link")) {
     if (!host.stand_in) throw UsageError("--link needs --device standin:MEMORY");
-    std::tie(host.stand_in->bytes_per_s, host.stand_in->latency_s) =
+    const auto [bytes_per_s, latency_s] =
         read_pair(line, "link", {1e9, 1e-6}, "GB/s,us, e.g. 2,50");
+    host.stand_in->link = {.bytes_per_s = bytes_per_s, .latency_s = latency_s};
   }
   return host;
 }
@@ -74,9 +76,10 @@ std::vector<std::string> arguments_of(const SimulatedHost& host) {
   if (host.stand_in) {
     arguments.emplace_back("--device");
     arguments.push_back(fmt::format("standin:{}", host.stand_in->memory_bytes));
-    arguments.emplace_back("--link");
-    arguments.push_back(
-        fmt::format("{},{}", host.stand_in->bytes_per_s * 1e-9, host.stand_in->latency_s * 1e6));
+    if (const std::optional<LinkRate>& link = host.stand_in->link) {
+      arguments.emplace_back("--link");
+      arguments.push_back(fmt::format("{},{}", link->bytes_per_s * 1e-9, link->latency_s * 1e6));
+    }
   }
   return arguments;
 }

@@ -150,8 +150,8 @@ const LinkProfile& AnalyticModel::require_link(Tier from, Tier to, Tier start, T
   return *link;
 }
 
-double AnalyticModel::task_overhead_s(Device device) const {
-  return micro * of(device).task_overhead_us.value;
+double AnalyticModel::task_overhead_s(Device device, int num_sublayers) const {
+  return num_sublayers * micro * of(device).task_overhead_us.value;
 }
 
 const DeviceProfile& AnalyticModel::of(Device device) const {

@@ -38,7 +38,8 @@ class AnalyticModel : public CostModel {
   /// Over the direct link if there is one, else through DDR, a piece at a time: the slower link's
   /// time and both latencies. 0 for 0 bytes. Throws Error when there is no way.
   double transfer_s(Tier from, Tier to, double bytes) const override;
-  double task_overhead_s(Device device) const override;
+  /// A profile's is each sublayer's: of what it describes, each has kernels of its own.
+  double task_overhead_s(Device device, int num_sublayers) const override;
 
  private:
   const DeviceProfile& of(Device device) const;

@@ -101,13 +101,15 @@ ModelDimensions read_model(const ProfileField& field) {
 }
 
 CalibrationSetup read_setup(const ProfileField& field) {
-  field.expect_keys({"cpu", "cores", "threads", "domains", "isa", "dtype"});
+  field.expect_keys({"cpu", "cores", "threads", "domains", "isa", "dtype", "device"});
+  const auto device = field.find("device");
   return {.cpu = field.at("cpu").text(),
           .cores = read_count(field, "cores"),
           .threads = read_count(field, "threads"),
           .domains = read_count(field, "domains"),
           .isa = field.at("isa").text(),
-          .dtype = field.at("dtype").text()};
+          .dtype = field.at("dtype").text(),
+          .device = device ? device->text() : ""};
 }
 
 CalibrationSample read_sample(const ProfileField& field) {
@@ -179,6 +181,7 @@ std::size_t timed_index(Sublayer sublayer) {
 bool Calibration::complete() const {
   const auto wanted = static_cast<std::size_t>(repetitions);
   return !points.empty() && task_overhead_us.size() >= wanted &&
+         (setup.device.empty() || !links.empty()) &&
          std::all_of(points.begin(), points.end(),
                      [&](const CalibrationPoint& point) { return point.samples.size() >= wanted; });
 }
@@ -212,6 +215,7 @@ std::string format_calibration(const Calibration& calibration) {
   json["format"] = file_format;
   json["setup"] = {{"cpu", setup.cpu},         {"cores", setup.cores}, {"threads", setup.threads},
                    {"domains", setup.domains}, {"isa", setup.isa},     {"dtype", setup.dtype}};
+  if (!setup.device.empty()) json["setup"]["device"] = setup.device;
   json["model"] = json_of(calibration.model);
   json["ddr_bytes"] = calibration.ddr_bytes;
   json["repetitions"] = calibration.repetitions;

@@ -58,8 +58,9 @@ struct CalibrationSetup {
   std::int64_t cores = 0;
   std::int64_t threads = 0;
   std::int64_t domains = 1;
-  std::string isa;    ///< of oneDNN
-  std::string dtype;  ///< of GEMM operands and KV
+  std::string isa;     ///< of oneDNN
+  std::string dtype;   ///< of GEMM operands and KV
+  std::string device;  ///< the accelerator that computes, and whose links are measured; empty: the CPU
 
   bool operator==(const CalibrationSetup&) const = default;
 };
@@ -71,11 +72,12 @@ struct Calibration {
   ModelDimensions model;  ///< costs are a layer's; num_layers is 0 in older files
   std::uint64_t ddr_bytes = 0;
   std::int64_t repetitions = 0;          ///< that each point is to have
-  std::vector<double> task_overhead_us;  ///< one a repetition
+  std::vector<double> task_overhead_us;  ///< one a repetition; of the device
   std::vector<CalibrationLink> links;
   std::vector<CalibrationPoint> points;
 
-  /// Every point has its repetitions, and the overhead too.
+  Device measured_device() const { return setup.device.empty() ? Device::cpu : Device::gpu; }
+  /// Every point has its repetitions, the overhead too, and an accelerator its links.
   bool complete() const;
   /// Null when it was never measured.
   const CalibrationPoint* find(const CalibrationBatch& batch) const;

@@ -27,7 +27,7 @@ SizeLaw law_of(const MeasuredModel& costs, std::int64_t rows) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     points[i] = {
         .elements = elements_of(costs.model(), layer_gemms[i]),
-        .seconds = costs.compute_s(Device::cpu, layer_gemms[i], BatchShape::decode(rows, 1))};
+        .seconds = costs.compute_s(costs.device(), layer_gemms[i], BatchShape::decode(rows, 1))};
   }
   return SizeLaw::fit(points);
 }

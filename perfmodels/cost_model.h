@@ -54,8 +54,8 @@ class CostModel {
   /// are the same.
   virtual double transfer_s(Tier from, Tier to, double bytes) const = 0;
 
-  /// Seconds that the task system adds to each task on a device.
-  virtual double task_overhead_s(Device device) const = 0;
+  /// Seconds that the task system, and what starts kernels, add to a task of so many sublayers.
+  virtual double task_overhead_s(Device device, int num_sublayers) const = 0;
 };
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -49,12 +50,14 @@ class Layer {
     LayerCost cost;
     cost.placement = p;
     Device before = p[Sublayer::fc2];
+    std::size_t in_stage = 0;  // sublayers of the stage, this one included
     for (const Sublayer sublayer : layer_sublayers) {
       const std::size_t i = index_of(sublayer);
       const Device device = p[sublayer];
       const std::size_t d = static_cast<std::size_t>(device);
+      in_stage = device == before ? in_stage + 1 : 1;
       SublayerCost& here = cost.sublayers[i];
-      here.compute_s = compute_s_[i][d];
+      here.compute_s = compute_s_[i][d] + overhead_s_[in_stage - 1][d];
       if (device != before) here.values_s += load_x_s_[i][d];
       if (attends(sublayer) && prefill_) {
         here.values_s += fresh_kv_s(p, sublayer);
@@ -91,12 +94,16 @@ class Layer {
       // What comes from elsewhere is computed on where it has arrived.
       Tier operand = weights.empty() ? homes_.kv : homes_[weights.front()];
       if (reader_of(operand) != device) operand = own_tier(device);
-      compute_s_[i][d] =
-          costs_.compute_s(device, sublayer, shape_, operand) + costs_.task_overhead_s(device);
+      compute_s_[i][d] = costs_.compute_s(device, sublayer, shape_, operand);
       load_y_s_[i][d] = weights.empty() ? load_s(costs_, homes_.kv, device, work_[i].y_bytes)
                                         : load_weights_s(device, weights, work_[i].y_bytes);
       const double x_bytes = sublayer == Sublayer::sv ? score_bytes_ : work_[i].x_bytes;
       if (crossing) load_x_s_[i][d] = cross_s(costs_, device, x_bytes);
+    }
+    double before_s = 0;
+    for (std::size_t i = 0; i < overhead_s_.size(); ++i) {
+      const double with_s = costs_.task_overhead_s(device, static_cast<int>(i) + 1);
+      overhead_s_[i][d] = with_s - std::exchange(before_s, with_s);
     }
     if (crossing) {
       residual_s_[d] = cross_s(costs_, device, residual_bytes_);
@@ -128,6 +135,7 @@ class Layer {
   double new_kv_bytes_ = 0;
   std::array<SublayerWork, 6> work_{};
   std::array<ByDevice, 6> compute_s_{};
+  std::array<ByDevice, 6> overhead_s_{};  ///< that the nth sublayer of a stage adds
   std::array<ByDevice, 6> load_x_s_{};  ///< to a device, from the other one
   std::array<ByDevice, 6> load_y_s_{};  ///< from home
   ByDevice residual_s_{};

@@ -185,7 +185,9 @@ struct MeasuredModel::Reduction {
 };
 
 MeasuredModel::MeasuredModel(const Calibration& calibration, const ModelDimensions& model)
-    : model_(model), ddr_bytes_(calibration.ddr_bytes) {
+    : model_(model),
+      device_(calibration.measured_device()),
+      ddr_bytes_(calibration.ddr_bytes) {
   if (!same_layers(calibration.model, model))
     throw Error("the calibration is of a model with other layers");
   Reduction{calibration, *this}.run();
@@ -203,7 +205,10 @@ double MeasuredModel::now_s(double seconds, const SublayerLoad& load) const {
 
 double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                                 Tier /*operand*/) const {
-  if (device != Device::cpu) throw Error("the calibration has no GPU, expected work for the CPU");
+  if (device != device_) {
+    throw Error("the calibration is of the {}, expected no work for the {}",
+                device_ == Device::cpu ? "CPU" : "GPU", device == Device::cpu ? "CPU" : "GPU");
+  }
   switch (sublayer) {
     case Sublayer::qkv:
     case Sublayer::out_proj:
@@ -278,6 +283,8 @@ double MeasuredModel::transfer_s(Tier from, Tier to, double bytes) const {
   throw Error("the calibration has no link from {} to {}", to_string(from), to_string(to));
 }
 
-double MeasuredModel::task_overhead_s(Device /*device*/) const { return task_overhead_s_; }
+double MeasuredModel::task_overhead_s(Device /*device*/, int /*num_sublayers*/) const {
+  return task_overhead_s_;
+}
 
 }  // namespace sluice

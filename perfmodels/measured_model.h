@@ -32,7 +32,7 @@ class SecondsCurve {
   std::vector<double> seconds_;
 };
 
-/// What `sluice calibrate` has measured of the CPU, as a cost model. A point's time is the median
+/// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model. A point's time is the median
 /// of its repetitions, each first carried over to the machine's median rates (carried_over()):
 /// machines that others use too change theirs within seconds (docs/calibrate.md).
 ///   1, 4, 5, 6, LM head   a curve over rows
@@ -54,19 +54,22 @@ class MeasuredModel : public CostModel {
   MeasuredModel at_rates(const MachineRates& rates) const;
 
   const ModelDimensions& model() const override { return model_; }
-  bool has(Device device) const override { return device == Device::cpu; }
+  /// The one that was measured.
+  Device device() const { return device_; }
+  bool has(Device device) const override { return device == device_; }
   std::uint64_t capacity_bytes(Tier tier) const override {
     return tier == Tier::ddr ? ddr_bytes_ : 0;
   }
 
   using CostModel::compute_s;
-  /// Throws Error for the GPU, and for a sublayer that is none of a layer's.
+  /// Throws Error for the other device, and for a sublayer that is none of a layer's.
   double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                    Tier operand) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   /// Throws Error when the link was not measured.
   double transfer_s(Tier from, Tier to, double bytes) const override;
-  double task_overhead_s(Device device) const override;
+  /// Once a task: its kernels' times contain what starting them takes.
+  double task_overhead_s(Device device, int num_sublayers) const override;
 
  private:
   using ByBatch = std::map<std::int64_t, SecondsCurve>;
@@ -79,6 +82,7 @@ class MeasuredModel : public CostModel {
   double now_s(double seconds, const SublayerLoad& load) const;
 
   ModelDimensions model_;
+  Device device_ = Device::cpu;
   std::uint64_t ddr_bytes_ = 0;
   MachineRates reference_;
   std::optional<MachineRates> now_;

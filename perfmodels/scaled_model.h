@@ -29,7 +29,9 @@ class ScaledModel : public CostModel {
                    Tier operand) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   double transfer_s(Tier from, Tier to, double bytes) const override;
-  double task_overhead_s(Device device) const override { return base_.task_overhead_s(device); }
+  double task_overhead_s(Device device, int num_sublayers) const override {
+    return base_.task_overhead_s(device, num_sublayers);
+  }
 
  private:
   const CostModel& base_;

@@ -37,7 +37,7 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
       seconds +=
           costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
   }
-  return seconds > 0 ? seconds : costs.task_overhead_s(device);
+  return seconds > 0 ? seconds : costs.task_overhead_s(device, 1);
 }
 
 }  // namespace

@@ -176,17 +176,18 @@ class Neo : public Policy {
     double sum = 0;
     for (const Sublayer sublayer : layer_sublayers) {
       if (weights_of(sublayer).empty()) continue;
-      sum += costs().compute_s(Device::gpu, sublayer, shape) + costs().task_overhead_s(Device::gpu);
+      sum += costs().compute_s(Device::gpu, sublayer, shape);
     }
-    return sum;
+    // Before attention, and after it.
+    return sum + costs().task_overhead_s(Device::gpu, 1) + costs().task_overhead_s(Device::gpu, 3);
   }
 
   double attention_s(Device device, std::int64_t decodes, std::int64_t context) const {
     if (decodes == 0) return 0;
     const BatchShape shape = BatchShape::decode(decodes, (context + decodes - 1) / decodes);
-    double sum = 0;
+    double sum = costs().task_overhead_s(device, 2);
     for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv})
-      sum += costs().compute_s(device, sublayer, shape) + costs().task_overhead_s(device);
+      sum += costs().compute_s(device, sublayer, shape);
     return sum;
   }
   double cpu_attention_s(const Load& load) const {

@@ -56,6 +56,7 @@ struct DeviceFailure {
 std::uint64_t library_bytes();
 
 class Blas;
+class SublayerEvents;
 
 /// What a CUDA kernel runs with: CpuContext's sibling.
 struct Context {
@@ -68,10 +69,12 @@ struct Context {
   /// In device memory, two a multiprocessor: where blocks of a kernel count each other. Zeros
   /// between kernels. Null: they do without.
   unsigned* arrived = nullptr;
+  SublayerEvents* events = nullptr;  ///< null: nobody wants times
 
   /// The same with another workspace.
   Context with_workspace(Workspace& other) const {
-    return {stream, other, blas, failure, compute_capability, num_multiprocessors, arrived};
+    return {stream, other, blas, failure, compute_capability, num_multiprocessors, arrived,
+            events};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <new>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -224,7 +225,11 @@ class Codelet {
     if (run_failure().happened()) return;
     const Args& args = *static_cast<const Args*>(arg);
     try {
-      Kernel(Runtime::current_gpu(), args, Buffers(buffers));
+      const cuda::Context& gpu = Runtime::current_gpu();
+      std::optional<GpuSublayerClock> clock;  // a stage has its own
+      if (args.tag.sublayer == args.tag.last_sublayer) clock.emplace(gpu, args.tag.phase);
+      Kernel(gpu, args, Buffers(buffers));
+      if (clock) clock->end_of(args.tag.sublayer);
     } catch (const std::exception& error) {
       record_failure(args.tag, error.what());
     }

@@ -13,9 +13,11 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <optional>
 
 #include "codelets/cuda/blas.h"
 #include "codelets/cuda/context.h"
+#include "codelets/cuda/sublayer_events.h"
 #endif
 
 namespace sluice {
@@ -225,12 +227,14 @@ CopyRates measure_copy_rates(const Buffer& host) {
 std::uint64_t gpu_reserve_bytes() { return cuda::library_bytes(); }
 
 struct GpuWorker::Parts {
-  Parts()
+  explicit Parts(bool time_kernels)
       : node(starpu_worker_get_local_memory_node()),
         stream(starpu_cuda_get_local_stream()),
         workspace({allocate, release, &node}, stream),
         blas_memory({allocate, release, &node}, stream),
-        blas(blas_memory.reserve(blas_bytes(node)), blas_bytes(node)) {}
+        blas(blas_memory.reserve(blas_bytes(node)), blas_bytes(node)) {
+    if (time_kernels) events.emplace(stream);
+  }
 
   /// What cuBLASLt asks for, where the memory is large enough.
   static std::size_t blas_bytes(unsigned of_node) {
@@ -246,10 +250,11 @@ struct GpuWorker::Parts {
   cuda::Blas blas;
   cuda::DeviceFailure* failure = nullptr;  ///< in pinned host memory
   unsigned* arrived = nullptr;
+  std::optional<cuda::SublayerEvents> events;
   std::unique_ptr<cuda::Context> context;
 };
 
-GpuWorker::GpuWorker() : parts_(std::make_unique<Parts>()) {
+GpuWorker::GpuWorker(bool time_kernels) : parts_(std::make_unique<Parts>(time_kernels)) {
   void* host = nullptr;
   check(cudaHostAlloc(&host, sizeof(cuda::DeviceFailure), cudaHostAllocMapped), "pinning memory");
   parts_->failure = new (host) cuda::DeviceFailure;
@@ -273,7 +278,8 @@ GpuWorker::GpuWorker() : parts_(std::make_unique<Parts>()) {
       .compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, current) +
                             attribute(cudaDevAttrComputeCapabilityMinor, current),
       .num_multiprocessors = num_multiprocessors,
-      .arrived = parts_->arrived});
+      .arrived = parts_->arrived,
+      .events = parts_->events ? &*parts_->events : nullptr});
 }
 
 GpuWorker::~GpuWorker() {
@@ -297,6 +303,19 @@ void GpuWorker::look_for_failure() {
   *parts_->failure = {};
 }
 
+void GpuWorker::collect_times(KernelTimes& times) {
+  if (parts_->events) parts_->events->collect(times);
+}
+
+GpuSublayerClock::GpuSublayerClock(const cuda::Context& gpu, Phase phase)
+    : gpu_(gpu), phase_(phase) {
+  if (gpu_.events != nullptr) gpu_.events->start();
+}
+
+void GpuSublayerClock::end_of(Sublayer sublayer) {
+  if (gpu_.events != nullptr) gpu_.events->end_of(phase_, sublayer);
+}
+
 #else
 
 bool has_cuda_kernels() { return false; }
@@ -310,13 +329,14 @@ CopyRates measure_copy_rates(const Buffer& /*host*/) {
 std::uint64_t gpu_reserve_bytes() { return 0; }
 
 struct GpuWorker::Parts {};
-GpuWorker::GpuWorker() { throw Error("this program was built without CUDA"); }
+GpuWorker::GpuWorker(bool /*time_kernels*/) { throw Error("this program was built without CUDA"); }
 GpuWorker::~GpuWorker() = default;
 const cuda::Context& GpuWorker::context() const {
   throw Error("this program was built without CUDA");
 }
 void GpuWorker::reserve(std::uint64_t /*workspace_bytes*/, std::uint64_t /*stage_bytes*/) {}
 void GpuWorker::look_for_failure() {}
+void GpuWorker::collect_times(KernelTimes& /*times*/) {}
 
 #endif
 

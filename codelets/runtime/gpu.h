@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "codelets/runtime/kernel_times.h"
 
 namespace sluice {
 
@@ -59,8 +60,8 @@ std::uint64_t gpu_reserve_bytes();
 /// What the CUDA kernels of one StarPU worker run with. Made and ended on that worker.
 class GpuWorker {
  public:
-  /// Throws Error when CUDA refuses.
-  GpuWorker();
+  /// `time_kernels`: GpuSublayerClocks stamp. Throws Error when CUDA refuses.
+  explicit GpuWorker(bool time_kernels);
   ~GpuWorker();
   GpuWorker(const GpuWorker&) = delete;
   GpuWorker& operator=(const GpuWorker&) = delete;
@@ -70,10 +71,25 @@ class GpuWorker {
   void reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// Records what device code found wrong as the run's failure.
   void look_for_failure();
+  /// Waits for the kernels that were stamped, and adds their times. Throws Error when CUDA refuses.
+  void collect_times(KernelTimes& times);
 
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
+};
+
+/// Stamps the sublayers of one task on a GPU, one after the other, as its stream gets there:
+/// SublayerClock's sibling. Does nothing where nobody asked for times.
+class GpuSublayerClock {
+ public:
+  GpuSublayerClock(const cuda::Context& gpu, Phase phase);
+  /// All kernels of a sublayer have been submitted. Throws Error when CUDA refuses.
+  void end_of(Sublayer sublayer);
+
+ private:
+  const cuda::Context& gpu_;
+  Phase phase_;
 };
 
 /// Host memory that a GPU copies from and to at full speed, for as long as it lives; StarPU runs.

@@ -1,5 +1,11 @@
 #include "codelets/runtime/kernel_times.h"
 
+#include <sys/mman.h>
+
+#include <new>
+
+#include "base/error.h"
+
 namespace sluice {
 
 KernelTotals& KernelTotals::operator+=(const KernelTotals& other) {
@@ -10,6 +16,14 @@ KernelTotals& KernelTotals::operator+=(const KernelTotals& other) {
     }
   }
   return *this;
+}
+
+double KernelTotals::seconds() const {
+  double sum = 0;
+  for (const auto& phase : by_phase) {
+    for (const Entry& entry : phase) sum += entry.seconds;
+  }
+  return sum;
 }
 
 KernelTotals KernelTimes::totals() const {
@@ -32,6 +46,18 @@ void KernelTimes::reset() {
       cell.count.store(0, std::memory_order_relaxed);
     }
   }
+}
+
+void UnmapKernelTimes::operator()(KernelTimes* times) const noexcept {
+  times->~KernelTimes();
+  munmap(times, sizeof(KernelTimes));
+}
+
+SharedKernelTimes make_shared_kernel_times() {
+  void* memory = mmap(nullptr, sizeof(KernelTimes), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error("no memory to share with the stand-in accelerator");
+  return SharedKernelTimes(new (memory) KernelTimes);
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "codelets/runtime/trace_recorder.h"
 #include "perfmodels/task.h"
@@ -26,6 +27,7 @@ struct KernelTotals {
     return by_phase[static_cast<std::size_t>(phase)][static_cast<std::size_t>(sublayer)];
   }
   KernelTotals& operator+=(const KernelTotals& other);
+  double seconds() const;  ///< of all
 };
 
 /// What one domain's kernels took, by phase and sublayer, also where several run as one stage. The
@@ -50,6 +52,14 @@ class KernelTimes {
   };
   std::array<std::array<Cell, num_sublayers>, 2> cells_{};
 };
+
+/// Gives back memory that two processes share.
+struct UnmapKernelTimes {
+  void operator()(KernelTimes* times) const noexcept;
+};
+using SharedKernelTimes = std::unique_ptr<KernelTimes, UnmapKernelTimes>;
+/// That a process forked from now on adds to as well. Throws Error when there is no memory.
+SharedKernelTimes make_shared_kernel_times();
 
 /// Stamps the sublayers of one task, one after the other: from one end to the next; in a trace,
 /// too.

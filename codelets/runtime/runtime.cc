@@ -139,6 +139,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     all_cores.insert(all_cores.end(), cores.begin(), cores.end());
   set_starpu_environment();
   run_failure();  // both processes have it
+  accelerator_times_ = make_shared_kernel_times();
   if (options.stand_in_bytes > 0) {
     stand_in_ =
         std::make_unique<StandIn>(options.stand_in_bytes, [&] { prepare_stand_in(all_cores); });
@@ -153,7 +154,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   start(options);
   try {
     start_cpu_workers();
-    if (has_gpu_) start_gpu();
+    if (has_gpu_) start_gpu(options.time_gpu_kernels);
     if (stand_in_) {
       stand_in_->started();
       watch(stand_in_->node());
@@ -227,11 +228,11 @@ void run_on_gpu_worker(const std::function<void()>& work) {
 
 }  // namespace
 
-void Runtime::start_gpu() {
+void Runtime::start_gpu(bool time_kernels) {
   int worker = -1;
   if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) != 1)
     throw Error("StarPU does not see the GPU");
-  run_on_gpu_worker([] { gpu_worker = std::make_unique<GpuWorker>(); });
+  run_on_gpu_worker([&] { gpu_worker = std::make_unique<GpuWorker>(time_kernels); });
   Failure::set_source(look_for_gpu_failure);
   watch(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
 }
@@ -273,11 +274,12 @@ CpuContext Runtime::current_cpu() {
 
 const cuda::Context& Runtime::current_gpu() { return gpu_worker->context(); }
 
-void Runtime::prepare_stand_in(const std::vector<int>& cores) {
+void Runtime::prepare_stand_in(const std::vector<int>& cores) const {
   use_one_openmp_thread();
   auto* pool = new ThreadPool(cores, use_one_openmp_thread);
   auto* workspace = new Workspace;
-  for (CpuContext*& context : contexts) context = new CpuContext{*pool, *workspace};
+  for (CpuContext*& context : contexts)
+    context = new CpuContext{*pool, *workspace, nullptr, accelerator_times_.get()};
 }
 
 extern "C" void sluice_stand_in_entry(void** buffers, void* arg) {
@@ -322,6 +324,13 @@ void Runtime::reset_busy() {
     domain->busy_ns.store(0, std::memory_order_relaxed);
     domain->times.reset();
   }
+  if (has_gpu_) run_on_gpu_worker([&] { gpu_worker->collect_times(*accelerator_times_); });
+  accelerator_times_->reset();
+}
+
+KernelTotals Runtime::accelerator_totals() const {
+  if (has_gpu_) run_on_gpu_worker([&] { gpu_worker->collect_times(*accelerator_times_); });
+  return accelerator_times_->totals();
 }
 
 int Runtime::num_threads() const {

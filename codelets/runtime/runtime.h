@@ -49,6 +49,8 @@ struct RuntimeOptions {
   /// Memory of the first GPU that StarPU may use, rounded down to MiB; 0: no GPU. Not with a
   /// stand-in accelerator.
   std::uint64_t gpu_bytes = 0;
+  /// Whether accelerator_totals() knows a GPU's kernels, which costs an event a sublayer.
+  bool time_gpu_kernels = false;
 };
 
 /// What an accelerator's memory holds and has moved, in bytes.
@@ -82,6 +84,9 @@ class Runtime {
   /// The same by phase and sublayer.
   KernelTotals kernel_totals() const;
   void reset_busy();
+  /// The same of the accelerator's kernels: of a GPU's only where it was asked for. All tasks have
+  /// ended.
+  KernelTotals accelerator_totals() const;
 
   /// The memory of the GPU, or of the stand-in accelerator, for StarPU; nothing without one.
   std::optional<unsigned> accelerator_node() const { return accelerator_node_; }
@@ -98,13 +103,14 @@ class Runtime {
  private:
   struct Domain;
   /// In the process that plays it.
-  static void prepare_stand_in(const std::vector<int>& cores);
+  void prepare_stand_in(const std::vector<int>& cores) const;
   void start(const RuntimeOptions& options);
   void start_cpu_workers();
-  void start_gpu();
+  void start_gpu(bool time_kernels);
   void watch(unsigned node);
   void stop() noexcept;
 
+  SharedKernelTimes accelerator_times_;
   std::unique_ptr<StandIn> stand_in_;
   bool has_gpu_ = false;
   std::optional<unsigned> accelerator_node_;

@@ -26,7 +26,7 @@ double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation
   double seconds =
       task_seconds(*costs, *tag, device, memory_in_use.load(std::memory_order_relaxed));
   if (time_in_use.load(std::memory_order_relaxed) == TaskTime::with_overhead)
-    seconds += num_sublayers_of(*tag) * costs->task_overhead_s(device);
+    seconds += costs->task_overhead_s(device, num_sublayers_of(*tag));
   return 1e6 * seconds;
 }
 

@@ -107,9 +107,10 @@ struct StageOperands {
   }
 };
 
-/// What is kept of a stage's times: a GPU's sublayers have only been started when they return.
-KernelTimes* times_of(const CpuContext& cpu) { return cpu.times; }
-[[maybe_unused]] KernelTimes* times_of(const cuda::Context& /*gpu*/) { return nullptr; }
+SublayerClock clock_of(const CpuContext& cpu, Phase phase) { return {cpu.times, phase}; }
+[[maybe_unused]] GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) {
+  return {gpu, phase};
+}
 
 template <typename Context>
 void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at) {
@@ -193,7 +194,7 @@ void run_fc2(const Context& context, const StageArgs& args, const StageOperands&
 struct Run {
   template <typename Context>
   void operator()(const Context& context, const StageArgs& args, Buffers buffers) const {
-    SublayerClock clock(times_of(context), args.tag.phase);
+    auto clock = clock_of(context, args.tag.phase);
     const StageOperands at(context, args, buffers);
     const SublayerRange range = args.range();
     if (range.has(Sublayer::qkv)) {

@@ -160,7 +160,8 @@ TEST(AnalyticModelTest, CapacitiesDevicesAndOverheads) {
   EXPECT_EQ(model.capacity_bytes(Tier::hbm), (29ULL << 30) / 2);
   EXPECT_EQ(model.capacity_bytes(Tier::ddr), 128ULL << 30);
   EXPECT_TRUE(model.has(Device::gpu));
-  EXPECT_DOUBLE_EQ(model.task_overhead_s(Device::gpu), 10 * us);
+  EXPECT_DOUBLE_EQ(model.task_overhead_s(Device::gpu, 1), 10 * us);
+  EXPECT_DOUBLE_EQ(model.task_overhead_s(Device::gpu, 6), 60 * us);
 
   nlohmann::json machine = round_machine();
   machine.erase("gpu");
@@ -169,7 +170,7 @@ TEST(AnalyticModelTest, CapacitiesDevicesAndOverheads) {
   const AnalyticModel cpu_only(parse_profile(machine.dump(), "m.json"), opt);
   EXPECT_FALSE(cpu_only.has(Device::gpu));
   EXPECT_EQ(cpu_only.capacity_bytes(Tier::hbm), 0U);
-  EXPECT_THROW(static_cast<void>(cpu_only.task_overhead_s(Device::gpu)), Error);
+  EXPECT_THROW(static_cast<void>(cpu_only.task_overhead_s(Device::gpu, 1)), Error);
   EXPECT_THROW(static_cast<void>(cpu_only.compute_s(Device::cpu, Sublayer::sampling, BatchShape{})),
                Error);
   const LayerCost best = best_placement(cpu_only, BatchShape::decode(1, 100),

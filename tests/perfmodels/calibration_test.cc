@@ -116,6 +116,25 @@ INSTANTIATE_TEST_SUITE_P(
                 {"links.0.bytes_us.1.0", "more bytes"}}),
     [](const auto& test) { return test.param.name; });
 
+TEST(CalibrationTest, AnAcceleratorsComesBackFromItsFile) {
+  const Calibration written = accelerator_calibration(smooth_attention_s);
+  const Calibration read = parse_calibration(format_calibration(written), "a.json");
+  EXPECT_EQ(read.setup.device, "sand clock");
+  EXPECT_EQ(read.setup, written.setup);
+  EXPECT_EQ(read.measured_device(), Device::gpu);
+  EXPECT_EQ(round_calibration(smooth_attention_s).measured_device(), Device::cpu);
+  ASSERT_EQ(read.links.size(), 2U);
+  EXPECT_EQ(read.links[1].from, Tier::hbm);
+  EXPECT_DOUBLE_EQ(read.links[1].points[1].seconds, 2e-3);
+}
+
+TEST(CalibrationTest, AnAcceleratorWithoutLinksIsNotComplete) {
+  Calibration calibration = accelerator_calibration(smooth_attention_s);
+  EXPECT_TRUE(calibration.complete());
+  calibration.links.clear();
+  EXPECT_FALSE(calibration.complete());
+}
+
 TEST(CalibrationTest, NoJsonIsRefused) {
   EXPECT_THROW(parse_calibration("", "a.json"), Error);
   EXPECT_THROW(parse_calibration("[1]", "a.json"), Error);

@@ -76,7 +76,7 @@ TEST(TransferredTest, GemmsKeepTheirRateAndTheirFixedPart) {
   EXPECT_NEAR(costs.compute_s(Device::cpu, Sublayer::fc2, shape), 18.192e-3, 1e-9);
   // Of the LM head, 2 ms a row, only the growth is by that law: 64 x 4000 elements for 64 x 1000.
   EXPECT_NEAR(costs.lm_head_s(Device::cpu, 4), 8e-3 * 266 / 74, 1e-9);
-  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu), 2.5e-6);
+  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu, 1), 2.5e-6);
 }
 
 TEST(TransferredTest, ASublayerOffTheLawStaysAsFarOff) {

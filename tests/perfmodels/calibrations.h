@@ -35,7 +35,12 @@ inline CalibrationBatch prefill_of(std::int64_t batch, std::int64_t rows, std::i
 /// `attention_s` says; one sample a batch, all at round_rates.
 inline Calibration round_calibration(const std::function<double(const BatchShape&)>& attention_s) {
   Calibration calibration;
-  calibration.setup = {.cpu = "abacus", .cores = 2, .threads = 2, .isa = "beads", .dtype = "bf16"};
+  calibration.setup = {.cpu = "abacus",
+                       .cores = 2,
+                       .threads = 2,
+                       .isa = "beads",
+                       .dtype = "bf16",
+                       .device = ""};
   calibration.model = round_model();
   calibration.ddr_bytes = std::uint64_t{1} << 34;
   calibration.repetitions = 1;
@@ -54,6 +59,18 @@ inline Calibration round_calibration(const std::function<double(const BatchShape
     for (const std::int64_t prior : {0, 512}) add(prefill_of(1, rows, prior));
   }
   add(prefill_of(4, 32, 0));
+  return calibration;
+}
+
+/// The same of an accelerator, with the link to its memory: from it, half as fast.
+inline Calibration accelerator_calibration(
+    const std::function<double(const BatchShape&)>& attention_s) {
+  Calibration calibration = round_calibration(attention_s);
+  calibration.setup.device = "sand clock";
+  calibration.task_overhead_us = {200};
+  calibration.links = {
+      {.from = Tier::ddr, .to = Tier::hbm, .points = {{1000, 50e-6}, {1e6, 1e-3}}},
+      {.from = Tier::hbm, .to = Tier::ddr, .points = {{1000, 60e-6}, {1e6, 2e-3}}}};
   return calibration;
 }
 

@@ -180,6 +180,28 @@ TEST_F(PrefillCostTest, OverheadsCountForEveryTask) {
   EXPECT_NEAR(cost("011000").compute_s(Device::cpu), 2 + 3 + 2 * 0.02, 1e-9);
 }
 
+/// Adds the same to a task of any number of sublayers.
+class OverheadOfTasks : public ToyCosts {
+ public:
+  double task_overhead_s(Device device, int /*num_sublayers*/) const override {
+    return device == Device::gpu ? 0.01 : 0.02;
+  }
+};
+
+TEST_F(PrefillCostTest, ATasksOverheadCountsOnceForItsSublayers) {
+  const OverheadOfTasks costs;
+  const auto seconds = [&](const char* digits, Device device) {
+    return layer_cost(costs, placement(digits), BatchShape::prefill(2, 3), in_ddr)
+        .compute_s(device);
+  };
+  // Three tasks: 1; 2 and 3; 4 to 6.
+  EXPECT_NEAR(seconds("011000", Device::gpu), 0.1 + 0.4 + 0.5 + 0.6 + 2 * 0.01, 1e-9);
+  EXPECT_NEAR(seconds("011000", Device::cpu), 2 + 3 + 0.02, 1e-9);
+  EXPECT_NEAR(seconds("111111", Device::cpu), 1 + 2 + 3 + 4 + 5 + 6 + 0.02, 1e-9);
+  // The layer before ends on the same device, as a task of its own.
+  EXPECT_NEAR(seconds("010101", Device::cpu), 2 + 4 + 6 + 3 * 0.02, 1e-9);
+}
+
 TEST_F(PrefillCostTest, SumsAndMaximaAreOfTheSublayers) {
   const LayerCost layer = cost("011000");
   // Loads 240 and 84, store 48, computation 5 and 1.6.

@@ -179,12 +179,26 @@ TEST(MeasuredModelTest, KnowsItsMachine) {
   EXPECT_FALSE(costs.has(Device::gpu));
   EXPECT_EQ(costs.capacity_bytes(Tier::ddr), std::uint64_t{1} << 34);
   EXPECT_EQ(costs.capacity_bytes(Tier::hbm), 0U);
-  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu), 2.5e-6);
+  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu, 6), 2.5e-6);
   EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::ddr, 1e9), 0);
   EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::cxl, 1500), 1.5e-6);
   EXPECT_THROW(costs.transfer_s(Tier::ddr, Tier::hbm, 1), Error);
   EXPECT_THROW(costs.compute_s(Device::gpu, Sublayer::fc1, BatchShape::decode(1, 1)), Error);
   EXPECT_THROW(costs.compute_s(Device::cpu, Sublayer::sampling, BatchShape::decode(1, 1)), Error);
+}
+
+TEST(MeasuredModelTest, OfAnAcceleratorItKnowsThatAlone) {
+  const MeasuredModel costs(accelerator_calibration(smooth_attention_s), round_model());
+  EXPECT_EQ(costs.device(), Device::gpu);
+  EXPECT_TRUE(costs.has(Device::gpu));
+  EXPECT_FALSE(costs.has(Device::cpu));
+  EXPECT_NEAR(costs.compute_s(Device::gpu, Sublayer::fc1, BatchShape::decode(4, 128)), 4e-3, 1e-12);
+  EXPECT_THROW(costs.compute_s(Device::cpu, Sublayer::fc1, BatchShape::decode(4, 128)), Error);
+  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 1), 200e-6);
+  EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 6), 200e-6);  // once a task
+  // Between 50 us for 1000 bytes and 1 ms for 1e6.
+  EXPECT_NEAR(costs.transfer_s(Tier::ddr, Tier::hbm, 500500), 525e-6, 1e-12);
+  EXPECT_NEAR(costs.transfer_s(Tier::hbm, Tier::ddr, 2e6), 4e-3, 1e-12);
 }
 
 TEST(MeasuredModelTest, RefusesWhatIsNotEnough) {

@@ -68,7 +68,7 @@ class BrokenCosts : public CostModel {
   }
   double lm_head_s(Device, std::int64_t) const override { return answer_; }
   double transfer_s(Tier, Tier, double) const override { return answer_; }
-  double task_overhead_s(Device) const override { return answer_; }
+  double task_overhead_s(Device, int) const override { return answer_; }
 
  private:
   ModelDimensions model_ = round_model();

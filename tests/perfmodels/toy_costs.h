@@ -43,8 +43,8 @@ class ToyCosts : public CostModel {
     if (from == to) return 0;
     return bytes / bytes_per_s.at({from, to});
   }
-  double task_overhead_s(Device device) const override {
-    return device == Device::gpu ? overhead_s.first : overhead_s.second;
+  double task_overhead_s(Device device, int num_sublayers) const override {
+    return num_sublayers * (device == Device::gpu ? overhead_s.first : overhead_s.second);
   }
 
   ModelDimensions& model() { return model_; }

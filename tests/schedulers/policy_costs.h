@@ -33,7 +33,7 @@ class PolicyCosts : public CostModel {
   double transfer_s(Tier from, Tier to, double bytes) const override {
     return from == to ? 0 : bytes / (1 << 30);
   }
-  double task_overhead_s(Device /*device*/) const override { return 0; }
+  double task_overhead_s(Device /*device*/, int /*num_sublayers*/) const override { return 0; }
 
   bool has_gpu = false;
   bool has_cpu = true;
