@@ -3,11 +3,11 @@
 
   stand_in_fidelity.py [--sluice PROGRAM] [--model SHAPE] [--memory SIZE] [--threads N] [--repeat N] [--keep DIR]
 
-Calibrates the shape with a data folder of its own, makes a folder with random weights, and runs `sluice generate
---device standin:SIZE` with all weights streamed, each point in a process of its own, all points by turns. Beside each
-run: the rates of memory and GEMMs (a short run on the CPU with --explain), and the link's, from the run's own trace:
-bytes over the time for which large pieces were on their way, and the median time of those under 4 KiB.
-`sluice simulate --machine this` gets both. Overlap: seconds for which data was on its way to the accelerator while
+Calibrates the shape on the CPU and on a stand-in of --calibration_memory, with a data folder of its own, makes a folder
+with random weights, and runs `sluice generate --device standin:SIZE` with all weights streamed, each point in a process
+of its own, all points by turns. `sluice simulate --machine this` gets the rates of memory and GEMMs that a short run on
+the CPU with --explain finds beside each run. For comparison, the link's as the runs' own traces have them: bytes over
+the time for which large pieces were on their way, and the median time of those under 4 KiB. Overlap: seconds for which data was on its way to the accelerator while
 a device computed. Medians of the runs' ratios. --threads: of each side; without it, all cores. Needs Python 3 alone and an otherwise idle machine.
 """
 import json
@@ -85,10 +85,12 @@ class Runs:
         self.shape = options.model
         self.model = program.model(options.model)
         self.memory = options.memory
+        self.calibration_memory = options.calibration_memory
         self.threads = ["--threads", options.threads] if options.threads else []
 
     def calibrate(self):
-        self.program.run("calibrate", "--model", self.shape, *self.threads)
+        for device in ("cpu", f"standin:{self.calibration_memory}"):
+            self.program.run("calibrate", "--model", self.shape, "--device", device, *self.threads)
 
     def rates(self):
         return self.program.generate("--model", self.model, "--prompts", self.program.prompts(1, 16), "--max-tokens", 8,
@@ -110,11 +112,10 @@ class Runs:
         return self.trace("generate", "--model", self.model, "--prompts", self.program.prompts(batch, tokens_in),
                           "--max-tokens", tokens_out, "--ignore-eos", "--temperature", 0, "-q", *self.options_of(point))
 
-    def simulated(self, point, rates, link):
+    def simulated(self, point, rates):
         _, _, _, _, tokens_in, tokens_out = point
         return self.trace("simulate", "--model", self.shape, "--machine", "this", "--input-tokens", tokens_in,
-                          "--output-tokens", tokens_out, "--rates", ",".join(rates), "--link",
-                          "{:.4f},{:.2f}".format(*link), *self.options_of(point))
+                          "--output-tokens", tokens_out, "--rates", ",".join(rates), *self.options_of(point))
 
 
 def judge(program, options):
@@ -127,7 +128,7 @@ def judge(program, options):
             rates = runs.rates()
             real = runs.real(point)
             links.append(real.link())
-            seen.append((real, runs.simulated(point, rates, links[-1])))
+            seen.append((real, runs.simulated(point, rates)))
     rows = []
     for point, seen in pairs.items():
         cells = [point[0], *point[3:]]
@@ -143,4 +144,4 @@ def judge(program, options):
 
 
 if __name__ == "__main__":
-    fidelity_runs.main(__doc__, judge, model="qwen2-0.5b", memory="512MiB", threads=0, repeat=3)
+    fidelity_runs.main(__doc__, judge, model="qwen2-0.5b", memory="512MiB", calibration_memory="4GiB", threads=0, repeat=3)

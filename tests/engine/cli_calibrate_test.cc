@@ -166,6 +166,54 @@ TEST_F(CalibratedTest, AnotherModelsRatesStandInAndThatIsSaid) {
   EXPECT_EQ(lines_of(beside_broken.err).size(), 2U) << beside_broken.err;
 }
 
+/// What a simulation with the stand-in accelerator says.
+CliResult simulate_with_stand_in(const TemporaryFolder& data, const Arguments& more = {}) {
+  return run_with(data, Arguments{"simulate",       "--model",         "tiny",
+                                  "--machine",      "this",            "--policy",
+                                  "gpu-only",       "--device",        "standin:256MiB",
+                                  "--input-tokens", "64",              "--output-tokens",
+                                  "8",              "--json"} +
+                            more);
+}
+
+TEST_F(CalibratedTest, AnAcceleratorHasAFileOfItsOwnAndSimulationsTakeIt) {
+  const CliResult without = simulate_with_stand_in(*data);
+  ASSERT_EQ(without.exit_code, 0) << without.err;
+  const CliResult result = run_with(*data, calibrate_tiny({"--device", "standin:256MiB"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"ddr to hbm", "hbm to ddr", "task overhead", "-on-stand-in.json"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in " << result.out;
+  const std::vector<std::string> files = files_in(*data);
+  ASSERT_EQ(files.size(), 2U);
+  const std::string& path = files[files[0].ends_with("-on-stand-in.json") ? 0 : 1];
+  json file = json::parse(content_of(path));
+  EXPECT_EQ(file["setup"]["device"], "stand-in");
+  ASSERT_EQ(file["links"].size(), 2U);
+  for (const json& link : file["links"]) EXPECT_GE(link["bytes_us"].size(), 3U);
+  for (const json& point : file["points"]) {
+    for (const char* sublayer : {"qkv_us", "attention_us", "out_proj_us", "fc1_us", "fc2_us"})
+      EXPECT_GT(point["samples"].at(0).at(sublayer), 0);
+  }
+  // Kernels there that take a second each: the simulation goes by that file.
+  for (json& point : file["points"]) {
+    for (json& sample : point["samples"]) {
+      for (const char* sublayer : {"qkv_us", "attention_us", "out_proj_us", "fc1_us", "fc2_us"})
+        sample[sublayer] = 1e6;
+    }
+  }
+  std::ofstream(path) << file;
+  const CliResult with = simulate_with_stand_in(*data);
+  std::filesystem::remove(path);
+  ASSERT_EQ(with.exit_code, 0) << with.err;
+  const auto seconds = [](const CliResult& of) {
+    return json::parse(of.out).at(0).at("latency_s").get<double>();
+  };
+  const auto layers = file["model"]["num_layers"].get<double>();
+  EXPECT_LT(seconds(without), 1);
+  // The prompt, and seven tokens more: five sublayers of every layer.
+  EXPECT_NEAR(seconds(with) / (8 * 5 * layers), 1, 0.05);
+}
+
 TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {
   const TemporaryFolder data;
   CliProcess first("/usr/bin/env", with_data(data, {"calibrate", "--repeat", "100"}));
@@ -228,6 +276,11 @@ TEST(CliCalibrateTest, ErrorsAreOneLine) {
   expect_failure(run_with(data, {"calibrate", "--repeat", "0"}), 2, {"--repeat 0"});
   expect_failure(run_with(data, {"calibrate", "--model", "opt-12m"}), 1, {"known are opt-125m"});
   expect_failure(run_with(data, {"calibrate", "--model", "bloom-176b"}), 1, {"cannot run"});
+  expect_failure(run_with(data, {"calibrate", "--device", "standin:8MiB"}), 1,
+                 {"8.0 MiB is too little to calibrate", "--device standin:"});
+  expect_failure(run_with(data, {"calibrate", "--device", "tpu"}), 2, {"--device tpu"});
+  expect_failure(run_with(data, {"calibrate", "--check", "--device", "standin:256MiB"}), 1,
+                 {"run sluice calibrate --model tiny --device standin:256MiB first"});
   expect_failure(
       CliProcess("/usr/bin/env", {"XDG_DATA_HOME=/proc", testing::sluice_program(), "calibrate"})
           .wait(),

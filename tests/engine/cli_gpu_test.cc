@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <bitset>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <regex>
+#include <thread>
 
 #include "tests/engine/prompts_run.h"
 
@@ -78,6 +82,38 @@ class CliGpuTest : public testing::PromptsRunTest {
     return stats().at("device").at(way).get<std::uint64_t>();
   }
 };
+
+/// An emulated one takes hours for the whole.
+TEST_F(CliGpuTest, CalibrationTimesItsKernelsAndItsLink) {
+  const testing::TemporaryFolder data;
+  CliProcess process("/usr/bin/env", {"XDG_DATA_HOME=" + data.path().string(),
+                                      testing::sluice_program(), "calibrate", "--model", "tiny",
+                                      "--dtype", "f32", "--device", "cuda"});
+  const auto file = [&]() -> json {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(data.path())) {
+      if (entry.path().extension() == ".json")
+        return json::parse(testing::content_of(entry.path().string()));
+    }
+    return {};
+  };
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - start < std::chrono::minutes(4)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const json found = file();
+    if (!found.is_null() && !found.at("points").empty()) break;
+  }
+  process.send(SIGINT);
+  const CliResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  const json found = file();
+  EXPECT_EQ(found.at("setup").at("device"), gpu().at("name"));
+  EXPECT_EQ(found.at("links").size(), 2U);
+  ASSERT_FALSE(found.at("points").empty());
+  const json& sample = found.at("points").at(0).at("samples").at(0);
+  for (const char* sublayer :
+       {"qkv_us", "attention_us", "out_proj_us", "fc1_us", "fc2_us", "lm_head_us"})
+    EXPECT_GT(sample.at(sublayer), 0) << sublayer;
+}
 
 /// LIA's policy, told where each sublayer runs.
 Arguments placed(const std::string& placement) {
