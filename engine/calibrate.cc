@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <optional>
+#include <thread>
 
 #include "base/cpu.h"
 #include "base/memory.h"
@@ -205,10 +207,13 @@ struct BatchMeter::Loaded {
   Model model;
   LoadedModel weights;
   std::optional<MeteredAccelerator> accelerator;
-  std::vector<KvCache> caches;  ///< of the batches; of one short sequence
+  std::vector<CalibrationBatch> beside;  ///< for interference
+  /// Of the batches; of one short sequence; beside an accelerator, of `beside` on the CPU.
+  std::vector<KvCache> caches;
   std::unique_ptr<AcceleratorRun::Residence> residence;
   BenchRunner runner;
-  BenchRunner fused, apart;  ///< for the task overhead
+  BenchRunner fused, apart;           ///< for the task overhead
+  std::optional<BenchRunner> on_cpu;  ///< beside an accelerator
   MachineProbes probes;
   std::optional<MachineRates> before;
   std::map<std::string, std::int64_t> iterations;  ///< by batch
@@ -233,16 +238,33 @@ struct BatchMeter::Loaded {
     return model;
   }
 
+  /// Of those that are measured, one of each phase with work enough.
+  static std::vector<CalibrationBatch> batches_beside(
+      const std::vector<CalibrationBatch>& batches) {
+    std::vector<CalibrationBatch> chosen;
+    const auto choose = [&](std::initializer_list<CalibrationBatch> wanted) {
+      for (const CalibrationBatch& batch : wanted) {
+        if (std::find(batches.begin(), batches.end(), batch) == batches.end()) continue;
+        chosen.push_back(batch);
+        return;
+      }
+    };
+    choose({prefill_batch(1, 512, 0), prefill_batch(1, 128, 0), prefill_batch(1, 8, 0)});
+    choose({decode_batch(4, 128), decode_batch(4, 32), decode_batch(1, 32)});
+    return chosen;
+  }
+
   std::vector<KvCache> make_caches(const std::vector<CalibrationBatch>& batches) const {
     const std::int64_t num_layers = model.config.num_layers;
     const auto homes = accelerator
                            ? accelerator->policy.kv_homes()
                            : std::vector<Tier>(static_cast<std::size_t>(num_layers), Tier::ddr);
     std::vector<KvCache> made;
-    made.reserve(2);
+    made.reserve(3);
     for (const std::int64_t pages :
          {pages_of(batches), KvCache::pages_for(overhead_test.depth + overhead_test.tokens)})
       made.emplace_back(weights.shape(), num_layers, pages, homes);
+    if (accelerator) made.emplace_back(weights.shape(), num_layers, pages_of(beside));
     return made;
   }
 
@@ -267,18 +289,51 @@ struct BatchMeter::Loaded {
                   if (interrupt_flag()) throw Interrupted();
                 }),
         accelerator(the_accelerator),
+        beside(batches_beside(batches)),
         caches(make_caches(batches)),
         residence(bring(batches)),
         runner(make_runner(caches[0], {.num_slots = slots_of(batches),
                                        .last_layer = LastLayer::all_rows})),
         fused(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::stages})),
         apart(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::sublayers})),
-        probes(the_runtime, dtype, weights.weight_bytes()) {}
+        probes(the_runtime, dtype, weights.weight_bytes()) {
+    if (accelerator)
+      on_cpu.emplace(weights, caches[2], the_runtime,
+                     DecoderGraph::Options{.num_slots = slots_of(beside),
+                                           .last_layer = LastLayer::all_rows});
+  }
 
   static constexpr BenchTest overhead_test = {
       .phase = Phase::decode, .tokens = 5, .batch = 1, .depth = 16};
 
-  DType dtype() const { return weights.shape().dtype; }
+  /// There is room for so much beside weights and KV: one layer's weights.
+  std::uint64_t spare_bytes() const {
+    const DType dtype = weights.shape().dtype;
+    return static_cast<std::uint64_t>(layer_weight_bytes(model_dimensions(model.config, dtype)));
+  }
+  double link_alone_bytes_per_s() const {
+    LinkLoad load(runtime, spare_bytes());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return load.stop();
+  }
+
+  /// Seconds that a device's kernels of an iteration's layers take.
+  double layers_s(Device device, const CalibrationBatch& batch) {
+    BenchRunner& of = device == Device::cpu ? *on_cpu : runner;
+    constexpr std::int64_t prefill_times = 2;
+    const BenchSlice slice = batch.shape.phase == Phase::prefill
+                                 ? of.run_whole(test_of(batch, 1), prefill_times)
+                                 : of.run_whole(test_of(batch, most_iterations), 1);
+    const KernelTotals& kernels =
+        device == Device::cpu ? slice.kernels : slice.accelerator_kernels;
+    double sum_s = 0;
+    for (const Sublayer sublayer : timed_sublayers) {
+      const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, sublayer);
+      if (sublayer == Sublayer::lm_head || entry.count == 0) continue;
+      sum_s += entry.seconds / static_cast<double>(entry.count);
+    }
+    return sum_s * static_cast<double>(model.config.num_layers);
+  }
 
   MachineRates rates() {
     return accelerator && accelerator->rates ? *accelerator->rates : probes.measure();
@@ -362,11 +417,26 @@ double BatchMeter::measure_task_overhead_us() {
 
 std::vector<CalibrationLink> BatchMeter::measure_links() {
   if (!loaded_->accelerator) return {};
-  // Beside weights and KV, of which there is room for as much as a layer has.
-  const ModelConfig& config = loaded_->model.config;
-  const double layer_bytes = layer_weight_bytes(model_dimensions(config, loaded_->dtype()));
   loaded_->before.reset();
-  return sluice::measure_links(loaded_->runtime, static_cast<std::uint64_t>(layer_bytes));
+  return sluice::measure_links(loaded_->runtime, loaded_->spare_bytes());
+}
+
+std::vector<CalibrationInterference> BatchMeter::measure_interference() {
+  std::vector<CalibrationInterference> measured;
+  if (!loaded_->accelerator) return measured;
+  loaded_->before.reset();
+  const double alone = loaded_->link_alone_bytes_per_s();
+  for (const CalibrationBatch& batch : loaded_->beside) {
+    for (const Device device : {Device::gpu, Device::cpu}) {
+      CalibrationInterference& sample = measured.emplace_back();
+      sample = {.device = device, .phase = batch.shape.phase, .link_alone_bytes_per_s = alone};
+      sample.kernels_alone_s = loaded_->layers_s(device, batch);
+      LinkLoad load(loaded_->runtime, loaded_->spare_bytes());
+      sample.kernels_beside_s = loaded_->layers_s(device, batch);
+      sample.link_beside_bytes_per_s = load.stop();
+    }
+  }
+  return measured;
 }
 
 void calibrate(Calibration& calibration, BatchMeter& meter,
@@ -401,8 +471,11 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
         done_s += cost_s(batch);
       }
       step("task overhead");
-      if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2)
+      if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
+        for (const CalibrationInterference& sample : meter.measure_interference())
+          calibration.interference.push_back(sample);
+      }
     }
   } catch (const Interrupted&) {
     save();

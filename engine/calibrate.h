@@ -74,6 +74,9 @@ class BatchMeter {
   double measure_task_overhead_us();
   /// To the accelerator's memory and back; none without one.
   std::vector<CalibrationLink> measure_links();
+  /// What that link and kernels do to each other, on either device and in either phase, once; none
+  /// without an accelerator.
+  std::vector<CalibrationInterference> measure_interference();
 
  private:
   struct Loaded;

@@ -1,32 +1,33 @@
 #include "engine/link_probe.h"
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 namespace sluice {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t smallest_bytes = std::uint64_t{4} << 10;
-constexpr std::uint64_t most_bytes = std::uint64_t{64} << 20;
-/// One of each is left out: in it the accelerator's memory is allocated.
-constexpr int num_samples = 8;
+constexpr std::uint64_t kibibyte = 1024;
+constexpr std::uint64_t smallest_bytes = 4 * kibibyte;
+constexpr std::uint64_t largest_bytes = 64 * kibibyte * kibibyte;
 
 /// A piece of data that goes back and forth.
 class Shuttle {
  public:
-  Shuttle(Buffer& host, std::uint64_t bytes, unsigned node)
-      : handle_(DataHandle::of_memory(host.data(), bytes)), node_(node) {}
+  Shuttle(const std::byte* host, std::uint64_t bytes, unsigned node)
+      : handle_(DataHandle::of_memory(host, bytes)), node_(node) {}
 
-  /// Seconds to the accelerator, from memory that was just written.
+  /// Seconds to the accelerator, from memory that counts as just written.
   double there_s() const {
     hold(STARPU_MAIN_RAM, STARPU_W);
     return hold(node_, STARPU_R);
   }
-  /// Seconds back, of what was written there.
+  /// Seconds back, of what counts as written there.
   double back_s() const {
     hold(node_, STARPU_RW);
     return hold(STARPU_MAIN_RAM, STARPU_R);
@@ -46,36 +47,89 @@ class Shuttle {
   unsigned node_;
 };
 
-/// The first one apart.
-double median(std::array<double, num_samples> seconds) {
-  auto* const first = seconds.begin() + 1;
-  auto* const middle = first + (seconds.end() - first) / 2;
-  std::nth_element(first, middle, seconds.end());
-  return *middle;
-}
+/// Pieces of one size that take turns, as weights do: none is sent again while a cache has it, as
+/// far as there is room.
+class Pieces {
+ public:
+  /// At least two, at most sixteen. Both sides' memory has been used once when it is made.
+  Pieces(const Runtime& runtime, std::uint64_t piece_bytes, std::uint64_t room_bytes)
+      : host_(count_of(piece_bytes, room_bytes) * piece_bytes) {
+    std::memset(host_.data(), 1, host_.size());
+    pinned_.pin(host_.data(), host_.size());
+    for (std::size_t at = 0; at < host_.size(); at += piece_bytes)
+      shuttles_.emplace_back(host_.data() + at, piece_bytes, runtime.accelerator_node().value());
+    for (const Shuttle& shuttle : shuttles_) shuttle.there_s();
+  }
+
+  const std::vector<Shuttle>& all() const { return shuttles_; }
+
+  /// Median over all of them.
+  double seconds(double (Shuttle::*way)() const) const {
+    std::vector<double> each;
+    each.reserve(shuttles_.size());
+    for (const Shuttle& shuttle : shuttles_) each.push_back((shuttle.*way)());
+    const auto middle = each.begin() + std::ssize(each) / 2;
+    std::nth_element(each.begin(), middle, each.end());
+    return *middle;
+  }
+
+ private:
+  static std::uint64_t count_of(std::uint64_t piece_bytes, std::uint64_t room_bytes) {
+    return std::clamp<std::uint64_t>(room_bytes / piece_bytes, 2, 16);
+  }
+
+  Buffer host_;
+  PinnedMemory pinned_;
+  std::vector<Shuttle> shuttles_;
+};
 
 }  // namespace
 
-std::vector<CalibrationLink> measure_links(const Runtime& runtime, std::uint64_t largest_bytes) {
-  const unsigned node = runtime.accelerator_node().value();
+std::vector<CalibrationLink> measure_links(const Runtime& runtime, std::uint64_t room_bytes) {
   CalibrationLink there = {.from = Tier::ddr, .to = Tier::hbm, .points = {}};
   CalibrationLink back = {.from = Tier::hbm, .to = Tier::ddr, .points = {}};
-  Buffer host(std::clamp(largest_bytes, smallest_bytes, most_bytes));
-  std::memset(host.data(), 1, host.size());
-  PinnedMemory pinned;
-  pinned.pin(host.data(), host.size());
-  for (std::uint64_t bytes = smallest_bytes; bytes <= host.size(); bytes *= 4) {
-    const Shuttle shuttle(host, bytes, node);
-    std::array<double, num_samples> there_s{};
-    std::array<double, num_samples> back_s{};
-    for (int i = 0; i < num_samples; ++i) {
-      there_s.at(static_cast<std::size_t>(i)) = shuttle.there_s();
-      back_s.at(static_cast<std::size_t>(i)) = shuttle.back_s();
-    }
-    there.points.push_back({static_cast<double>(bytes), median(there_s)});
-    back.points.push_back({static_cast<double>(bytes), median(back_s)});
+  const std::uint64_t largest = std::clamp(room_bytes / 2, smallest_bytes, largest_bytes);
+  for (std::uint64_t bytes = smallest_bytes; bytes <= largest; bytes *= 4) {
+    const Pieces pieces(runtime, bytes, room_bytes);
+    const auto size = static_cast<double>(bytes);
+    there.points.push_back({size, pieces.seconds(&Shuttle::there_s)});
+    back.points.push_back({size, pieces.seconds(&Shuttle::back_s)});
   }
   return {std::move(there), std::move(back)};
 }
+
+struct LinkLoad::Parts {
+  Pieces pieces;
+  double piece_bytes;
+  std::atomic<bool> ending{false};
+  double seconds = 0;
+  double bytes = 0;
+  std::thread thread;
+
+  Parts(const Runtime& runtime, std::uint64_t each_bytes, std::uint64_t room_bytes)
+      : pieces(runtime, each_bytes, room_bytes),
+        piece_bytes(static_cast<double>(each_bytes)),
+        thread([this] { work(); }) {}
+
+  void work() {
+    const std::vector<Shuttle>& all = pieces.all();
+    for (std::size_t next = 0; bytes == 0 || !ending; next = (next + 1) % all.size()) {
+      seconds += all[next].there_s();
+      bytes += piece_bytes;
+    }
+  }
+};
+
+LinkLoad::LinkLoad(const Runtime& runtime, std::uint64_t room_bytes)
+    : parts_(std::make_unique<Parts>(
+          runtime, std::clamp(room_bytes / 8, smallest_bytes, largest_bytes), room_bytes)) {}
+
+double LinkLoad::stop() {
+  parts_->ending = true;
+  if (parts_->thread.joinable()) parts_->thread.join();
+  return parts_->bytes / parts_->seconds;
+}
+
+LinkLoad::~LinkLoad() { stop(); }
 
 }  // namespace sluice

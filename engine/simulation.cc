@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/task_model.h"
 #include "engine/generator.h"
+#include "engine/simulated_contention.h"
 #include "graphs/decoder_graph.h"
 
 namespace sluice {
@@ -163,8 +165,10 @@ class Simulator {
     set_staging();
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
+    if (SimulatedContention::is_needed(setup_.costs)) contention_.emplace(setup_.costs);
     Watcher watcher(machine.gpu_node());
     generate(machine, watcher, policy);
+    contention_.reset();
     finish(machine, watcher);
     result_.wall_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -245,6 +249,7 @@ class Simulator {
   void end_prefill(const SimulatedMachine& machine, const Watcher& watcher) {
     result_.prefill.iterations = watcher.num_iterations();
     result_.prefill.seconds = run_clock_s() - start_s_;
+    if (contention_) contention_->enter(Phase::decode);
     add_links(machine, result_.prefill);
   }
 
@@ -284,6 +289,7 @@ class Simulator {
   const SimulationSetup& setup_;
   Simulation result_;
   double start_s_ = 0;
+  std::optional<SimulatedContention> contention_;
 };
 
 }  // namespace

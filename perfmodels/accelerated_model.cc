@@ -37,6 +37,10 @@ double AcceleratedModel::transfer_s(Tier from, Tier to, double bytes) const {
   return parts_.accelerator->transfer_s(from, to, bytes);
 }
 
+Interference AcceleratedModel::interference(Phase phase) const {
+  return parts_.accelerator == nullptr ? Interference{} : parts_.accelerator->interference(phase);
+}
+
 double AcceleratedModel::task_overhead_s(Device device, int num_sublayers) const {
   const auto [costs, as] = of(device);
   return costs->task_overhead_s(as, num_sublayers);

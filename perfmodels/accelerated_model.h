@@ -37,6 +37,8 @@ class AcceleratedModel : public CostModel {
                    Tier operand) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   double transfer_s(Tier from, Tier to, double bytes) const override;
+  /// As measured with the accelerator.
+  Interference interference(Phase phase) const override;
   double task_overhead_s(Device device, int num_sublayers) const override;
 
  private:

@@ -64,6 +64,15 @@ Json json_of(const CalibrationLink& link) {
   return {{"from", to_string(link.from)}, {"to", to_string(link.to)}, {"bytes_us", points}};
 }
 
+Json json_of(const CalibrationInterference& sample) {
+  return {{"device", sample.device == Device::cpu ? "cpu" : "gpu"},
+          {"phase", to_string(sample.phase)},
+          {"kernels_alone_us", sample.kernels_alone_s / micro},
+          {"kernels_beside_us", sample.kernels_beside_s / micro},
+          {"link_alone_gb_per_s", sample.link_alone_bytes_per_s / giga},
+          {"link_beside_gb_per_s", sample.link_beside_bytes_per_s / giga}};
+}
+
 std::int64_t whole(const ProfileField& field, double number) {
   constexpr double largest = 9e15;
   if (number != std::floor(number) || number > largest) field.refuse("a whole number");
@@ -161,6 +170,17 @@ CalibrationLink read_link(const ProfileField& field) {
   return link;
 }
 
+CalibrationInterference read_interference(const ProfileField& field) {
+  field.expect_keys({"device", "phase", "kernels_alone_us", "kernels_beside_us",
+                     "link_alone_gb_per_s", "link_beside_gb_per_s"});
+  return {.device = static_cast<Device>(field.at("device").word({"gpu", "cpu"})),
+          .phase = static_cast<Phase>(field.at("phase").word({"prefill", "decode"})),
+          .kernels_alone_s = micro * field.at("kernels_alone_us").positive(),
+          .kernels_beside_s = micro * field.at("kernels_beside_us").positive(),
+          .link_alone_bytes_per_s = giga * field.at("link_alone_gb_per_s").positive(),
+          .link_beside_bytes_per_s = giga * field.at("link_beside_gb_per_s").positive()};
+}
+
 /// Of a list that may be empty or missing.
 std::vector<ProfileField> elements_of(const ProfileField& parent, std::string_view key,
                                       const nlohmann::json& json) {
@@ -181,7 +201,7 @@ std::size_t timed_index(Sublayer sublayer) {
 bool Calibration::complete() const {
   const auto wanted = static_cast<std::size_t>(repetitions);
   return !points.empty() && task_overhead_us.size() >= wanted &&
-         (setup.device.empty() || !links.empty()) &&
+         (setup.device.empty() || (!links.empty() && !interference.empty())) &&
          std::all_of(points.begin(), points.end(),
                      [&](const CalibrationPoint& point) { return point.samples.size() >= wanted; });
 }
@@ -223,6 +243,8 @@ std::string format_calibration(const Calibration& calibration) {
   Json links = Json::array();
   for (const CalibrationLink& link : calibration.links) links.push_back(json_of(link));
   json["links"] = std::move(links);
+  for (const CalibrationInterference& sample : calibration.interference)
+    json["interference"].push_back(json_of(sample));
   Json points = Json::array();
   for (const CalibrationPoint& point : calibration.points) {
     if (!point.samples.empty()) points.push_back(json_of(point));
@@ -236,7 +258,7 @@ Calibration parse_calibration(std::string_view json_text, std::string_view where
   const ProfileDocument document({{std::string(where), json}});
   const ProfileField root(document);
   root.expect_keys({"format", "setup", "model", "ddr_bytes", "repetitions", "task_overhead_us",
-                    "links", "points"});
+                    "links", "interference", "points"});
   if (read_count(root, "format") != file_format)
     root.at("format").refuse(fmt::format("{}; measure again with --force", file_format));
   Calibration calibration;
@@ -248,6 +270,8 @@ Calibration parse_calibration(std::string_view json_text, std::string_view where
     calibration.task_overhead_us.push_back(sample.positive());
   for (const ProfileField& link : elements_of(root, "links", json))
     calibration.links.push_back(read_link(link));
+  for (const ProfileField& sample : elements_of(root, "interference", json))
+    calibration.interference.push_back(read_interference(sample));
   for (const ProfileField& field : elements_of(root, "points", json)) {
     CalibrationPoint point = read_point(field);
     if (calibration.find(point.batch) != nullptr) field.complain("the same batch stands twice");

@@ -52,6 +52,16 @@ struct CalibrationLink {
   std::vector<Point> points;  ///< bytes ascending
 };
 
+/// A device's kernels and the link to the accelerator's memory, each alone and both at once.
+struct CalibrationInterference {
+  Device device = Device::gpu;  ///< whose kernels
+  Phase phase = Phase::decode;
+  double kernels_alone_s = 0;  ///< of an iteration's layers
+  double kernels_beside_s = 0;
+  double link_alone_bytes_per_s = 0;
+  double link_beside_bytes_per_s = 0;
+};
+
 /// What a calibration holds for, beside the model's shape: the same kernels on the same processors.
 struct CalibrationSetup {
   std::string cpu;
@@ -74,10 +84,12 @@ struct Calibration {
   std::int64_t repetitions = 0;          ///< that each point is to have
   std::vector<double> task_overhead_us;  ///< one a repetition; of the device
   std::vector<CalibrationLink> links;
+  std::vector<CalibrationInterference> interference;  ///< all repetitions; an accelerator's only
   std::vector<CalibrationPoint> points;
 
   Device measured_device() const { return setup.device.empty() ? Device::cpu : Device::gpu; }
-  /// Every point has its repetitions, the overhead too, and an accelerator its links.
+  /// Every point has its repetitions, the overhead too, and an accelerator its links and
+  /// what they and kernels do to each other.
   bool complete() const;
   /// Null when it was never measured.
   const CalibrationPoint* find(const CalibrationBatch& batch) const;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "perfmodels/placement.h"
@@ -24,6 +26,15 @@ struct BatchShape {
   static BatchShape decode(std::int64_t batch, std::int64_t context) {
     return {Phase::decode, batch, 1, context};
   }
+};
+
+/// How much kernels, and data on its way to the GPU, slow each other down where they share memory or
+/// cores: times of what either takes alone.
+struct Interference {
+  std::array<double, 2> kernels = {1, 1};  ///< by device: of its kernels while data moves
+  std::array<double, 2> link = {1, 1};     ///< by device: of the data while its kernels run
+  double kernels_on(Device device) const { return kernels[static_cast<std::size_t>(device)]; }
+  double link_beside(Device device) const { return link[static_cast<std::size_t>(device)]; }
 };
 
 /// How long things take on one machine for one model. The only place that knows: policies, StarPU's
@@ -53,6 +64,9 @@ class CostModel {
   /// Seconds that `bytes` take from one tier to another with nothing else on the way. 0 when both
   /// are the same.
   virtual double transfer_s(Tier from, Tier to, double bytes) const = 0;
+
+  /// What compute_s() and transfer_s() leave out: each takes its time with nothing else beside it.
+  virtual Interference interference(Phase /*phase*/) const { return {}; }
 
   /// Seconds that the task system, and what starts kernels, add to a task of so many sublayers.
   virtual double task_overhead_s(Device device, int num_sublayers) const = 0;

@@ -85,8 +85,25 @@ struct MeasuredModel::Reduction {
       for (const CalibrationLink::Point& point : link.points) curve.add(point.bytes, point.seconds);
       into.links_.emplace_back(std::array{link.from, link.to}, std::move(curve));
     }
+    for (const Phase phase : {Phase::prefill, Phase::decode}) {
+      for (const Device device : {Device::gpu, Device::cpu}) fill_interference(phase, device);
+    }
     if (calibration.task_overhead_us.empty()) throw Error("the task overhead was not measured");
     into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
+  }
+
+  void fill_interference(Phase phase, Device device) const {
+    std::vector<double> kernels;
+    std::vector<double> link;
+    for (const CalibrationInterference& sample : calibration.interference) {
+      if (sample.phase != phase || sample.device != device) continue;
+      kernels.push_back(sample.kernels_beside_s / sample.kernels_alone_s);
+      link.push_back(sample.link_alone_bytes_per_s / sample.link_beside_bytes_per_s);
+    }
+    if (kernels.empty()) return;
+    Interference& of = into.interference_.at(static_cast<std::size_t>(phase));
+    of.kernels.at(static_cast<std::size_t>(device)) = std::max(1.0, median(std::move(kernels)));
+    of.link.at(static_cast<std::size_t>(device)) = std::max(1.0, median(std::move(link)));
   }
 
   void find_reference() const {

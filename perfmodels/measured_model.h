@@ -68,6 +68,10 @@ class MeasuredModel : public CostModel {
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   /// Throws Error when the link was not measured.
   double transfer_s(Tier from, Tier to, double bytes) const override;
+  /// Medians; nothing is taken to be faster for what runs beside it.
+  Interference interference(Phase phase) const override {
+    return interference_[static_cast<std::size_t>(phase)];
+  }
   /// Once a task: its kernels' times contain what starting them takes.
   double task_overhead_s(Device device, int num_sublayers) const override;
 
@@ -90,6 +94,7 @@ class MeasuredModel : public CostModel {
   ByBatch decode_;                                           ///< by batch, over context
   std::map<std::int64_t, ByBatch> prefill_;  ///< by batch, by rows, over prior tokens + 1
   std::vector<std::pair<std::array<Tier, 2>, SecondsCurve>> links_;
+  std::array<Interference, 2> interference_{};
   double task_overhead_s_ = 0;
 };
 

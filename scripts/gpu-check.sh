@@ -105,6 +105,11 @@ for batch in 1 64; do
   # OPT-30B's sizes; the same layers stay.
   step "floor-$batch" 60 "$here/bin/streaming_floor" 7168 28672 48 "$(resident_layers)" "$batch" 3
 done
+# What plans and simulations go by, and how true it is between the buckets.
+for what in "" --check; do
+  step "calibrate$what" 150 env XDG_DATA_HOME="$out/data" "$sluice" calibrate --model llama-3.2-1b --device cuda \
+    --repeat 1 $what
+done
 if grep -q amx_bf16 /proc/cpuinfo; then
   step amx 90 env ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu --gen-tokens 16 --repeat 2
   if ! grep -q amx "$out/amx.log"; then

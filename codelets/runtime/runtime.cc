@@ -48,7 +48,8 @@ void set_starpu_environment() {
   std::filesystem::create_directories(home, ignored);
   // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
   setenv("STARPU_HOME", home.c_str(), 0);
-  setenv("STARPU_WORKERS_NOBIND", "1", 1);  // the thread pools bind themselves
+  setenv("STARPU_WORKERS_NOBIND", "1", 1);   // the thread pools bind themselves,
+  setenv("STARPU_WORKERS_GETBIND", "0", 1);  // also where the thread that starts them may not run
   setenv("STARPU_MAIN_THREAD_BIND", "0", 1);
   setenv("STARPU_SILENT", "1", 0);
   // NOLINTEND(concurrency-mt-unsafe)
@@ -56,8 +57,9 @@ void set_starpu_environment() {
 
 }  // namespace
 
-/// While it lives, the thread that made it, which submits the tasks, stays off the cores that the
-/// pools compute on, if there are others.
+/// While it lives, the thread that made it, which submits the tasks, and those that it starts
+/// (StarPU's, which drive devices) stay off the cores that the pools compute on, if there are
+/// others.
 class Runtime::Submitter {
  public:
   explicit Submitter(const std::vector<int>& computing) {
@@ -145,6 +147,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
         std::make_unique<StandIn>(options.stand_in_bytes, [&] { prepare_stand_in(all_cores); });
   }
   use_one_openmp_thread();
+  submitter_ = std::make_unique<Submitter>(all_cores);
   for (const std::vector<int>& cores : domains) domains_.push_back(std::make_unique<Domain>(cores));
   if (domains_.size() > 1)
     setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
@@ -163,7 +166,6 @@ Runtime::Runtime(const RuntimeOptions& options) {
     stop();
     throw;
   }
-  submitter_ = std::make_unique<Submitter>(all_cores);
   if (watchdog_s > 0) watchdog_.emplace(watchdog_s, end_program);
 }
 
@@ -276,6 +278,7 @@ const cuda::Context& Runtime::current_gpu() { return gpu_worker->context(); }
 
 void Runtime::prepare_stand_in(const std::vector<int>& cores) const {
   use_one_openmp_thread();
+  static const Submitter driver(cores);  // its own StarPU's threads
   auto* pool = new ThreadPool(cores, use_one_openmp_thread);
   auto* workspace = new Workspace;
   for (CpuContext*& context : contexts)

@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,12 +20,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace sluice {
 namespace {
@@ -109,6 +113,20 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+/// An accelerator's memory is there before anything is moved to it, and stays: takes its pages from
+/// the system now, unless that leaves too little to the host, and gives none back.
+void take_memory(std::uint64_t bytes) {
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  constexpr std::size_t huge_page = std::size_t{2} << 20;
+  void* memory = std::aligned_alloc(huge_page, (bytes + huge_page - 1) / huge_page * huge_page);
+  if (memory == nullptr) return;
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  if (available_memory_bytes() > 2 * bytes) madvise(memory, bytes, MADV_POPULATE_WRITE);
+  std::free(memory);
+}
+
 /// Waits until StarPU in the other process takes connections. Its own way is to try again after a
 /// second, with a line on stderr.
 void wait_for_listener(int port) {
@@ -192,6 +210,7 @@ void StandIn::serve(const std::function<void()>& prepare) const {
   setenv("STARPU_HOME", (folder_ / "stand-in").c_str(), 1);
   unsetenv("STARPU_FXT_TRACE");
   // NOLINTEND(concurrency-mt-unsafe)
+  take_memory(memory_mb_ << 20);
   prepare();
   std::atexit([] { _exit(0); });  // StarPU calls exit(); what was made before the fork is not ours
   wait_for_listener(port_);

@@ -214,6 +214,59 @@ TEST_F(CalibratedTest, AnAcceleratorHasAFileOfItsOwnAndSimulationsTakeIt) {
   EXPECT_NEAR(seconds(with) / (8 * 5 * layers), 1, 0.05);
 }
 
+/// Seconds of a simulation in which all weights stream to a stand-in whose kernels take long, as
+/// `interference` has them slow each other: kernels and data, in times.
+double streamed_s(const TemporaryFolder& data, const json& cpu, const std::string& path,
+                  double kernels_times, double link_times) {
+  json file = cpu;
+  file["setup"]["device"] = "stand-in";
+  for (json& point : file["points"]) {
+    for (json& sample : point["samples"]) {
+      for (auto& [key, value] : sample.items()) {
+        if (key.ends_with("_us")) value = 20e3;
+      }
+    }
+  }
+  const json bytes_us = {{1e3, 1e3 / 70}, {1e9, 1e9 / 70}};  // 70 MB/s
+  file["links"] = {{{"from", "ddr"}, {"to", "hbm"}, {"bytes_us", bytes_us}},
+                   {{"from", "hbm"}, {"to", "ddr"}, {"bytes_us", bytes_us}}};
+  for (const char* phase : {"prefill", "decode"}) {
+    file["interference"].push_back({{"device", "gpu"},
+                                    {"phase", phase},
+                                    {"kernels_alone_us", 1},
+                                    {"kernels_beside_us", kernels_times},
+                                    {"link_alone_gb_per_s", link_times},
+                                    {"link_beside_gb_per_s", 1}});
+  }
+  std::ofstream(path) << file;
+  const CliResult result = run_with(
+      data, {"simulate", "--model", "tiny", "--machine", "this", "--input-tokens", "64",
+             "--output-tokens", "8", "--policy", "lia", "--policy-option", "prefill=000000",
+             "--policy-option", "decode=000000", "--policy-option", "opt1=off", "--device",
+             "standin:6MiB", "--json"});
+  std::filesystem::remove(path);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.exit_code == 0 ? json::parse(result.out).at(0).at("latency_s").get<double>() : 0;
+}
+
+TEST_F(CalibratedTest, KernelsAndDataSlowEachOtherInSimulations) {
+  const std::string cpu_path = files_in(*data).at(0);
+  const json cpu = json::parse(content_of(cpu_path));
+  const std::string path = cpu_path.substr(0, cpu_path.size() - 5) + "-on-stand-in.json";
+  const auto seconds = [&](double kernels, double link) {
+    return streamed_s(*data, cpu, path, kernels, link);
+  };
+  const double alone = seconds(1, 1);
+  // For as long as data moves, kernels get a third done: two thirds of that time are lost.
+  const double kernels_slow = seconds(3, 1) - alone;
+  EXPECT_GT(kernels_slow, 0.02 * alone);
+  EXPECT_NEAR((seconds(1.5, 1) - alone) / kernels_slow, (1 - 1 / 1.5) / (1 - 1 / 3.0), 0.05);
+  // Data that moves while kernels run takes twice as long, and slows them for twice as long. Alone
+  // that costs next to nothing here: kernels take ten times as long as data.
+  EXPECT_LT(seconds(1, 2) - alone, 0.1 * kernels_slow);
+  EXPECT_NEAR((seconds(3, 2) - alone) / kernels_slow, 2, 0.1);
+}
+
 TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {
   const TemporaryFolder data;
   CliProcess first("/usr/bin/env", with_data(data, {"calibrate", "--repeat", "100"}));

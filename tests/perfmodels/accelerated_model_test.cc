@@ -33,6 +33,7 @@ TEST(AcceleratedModelTest, EachDeviceHasItsOwnTimes) {
   EXPECT_NEAR(costs.lm_head_s(Device::gpu, 4), 24e-3, 1e-12);
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu, 1), 2.5e-6);
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 1), 200e-6);
+  EXPECT_DOUBLE_EQ(costs.interference(Phase::decode).kernels_on(Device::cpu), 2);
   EXPECT_EQ(costs.capacity_bytes(Tier::hbm), hbm_bytes);
   EXPECT_EQ(costs.capacity_bytes(Tier::ddr), std::uint64_t{1} << 34);
 }
@@ -44,6 +45,7 @@ TEST(AcceleratedModelTest, WithoutAMeasurementItIsAsFastAsTheCpu) {
                    costs.compute_s(Device::cpu, Sublayer::fc1, decode));
   EXPECT_DOUBLE_EQ(costs.lm_head_s(Device::gpu, 4), costs.lm_head_s(Device::cpu, 4));
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 6), 2.5e-6);
+  EXPECT_DOUBLE_EQ(costs.interference(Phase::decode).kernels_on(Device::cpu), 1);
   EXPECT_THROW(AcceleratedModel({cpu(), nullptr, hbm_bytes, std::nullopt}), Error);
 }
 

@@ -126,13 +126,38 @@ TEST(CalibrationTest, AnAcceleratorsComesBackFromItsFile) {
   ASSERT_EQ(read.links.size(), 2U);
   EXPECT_EQ(read.links[1].from, Tier::hbm);
   EXPECT_DOUBLE_EQ(read.links[1].points[1].seconds, 2e-3);
+  ASSERT_EQ(read.interference.size(), 3U);
+  const CalibrationInterference& last = read.interference[2];
+  EXPECT_EQ(last.device, Device::cpu);
+  EXPECT_EQ(last.phase, Phase::decode);
+  EXPECT_DOUBLE_EQ(last.kernels_alone_s, 0.5);
+  EXPECT_DOUBLE_EQ(last.kernels_beside_s, 1);
+  EXPECT_DOUBLE_EQ(last.link_alone_bytes_per_s, 6e9);
+  EXPECT_DOUBLE_EQ(last.link_beside_bytes_per_s, 2e9);
 }
 
-TEST(CalibrationTest, AnAcceleratorWithoutLinksIsNotComplete) {
-  Calibration calibration = accelerator_calibration(smooth_attention_s);
-  EXPECT_TRUE(calibration.complete());
-  calibration.links.clear();
-  EXPECT_FALSE(calibration.complete());
+TEST(CalibrationTest, AnAcceleratorWithoutItsLinkIsNotComplete) {
+  const Calibration whole = accelerator_calibration(smooth_attention_s);
+  EXPECT_TRUE(whole.complete());
+  Calibration part = whole;
+  part.links.clear();
+  EXPECT_FALSE(part.complete());
+  part = whole;
+  part.interference.clear();
+  EXPECT_FALSE(part.complete());
+}
+
+TEST(CalibrationTest, WrongInterferenceIsRefused) {
+  json file = json::parse(format_calibration(accelerator_calibration(smooth_attention_s)));
+  file["interference"][1]["kernels_beside_us"] = 0;
+  try {
+    parse_calibration(file.dump(), "a.json");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("interference.1.kernels_beside_us is 0"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(CalibrationTest, NoJsonIsRefused) {

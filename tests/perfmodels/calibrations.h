@@ -62,7 +62,8 @@ inline Calibration round_calibration(const std::function<double(const BatchShape
   return calibration;
 }
 
-/// The same of an accelerator, with the link to its memory: from it, half as fast.
+/// The same of an accelerator, with the link to its memory: from it, half as fast. Three
+/// repetitions of what that link and the CPU's decoding do to each other.
 inline Calibration accelerator_calibration(
     const std::function<double(const BatchShape&)>& attention_s) {
   Calibration calibration = round_calibration(attention_s);
@@ -71,6 +72,18 @@ inline Calibration accelerator_calibration(
   calibration.links = {
       {.from = Tier::ddr, .to = Tier::hbm, .points = {{1000, 50e-6}, {1e6, 1e-3}}},
       {.from = Tier::hbm, .to = Tier::ddr, .points = {{1000, 60e-6}, {1e6, 2e-3}}}};
+  // Decoding on the CPU: kernels take 1, 2 and 4 times as long, data 2, 3 and 9 times.
+  const auto add = [&](double kernels_times, double link_times) {
+    calibration.interference.push_back({.device = Device::cpu,
+                                        .phase = Phase::decode,
+                                        .kernels_alone_s = 0.5,
+                                        .kernels_beside_s = 0.5 * kernels_times,
+                                        .link_alone_bytes_per_s = 6e9,
+                                        .link_beside_bytes_per_s = 6e9 / link_times});
+  };
+  add(4, 2);
+  add(1, 9);
+  add(2, 3);
   return calibration;
 }
 

@@ -201,6 +201,24 @@ TEST(MeasuredModelTest, OfAnAcceleratorItKnowsThatAlone) {
   EXPECT_NEAR(costs.transfer_s(Tier::hbm, Tier::ddr, 2e6), 4e-3, 1e-12);
 }
 
+TEST(MeasuredModelTest, InterferenceIsTheMedianRatio) {
+  Calibration calibration = accelerator_calibration(smooth_attention_s);
+  const Interference decode = MeasuredModel(calibration, round_model()).interference(Phase::decode);
+  EXPECT_DOUBLE_EQ(decode.kernels_on(Device::cpu), 2);
+  EXPECT_DOUBLE_EQ(decode.link_beside(Device::cpu), 3);
+  EXPECT_DOUBLE_EQ(decode.kernels_on(Device::gpu), 1);  // not measured
+  EXPECT_DOUBLE_EQ(decode.link_beside(Device::gpu), 1);
+  // Nothing gets faster by what runs beside it.
+  for (CalibrationInterference& sample : calibration.interference) {
+    sample.kernels_beside_s = 0.4;
+    sample.link_beside_bytes_per_s = 7e9;
+  }
+  const MeasuredModel noisy(calibration, round_model());
+  EXPECT_DOUBLE_EQ(noisy.interference(Phase::decode).kernels_on(Device::cpu), 1);
+  EXPECT_DOUBLE_EQ(noisy.interference(Phase::decode).link_beside(Device::cpu), 1);
+  EXPECT_DOUBLE_EQ(noisy.interference(Phase::prefill).kernels_on(Device::cpu), 1);
+}
+
 TEST(MeasuredModelTest, RefusesWhatIsNotEnough) {
   const Calibration whole = round_calibration(smooth_attention_s);
   ModelDimensions other = round_model();
