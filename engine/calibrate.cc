@@ -48,17 +48,14 @@ CalibrationBatch prefill_batch(std::int64_t batch, std::int64_t rows, std::int64
 class Choice {
  public:
   Choice(const ModelConfig& config, DType dtype, const CalibrationLimits& limits)
-      : config_(config),
-        model_(model_dimensions(config, dtype)),
-        limits_(limits) {}
+      : config_(config), model_(model_dimensions(config, dtype)), limits_(limits) {}
 
   void add(const CalibrationBatch& batch) {
     const BatchShape& shape = batch.shape;
     // Decode's context grows around its mean.
     if (shape.context + most_iterations > config_.max_positions) return;
-    const double kv_bytes =
-        static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
-        kv_bytes_per_token(model_);
+    const double kv_bytes = static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
+                            kv_bytes_per_token(model_);
     if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return;
     if (shape.total_rows() > prefill_chunk_tokens) return;
     if (foreseen_s(batch, model_, limits_.num_layers, limits_.rates) > limits_.longest_s) return;
@@ -97,12 +94,12 @@ std::int64_t decode_iterations(std::int64_t wanted, std::int64_t context) {
   return count % 2 == 1 ? count : count - 1;
 }
 
+}  // namespace
+
 ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
   config.num_layers = num_layers;
   return config;
 }
-
-}  // namespace
 
 std::int64_t calibration_layers(const ModelConfig& config, DType dtype) {
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
@@ -135,22 +132,23 @@ CalibrationLimits limits_on(const Accelerator& accelerator, const ModelConfig& c
       static_cast<std::uint64_t>(config.vocab_size * config.embed_size) * size_bytes(dtype) +
       2 * activation_bytes(config, dtype, largest.rows, largest.logit_rows) +
       accelerator.scratch.total();
-  // A sixteenth is padding; KV may take as much as the weights.
+  // A sixteenth is padding; a layer's weights is room for the link's probes; KV may take as much as
+  // the weights.
   const std::uint64_t there = accelerator.memory_bytes - accelerator.memory_bytes / 16;
-  const std::uint64_t least = fixed + 2 * layer;
+  const std::uint64_t least = fixed + 3 * layer;
   if (there < least) {
     throw Error("{} is too little to calibrate: {} would do", accelerator.name(),
                 accelerator.option_for(least + least / 15 + 1));
   }
   CalibrationLimits limits;
-  const std::uint64_t rest = there - fixed;
-  limits.num_layers = std::min(calibration_layers(config, dtype),
-                               static_cast<std::int64_t>(rest / (2 * layer)));
+  const std::uint64_t rest = there - fixed - layer;
+  limits.num_layers =
+      std::min(calibration_layers(config, dtype), static_cast<std::int64_t>(rest / (2 * layer)));
   const std::uint64_t kv = rest - static_cast<std::uint64_t>(limits.num_layers) * layer;
   // Pages are not full, and each sequence grows.
-  const auto largest_kv = static_cast<std::uint64_t>(
-      static_cast<double>(largest.context_tokens * limits.num_layers) *
-      kv_bytes_per_token(model_dimensions(config, dtype)));
+  const auto largest_kv =
+      static_cast<std::uint64_t>(static_cast<double>(largest.context_tokens * limits.num_layers) *
+                                 kv_bytes_per_token(model_dimensions(config, dtype)));
   limits.kv_bytes = std::min(largest_kv, kv / 2);
   return limits;
 }
@@ -292,21 +290,21 @@ struct BatchMeter::Loaded {
         beside(batches_beside(batches)),
         caches(make_caches(batches)),
         residence(bring(batches)),
-        runner(make_runner(caches[0], {.num_slots = slots_of(batches),
-                                       .last_layer = LastLayer::all_rows})),
+        runner(make_runner(caches[0],
+                           {.num_slots = slots_of(batches), .last_layer = LastLayer::all_rows})),
         fused(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::stages})),
         apart(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::sublayers})),
         probes(the_runtime, dtype, weights.weight_bytes()) {
     if (accelerator)
-      on_cpu.emplace(weights, caches[2], the_runtime,
-                     DecoderGraph::Options{.num_slots = slots_of(beside),
-                                           .last_layer = LastLayer::all_rows});
+      on_cpu.emplace(
+          weights, caches[2], the_runtime,
+          DecoderGraph::Options{.num_slots = slots_of(beside), .last_layer = LastLayer::all_rows});
   }
 
   static constexpr BenchTest overhead_test = {
       .phase = Phase::decode, .tokens = 5, .batch = 1, .depth = 16};
 
-  /// There is room for so much beside weights and KV: one layer's weights.
+  /// There is room for so much beside weights and KV (limits_on()): one layer's weights.
   std::uint64_t spare_bytes() const {
     const DType dtype = weights.shape().dtype;
     return static_cast<std::uint64_t>(layer_weight_bytes(model_dimensions(model.config, dtype)));
@@ -324,8 +322,7 @@ struct BatchMeter::Loaded {
     const BenchSlice slice = batch.shape.phase == Phase::prefill
                                  ? of.run_whole(test_of(batch, 1), prefill_times)
                                  : of.run_whole(test_of(batch, most_iterations), 1);
-    const KernelTotals& kernels =
-        device == Device::cpu ? slice.kernels : slice.accelerator_kernels;
+    const KernelTotals& kernels = device == Device::cpu ? slice.kernels : slice.accelerator_kernels;
     double sum_s = 0;
     for (const Sublayer sublayer : timed_sublayers) {
       const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, sublayer);
@@ -416,27 +413,26 @@ double BatchMeter::measure_task_overhead_us() {
 }
 
 std::vector<CalibrationLink> BatchMeter::measure_links() {
-  if (!loaded_->accelerator) return {};
   loaded_->before.reset();
   return sluice::measure_links(loaded_->runtime, loaded_->spare_bytes());
 }
 
-std::vector<CalibrationInterference> BatchMeter::measure_interference() {
-  std::vector<CalibrationInterference> measured;
-  if (!loaded_->accelerator) return measured;
+void BatchMeter::measure_interference(std::vector<CalibrationInterference>& into) {
   loaded_->before.reset();
   const double alone = loaded_->link_alone_bytes_per_s();
   for (const CalibrationBatch& batch : loaded_->beside) {
     for (const Device device : {Device::gpu, Device::cpu}) {
-      CalibrationInterference& sample = measured.emplace_back();
-      sample = {.device = device, .phase = batch.shape.phase, .link_alone_bytes_per_s = alone};
+      CalibrationInterference sample;
+      sample.device = device;
+      sample.phase = batch.shape.phase;
+      sample.link_alone_bytes_per_s = alone;
       sample.kernels_alone_s = loaded_->layers_s(device, batch);
       LinkLoad load(loaded_->runtime, loaded_->spare_bytes());
       sample.kernels_beside_s = loaded_->layers_s(device, batch);
       sample.link_beside_bytes_per_s = load.stop();
+      into.push_back(sample);
     }
   }
-  return measured;
 }
 
 void calibrate(Calibration& calibration, BatchMeter& meter,
@@ -460,7 +456,8 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
     saved = Clock::now();
   };
   try {
-    if (calibration.links.empty()) calibration.links = meter.measure_links();
+    const bool of_accelerator = calibration.measured_device() == Device::gpu;
+    if (of_accelerator && calibration.links.empty()) calibration.links = meter.measure_links();
     for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
       for (const CalibrationBatch& batch : batches) {
         const std::int64_t repetition = is_short(batch) ? round : round / 2;
@@ -473,8 +470,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       step("task overhead");
       if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
-        for (const CalibrationInterference& sample : meter.measure_interference())
-          calibration.interference.push_back(sample);
+        if (of_accelerator) meter.measure_interference(calibration.interference);
       }
     }
   } catch (const Interrupted&) {

@@ -23,6 +23,9 @@ struct CalibrationLimits {
   MachineRates rates;                               ///< by which that is foreseen
 };
 
+/// The same model with another number of layers.
+ModelConfig with_layers(ModelConfig config, std::int64_t num_layers);
+
 /// Layers of a model that are enough for each to be read from memory and not from caches.
 std::int64_t calibration_layers(const ModelConfig& config, DType dtype);
 
@@ -72,11 +75,11 @@ class BatchMeter {
   /// Microseconds that a task costs beside its kernel: what --no-fuse adds to an iteration, by the
   /// tasks that it adds.
   double measure_task_overhead_us();
-  /// To the accelerator's memory and back; none without one.
+  /// To the accelerator's memory and back. Only with an accelerator.
   std::vector<CalibrationLink> measure_links();
-  /// What that link and kernels do to each other, on either device and in either phase, once; none
-  /// without an accelerator.
-  std::vector<CalibrationInterference> measure_interference();
+  /// Adds what that link and kernels do to each other, on either device and in either phase, once.
+  /// Only with an accelerator.
+  void measure_interference(std::vector<CalibrationInterference>& into);
 
  private:
   struct Loaded;

@@ -89,11 +89,6 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
-  config.num_layers = num_layers;
-  return config;
-}
-
 /// Everything on an accelerator, as a run has it.
 struct AcceleratedPart {
   MachineCosts costs;
@@ -104,12 +99,11 @@ struct AcceleratedPart {
   static constexpr Workload workload = {.batch = 1, .input_tokens = 1, .output_tokens = 1};
 
   AcceleratedPart(const Settings& settings, std::int64_t num_layers, LoadedPolicy& loaded)
-      : costs(run_costs(
-            model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
-            {.dtype = settings.dtype,
-             .threads = static_cast<int>(settings.setup.threads),
-             .domains = static_cast<int>(settings.setup.domains)},
-            settings.accelerator)),
+      : costs(run_costs(model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
+                        {.dtype = settings.dtype,
+                         .threads = static_cast<int>(settings.setup.threads),
+                         .domains = static_cast<int>(settings.setup.domains)},
+                        settings.accelerator)),
         run(settings.accelerator, loaded, *costs.model, workload),
         policy(loaded.policy(), *costs.model, workload) {}
 };
@@ -125,7 +119,7 @@ struct Machine {
   explicit Machine(const Settings& settings)
       : policy(settings.accelerator ? "gpu-only" : "cpu-only", {}),
         limits(limits_of(settings)),
-        runtime(started(settings)) {
+        runtime(planned(settings)) {
     if (settings.accelerator.kind == Accelerator::Kind::cuda)
       gpu = gpu_rates(settings.accelerator.gpu);
     limits.rates = gpu ? *gpu
@@ -135,8 +129,9 @@ struct Machine {
   }
 
   BatchMeter meter(const Settings& settings, const std::vector<CalibrationBatch>& batches) {
-    std::optional<MeteredAccelerator> metered;
-    if (accelerated) metered.emplace(accelerated->run, accelerated->policy, gpu);
+    const auto metered =
+        accelerated ? std::optional(MeteredAccelerator{accelerated->run, accelerated->policy, gpu})
+                    : std::nullopt;
     return {settings.config, settings.dtype, runtime, limits.num_layers, batches, metered};
   }
 
@@ -148,8 +143,8 @@ struct Machine {
     limits.num_layers = calibration_layers(settings.config, settings.dtype);
     return limits;
   }
-  /// Plans before StarPU starts.
-  RuntimeOptions started(const Settings& settings) {
+  /// What StarPU starts with, once what runs on an accelerator is planned.
+  RuntimeOptions planned(const Settings& settings) {
     if (settings.accelerator) accelerated.emplace(settings, limits.num_layers, policy);
     return settings.accelerator.runtime_options({.domains = settings.domains,
                                                  .scheduler = policy.scheduler(),

@@ -11,11 +11,12 @@ namespace sluice {
 
 /// How long data of 4 KiB to 64 MiB takes between DDR and the memory of the runtime's accelerator,
 /// either way: medians of what StarPU needs to bring it there while nothing else moves. The
-/// accelerator has `room_bytes` left: the largest piece is half of that. Host memory is pinned where
-/// the accelerator is a GPU. No task may run. Throws Error when StarPU refuses.
+/// accelerator has `room_bytes` left: the largest piece is half of that. Host memory is pinned
+/// where the accelerator is a GPU. No task may run. Throws Error when StarPU refuses.
 std::vector<CalibrationLink> measure_links(const Runtime& runtime, std::uint64_t room_bytes);
 
-/// Keeps the way to the accelerator's memory busy for as long as it lives, from a thread of its own.
+/// Keeps the way to the accelerator's memory busy for as long as it lives, from a thread of its
+/// own.
 class LinkLoad {
  public:
   /// In pieces of an eighth of the room that the accelerator's memory has.

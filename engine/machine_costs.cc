@@ -290,9 +290,9 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
   if (host.stand_in) {
     Accelerator accelerator;
     accelerator.kind = Accelerator::Kind::stand_in;
-    return with_stand_in(
-        std::move(*found),
-        calibrated_costs(model, use, host.rates, accelerator.calibration_name()), *host.stand_in);
+    return with_stand_in(std::move(*found),
+                         calibrated_costs(model, use, host.rates, accelerator.calibration_name()),
+                         *host.stand_in);
   }
   return std::move(*found);
 }

@@ -47,9 +47,10 @@ class Rivalry {
 
   /// The calling actor's host computes, or does no longer: `change` is 1 or -1.
   void count_kernel(int change) {
-    const auto* const found = std::find_if(workers.begin(), workers.end(), [](const Worker& worker) {
-      return s4u::this_actor::get_host()->get_name() == worker.host;
-    });
+    const auto* const found =
+        std::find_if(workers.begin(), workers.end(), [](const Worker& worker) {
+          return s4u::this_actor::get_host()->get_name() == worker.host;
+        });
     if (found == workers.end()) return;
     kernels_.at(static_cast<std::size_t>(found->device)) += change;
     update_link();
@@ -61,10 +62,8 @@ class Rivalry {
       const double share = now().kernels_on(worker.device) - 1;
       s4u::Host* host = s4u::Host::by_name_or_null(worker.host);
       if (share <= 0 || host == nullptr) continue;
-      rivals_.push_back(s4u::Exec::init()
-                            ->set_host(host)
-                            ->set_flops_amount(endless_flops)
-                            ->set_priority(share));
+      rivals_.push_back(
+          s4u::Exec::init()->set_host(host)->set_flops_amount(endless_flops)->set_priority(share));
       rivals_.back()->start();
     }
   }

@@ -68,9 +68,10 @@ struct CalibrationSetup {
   std::int64_t cores = 0;
   std::int64_t threads = 0;
   std::int64_t domains = 1;
-  std::string isa;     ///< of oneDNN
-  std::string dtype;   ///< of GEMM operands and KV
-  std::string device;  ///< the accelerator that computes, and whose links are measured; empty: the CPU
+  std::string isa;    ///< of oneDNN
+  std::string dtype;  ///< of GEMM operands and KV
+  std::string
+      device;  ///< the accelerator that computes, and whose links are measured; empty: the CPU
 
   bool operator==(const CalibrationSetup&) const = default;
 };

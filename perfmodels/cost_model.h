@@ -28,8 +28,8 @@ struct BatchShape {
   }
 };
 
-/// How much kernels, and data on its way to the GPU, slow each other down where they share memory or
-/// cores: times of what either takes alone.
+/// How much kernels, and data on its way to the GPU, slow each other down where they share memory
+/// or cores: times of what either takes alone.
 struct Interference {
   std::array<double, 2> kernels = {1, 1};  ///< by device: of its kernels while data moves
   std::array<double, 2> link = {1, 1};     ///< by device: of the data while its kernels run

@@ -136,8 +136,8 @@ class Layer {
   std::array<SublayerWork, 6> work_{};
   std::array<ByDevice, 6> compute_s_{};
   std::array<ByDevice, 6> overhead_s_{};  ///< that the nth sublayer of a stage adds
-  std::array<ByDevice, 6> load_x_s_{};  ///< to a device, from the other one
-  std::array<ByDevice, 6> load_y_s_{};  ///< from home
+  std::array<ByDevice, 6> load_x_s_{};    ///< to a device, from the other one
+  std::array<ByDevice, 6> load_y_s_{};    ///< from home
   ByDevice residual_s_{};
   ByDevice fresh_kv_s_{};  ///< K or V that sublayer 1 has just made on the other device
   ByDevice store_kv_s_{};

@@ -202,9 +202,7 @@ struct MeasuredModel::Reduction {
 };
 
 MeasuredModel::MeasuredModel(const Calibration& calibration, const ModelDimensions& model)
-    : model_(model),
-      device_(calibration.measured_device()),
-      ddr_bytes_(calibration.ddr_bytes) {
+    : model_(model), device_(calibration.measured_device()), ddr_bytes_(calibration.ddr_bytes) {
   if (!same_layers(calibration.model, model))
     throw Error("the calibration is of a model with other layers");
   Reduction{calibration, *this}.run();

@@ -32,9 +32,10 @@ class SecondsCurve {
   std::vector<double> seconds_;
 };
 
-/// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model. A point's time is the median
-/// of its repetitions, each first carried over to the machine's median rates (carried_over()):
-/// machines that others use too change theirs within seconds (docs/calibrate.md).
+/// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model. A
+/// point's time is the median of its repetitions, each first carried over to the machine's median
+/// rates (carried_over()): machines that others use too change theirs within seconds
+/// (docs/calibrate.md).
 ///   1, 4, 5, 6, LM head   a curve over rows
 ///   attention, decode     over context at each batch; straight between batches, in proportion
 ///                         beyond the largest one

@@ -73,8 +73,7 @@ struct Context {
 
   /// The same with another workspace.
   Context with_workspace(Workspace& other) const {
-    return {stream, other, blas, failure, compute_capability, num_multiprocessors, arrived,
-            events};
+    return {stream, other, blas, failure, compute_capability, num_multiprocessors, arrived, events};
   }
 };
 

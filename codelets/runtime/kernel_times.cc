@@ -54,8 +54,8 @@ void UnmapKernelTimes::operator()(KernelTimes* times) const noexcept {
 }
 
 SharedKernelTimes make_shared_kernel_times() {
-  void* memory = mmap(nullptr, sizeof(KernelTimes), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(KernelTimes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw Error("no memory to share with the stand-in accelerator");
   return SharedKernelTimes(new (memory) KernelTimes);
 }

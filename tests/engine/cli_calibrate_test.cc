@@ -168,11 +168,9 @@ TEST_F(CalibratedTest, AnotherModelsRatesStandInAndThatIsSaid) {
 
 /// What a simulation with the stand-in accelerator says.
 CliResult simulate_with_stand_in(const TemporaryFolder& data, const Arguments& more = {}) {
-  return run_with(data, Arguments{"simulate",       "--model",         "tiny",
-                                  "--machine",      "this",            "--policy",
-                                  "gpu-only",       "--device",        "standin:256MiB",
-                                  "--input-tokens", "64",              "--output-tokens",
-                                  "8",              "--json"} +
+  return run_with(data, Arguments{"simulate", "--model", "tiny", "--machine", "this", "--policy",
+                                  "gpu-only", "--device", "standin:256MiB", "--input-tokens", "64",
+                                  "--output-tokens", "8", "--json"} +
                             more);
 }
 
@@ -239,11 +237,26 @@ double streamed_s(const TemporaryFolder& data, const json& cpu, const std::strin
                                     {"link_beside_gb_per_s", 1}});
   }
   std::ofstream(path) << file;
-  const CliResult result = run_with(
-      data, {"simulate", "--model", "tiny", "--machine", "this", "--input-tokens", "64",
-             "--output-tokens", "8", "--policy", "lia", "--policy-option", "prefill=000000",
-             "--policy-option", "decode=000000", "--policy-option", "opt1=off", "--device",
-             "standin:6MiB", "--json"});
+  const CliResult result = run_with(data, {"simulate",
+                                           "--model",
+                                           "tiny",
+                                           "--machine",
+                                           "this",
+                                           "--input-tokens",
+                                           "64",
+                                           "--output-tokens",
+                                           "8",
+                                           "--policy",
+                                           "lia",
+                                           "--policy-option",
+                                           "prefill=000000",
+                                           "--policy-option",
+                                           "decode=000000",
+                                           "--policy-option",
+                                           "opt1=off",
+                                           "--device",
+                                           "standin:6MiB",
+                                           "--json"});
   std::filesystem::remove(path);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return result.exit_code == 0 ? json::parse(result.out).at(0).at("latency_s").get<double>() : 0;

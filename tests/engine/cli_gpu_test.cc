@@ -86,9 +86,9 @@ class CliGpuTest : public testing::PromptsRunTest {
 /// An emulated one takes hours for the whole.
 TEST_F(CliGpuTest, CalibrationTimesItsKernelsAndItsLink) {
   const testing::TemporaryFolder data;
-  CliProcess process("/usr/bin/env", {"XDG_DATA_HOME=" + data.path().string(),
-                                      testing::sluice_program(), "calibrate", "--model", "tiny",
-                                      "--dtype", "f32", "--device", "cuda"});
+  CliProcess process("/usr/bin/env",
+                     {"XDG_DATA_HOME=" + data.path().string(), testing::sluice_program(),
+                      "calibrate", "--model", "tiny", "--dtype", "f32", "--device", "cuda"});
   const auto file = [&]() -> json {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(data.path())) {
       if (entry.path().extension() == ".json")
