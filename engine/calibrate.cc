@@ -469,8 +469,9 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       }
       step("task overhead");
       if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
-        calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
+        // The overhead last: it says that this round has both, also after Ctrl-C.
         if (of_accelerator) meter.measure_interference(calibration.interference);
+        calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }
     }
   } catch (const Interrupted&) {

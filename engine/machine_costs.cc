@@ -221,27 +221,25 @@ MachineRates gpu_rates(const GpuDevice& gpu) {
 
 MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
                        const Accelerator& accelerator) {
-  constexpr double most_padding_gib = 2;
+  constexpr std::uint64_t most_padding_bytes = std::uint64_t{2} << 30;
   constexpr double latency_us = 10;
+  const std::uint64_t memory_bytes = accelerator.memory_bytes;
+  const std::uint64_t reserved_bytes = std::min(
+      memory_bytes, std::min(memory_bytes / 16, most_padding_bytes) + accelerator.scratch.total());
   MachineCosts host = host_costs(model, use);
   std::string source = fmt::format("{}, and {}", host.source, accelerator.name());
   if (auto measured = usable_calibration(model, use, accelerator.calibration_name())) {
-    const std::uint64_t padding_bytes = accelerator.memory_bytes / 16;
     return {this_machine, fmt::format("{} {}", source, measured->source), false, "",
-            std::make_unique<AcceleratedModel>(AcceleratedModel::Parts{
-                .cpu = std::move(host.model),
-                .accelerator = std::move(measured->model),
-                .hbm_bytes = accelerator.memory_bytes - padding_bytes - accelerator.scratch.total(),
-                .link = std::nullopt})};
+            std::make_unique<AcceleratedModel>(
+                AcceleratedModel::Parts{.cpu = std::move(host.model),
+                                        .accelerator = std::move(measured->model),
+                                        .hbm_bytes = memory_bytes - reserved_bytes,
+                                        .link = std::nullopt})};
   }
   MachineProfile profile = profile_of_host(host);
   profile.gpu = gpu_profile(accelerator.gpu);
-  const double gib = in_gib(accelerator.memory_bytes);
-  const double reserved_gib =
-      std::min(gib / 16, most_padding_gib) + in_gib(accelerator.scratch.total());
-  profile.tiers[static_cast<std::size_t>(Tier::hbm)] =
-      accelerator_memory(accelerator.memory_bytes, std::min(gib, reserved_gib),
-                         "ours: padding, and kernels' scratch memory");
+  profile.tiers[static_cast<std::size_t>(Tier::hbm)] = accelerator_memory(
+      memory_bytes, in_gib(reserved_bytes), "ours: padding, and kernels' scratch memory");
   const std::string copies = "measured: copies of pinned memory";
   const auto gb_per_s = [](double bytes_per_s) { return 1e-9 * bytes_per_s; };
   profile.links = {link(Tier::ddr, Tier::hbm, gb_per_s(accelerator.copies.to_gpu_bytes_per_s),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "perfmodels/accelerated_model.h"
 
 namespace sluice {
 namespace {
@@ -26,11 +27,6 @@ std::vector<Memory> memories(const CostModel& costs) {
   if (costs.has(Device::gpu)) all.push_back({Tier::hbm, "CUDA0"});
   return all;
 }
-
-struct LinkRate {
-  double bytes_per_s = 0;
-  double latency_s = 0;
-};
 
 LinkRate rate_of(const CostModel& costs, Tier from, Tier to) {
   double largest = 0;
