@@ -256,6 +256,7 @@ Runtime::~Runtime() { stop(); }
 
 void Runtime::stop() noexcept {
   starpu_task_wait_for_all();
+  watchdog_.reset();  // it asks StarPU
   if (accelerator_node_) set_task_observer(nullptr);
   if (stand_in_) stand_in_->expect_end();
   if (has_gpu_) {
