@@ -124,12 +124,50 @@ class Lock {
   starpu_pthread_mutex_t& mutex_;
 };
 
-/// Data that tasks only read, so far.
-struct Streamed {
+/// What a piece of data is to the look-ahead.
+struct Known {
+  enum class Kind : std::uint8_t {
+    left_alone,  ///< some task writes it, or it is small or resident
+    read_only,   ///< so far
+    slab,        ///< KV that some tasks read and others store into
+  };
+  Kind kind;
+};
+
+struct Streamed : Known {
+  static constexpr Kind its_kind = Kind::read_only;
+  Streamed(starpu_data_handle_t its_handle, std::uint64_t its_bytes)
+      : Known{its_kind}, handle(its_handle), bytes(its_bytes) {}
+
   starpu_data_handle_t handle;
   std::uint64_t bytes;
   /// Uses by tasks that are submitted and not executed, by memory node: with room in the window.
   std::array<int, STARPU_MAXNODES> admitted{};
+  /// All of those tasks, in order.
+  struct Reader {
+    const starpu_task* task;
+    unsigned node;
+  };
+  std::vector<Reader> readers;
+};
+
+struct Slab : Known {
+  static constexpr Kind its_kind = Kind::slab;
+  explicit Slab(starpu_data_handle_t its_handle) : Known{its_kind}, handle(its_handle) {}
+
+  void submit_store(const starpu_task* task) { stores_.push_back(task); }
+  void end_store(const starpu_task* task) {
+    if (std::erase(stores_, task) > 0) ++num_ended_;
+  }
+  /// Counted from the first: those that have ended, and those that are submitted.
+  std::int64_t num_ended_stores() const { return num_ended_; }
+  std::int64_t num_stores() const { return num_ended_ + static_cast<std::int64_t>(stores_.size()); }
+
+  starpu_data_handle_t handle;
+
+ private:
+  std::vector<const starpu_task*> stores_;  ///< submitted and not executed
+  std::int64_t num_ended_ = 0;
 };
 
 /// What is on its way into one memory, and what comes next.
@@ -213,6 +251,63 @@ class Window {
   std::map<Order, int> unfinished_;  ///< tasks that are submitted and not executed
 };
 
+/// Coming reads of KV that lives elsewhere, by tasks beside one memory. While a slab is in use the
+/// next one comes in, as soon as all that is to be stored before it is read has been: what came
+/// earlier would have to come again.
+class SlabWindow {
+ public:
+  /// Slabs in the memory at once, as many as pre-flight checks count.
+  static constexpr std::size_t num_slabs = 2;
+
+  /// In the order of submission; what is on its way already is known as such.
+  void add(Slab& slab, const starpu_task* task, bool is_brought = false) {
+    reads_.push_back({&slab, slab.num_stores(), task, is_brought});
+  }
+  void end(const starpu_task* task) {
+    for (Read& read : reads_) {
+      if (read.task == task) read.task = nullptr;
+    }
+  }
+  /// `bring` gets the slabs that are to come now.
+  void admit(std::vector<starpu_data_handle_t>& bring) {
+    std::erase_if(reads_, [](const Read& read) { return read.leaves_room(); });
+    std::array<const Slab*, num_slabs> near{};
+    for (Read& read : reads_) {
+      auto* const place = std::find_if(near.begin(), near.end(), [&](const Slab* slab) {
+        return slab == nullptr || slab == read.slab;
+      });
+      if (place == near.end()) return;
+      *place = read.slab;
+      if (read.is_brought || read.slab->num_ended_stores() < read.num_stores) continue;
+      read.is_brought = true;
+      bring.push_back(read.slab->handle);
+    }
+  }
+
+ private:
+  struct Read {
+    Slab* slab;
+    std::int64_t num_stores;  ///< into it, before
+    const starpu_task* task;  ///< null when it is done
+    bool is_brought;
+
+    /// Only once new KV is stored elsewhere is the memory free without a search for what else
+    /// could go.
+    bool leaves_room() const {
+      return task == nullptr &&
+             (slab->num_ended_stores() > num_stores || slab->num_stores() == num_stores);
+    }
+  };
+  std::deque<Read> reads_;
+};
+
+/// What is to come into a memory; StarPU brings what has a higher priority first.
+struct Transfer {
+  starpu_data_handle_t handle;
+  unsigned node;
+  int priority;
+};
+
 /// One scheduling context's state.
 class Scheduler {
  public:
@@ -229,7 +324,7 @@ class Scheduler {
   }
 
   void add_worker(int worker) {
-    const unsigned node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+    const unsigned node = node_of(worker);
     if (node == STARPU_MAIN_RAM) {
       cpus_.push_back(worker);
       return;
@@ -250,61 +345,75 @@ class Scheduler {
     if (!streams_at_all()) return;
     const std::optional<TaskTag> tag = tag_of(task);
     if (!tag) return;
-    std::vector<starpu_data_handle_t> bring;
-    unsigned node = 0;
+    std::vector<Transfer> bring;
     {
       const Lock lock(mutex_);
+      unsigned node = 0;
       const bool into_node = streams(task, *tag, node);
-      if (into_node) windows_.at(node).begin(Order::of_half_layer(*tag));
+      const Order half = Order::of_half_layer(*tag);
+      if (into_node) windows_.at(node).begin(half);
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
-          leave_alone(handle);
-        } else if (Streamed* data = into_node ? streamed(handle, node) : nullptr; data != nullptr) {
-          windows_.at(node).add(*data, Order::of_half_layer(*tag));
+          submitted_writer(handle, task, *tag);
+        } else if (into_node) {
+          Known& data = known(handle, node);
+          if (auto* slab = as<Slab>(data)) slab_windows_.at(node).add(*slab, task);
+          if (auto* streamed = as<Streamed>(data)) {
+            windows_.at(node).add(*streamed, half);
+            streamed->readers.push_back({task, node});
+          }
         }
       }
-      if (into_node) windows_.at(node).admit(node, bring);
+      if (into_node) admit(node, bring);
     }
-    for (starpu_data_handle_t handle : bring) starpu_data_prefetch_on_node(handle, node, 1);
+    start(bring);
   }
 
   void executed(starpu_task* task) {
     if (!streams_at_all()) return;
     const std::optional<TaskTag> tag = tag_of(task);
     if (!tag) return;
-    std::vector<starpu_data_handle_t> bring;
+    std::vector<Transfer> bring;
     std::vector<starpu_data_handle_t> give_up;
     unsigned node = 0;
     {
       const Lock lock(mutex_);
-      if (!streams(task, *tag, node)) return;
-      windows_.at(node).end(Order::of_half_layer(*tag));
-      for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
-        if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
-        starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
-        Streamed* data = streamed(handle, node);
-        if (data != nullptr && windows_.at(node).remove(*data, node)) give_up.push_back(handle);
+      if (executed_store(task)) {
+        for (const int worker : gpus_) admit_slabs(node_of(worker), bring);
       }
-      windows_.at(node).admit(node, bring);
+      if (streams(task, *tag, node)) {
+        windows_.at(node).end(Order::of_half_layer(*tag));
+        slab_windows_.at(node).end(task);
+        for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+          if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
+          starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+          auto* data = as<Streamed>(known(handle, node));
+          if (data == nullptr) continue;
+          std::erase_if(data->readers, [&](const auto& reader) { return reader.task == task; });
+          if (windows_.at(node).remove(*data, node)) give_up.push_back(handle);
+        }
+        admit(node, bring);
+      }
     }
     for (starpu_data_handle_t handle : give_up) {
-      if (std::find(bring.begin(), bring.end(), handle) != bring.end()) continue;
+      if (std::any_of(bring.begin(), bring.end(),
+                      [&](const Transfer& coming) { return coming.handle == handle; }))
+        continue;
       // StarPU keeps what is given up behind what was brought in before it, unless memory holds
       // something that must be written back: then it would evict what is needed next.
       const bool gone =
           node == STARPU_MAIN_RAM && starpu_data_evict_from_node(handle, STARPU_MAIN_RAM) == 0;
       if (!gone) starpu_data_wont_use(handle);
     }
-    for (starpu_data_handle_t handle : bring) starpu_data_prefetch_on_node(handle, node, 1);
+    start(bring);
   }
 
   void push(starpu_task* task) {
     const std::optional<TaskTag> tag = tag_of(task);
     const int worker = tag ? worker_for(task, *tag) : -1;
-    const bool far =
-        worker >= 0 && !gpus_.empty() && starpu_get_prefetch_flag() != 0 &&
-        starpu_worker_get_memory_node(static_cast<unsigned>(worker)) != STARPU_MAIN_RAM;
+    const bool far = worker >= 0 && !gpus_.empty() && starpu_get_prefetch_flag() != 0 &&
+                     node_of(worker) != STARPU_MAIN_RAM;
     if (far) starpu_prefetch_task_input_for(task, static_cast<unsigned>(worker));
     {
       const Lock lock(mutex_);
@@ -365,35 +474,93 @@ class Scheduler {
     if (tag.device != Device::gpu && !streams_from_disk()) return false;
     const int worker = worker_for(task, tag);
     if (worker < 0) return false;
-    node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+    node = node_of(worker);
     return node != STARPU_MAIN_RAM || streams_from_disk();
   }
 
-  /// What is known of data that a task reads; null for what the window leaves alone.
-  Streamed* streamed(starpu_data_handle_t handle, unsigned node) {
-    void* known = starpu_data_get_sched_data(handle);
-    if (known == nullptr) {
-      // What lives in main memory may yet stream into a GPU's.
-      if (node == STARPU_MAIN_RAM && starpu_data_is_on_node(handle, node) != 0) return nullptr;
-      const std::uint64_t bytes = starpu_data_get_size(handle);
-      const bool alone =
-          bytes < smallest_streamed_bytes || starpu_data_is_on_node(handle, node) != 0;
-      known =
-          alone ? &left_alone_ : static_cast<void*>(&data_.emplace_back(Streamed{handle, bytes}));
-      starpu_data_set_sched_data(handle, known);
-    }
-    return known == &left_alone_ ? nullptr : static_cast<Streamed*>(known);
+  static unsigned node_of(int worker) {
+    return starpu_worker_get_memory_node(static_cast<unsigned>(worker));
   }
 
-  /// Some task writes it: a slab may have been read by attention first, before its new KV is
-  /// stored.
-  void leave_alone(starpu_data_handle_t handle) {
-    void* known = starpu_data_get_sched_data(handle);
-    if (known == &left_alone_) return;
-    starpu_data_set_sched_data(handle, &left_alone_);
-    if (known == nullptr) return;
-    for (unsigned node = 0; node < windows_.size(); ++node)
-      windows_[node].forget(*static_cast<Streamed*>(known), node);
+  void admit(unsigned node, std::vector<Transfer>& bring) {
+    std::vector<starpu_data_handle_t> handles;
+    windows_.at(node).admit(node, handles);
+    for (starpu_data_handle_t handle : handles) bring.push_back({handle, node, 0});
+    admit_slabs(node, bring);
+  }
+
+  /// The next layer's KV goes before the weights of those behind it.
+  void admit_slabs(unsigned node, std::vector<Transfer>& bring) {
+    if (node == STARPU_MAIN_RAM || staging.ahead == Prefetch::none) return;
+    std::vector<starpu_data_handle_t> handles;
+    slab_windows_.at(node).admit(handles);
+    for (starpu_data_handle_t handle : handles) bring.push_back({handle, node, 1});
+  }
+
+  static void start(const std::vector<Transfer>& bring) {
+    for (const Transfer& transfer : bring)
+      starpu_data_prefetch_on_node_prio(transfer.handle, transfer.node, 1, transfer.priority);
+  }
+
+  /// It, if it is one.
+  template <typename Kind>
+  static Kind* as(Known& data) {
+    return data.kind == Kind::its_kind ? static_cast<Kind*>(&data) : nullptr;
+  }
+
+  static Known* already_known(starpu_data_handle_t handle) {
+    return static_cast<Known*>(starpu_data_get_sched_data(handle));
+  }
+
+  /// What is known of data that a task beside `node` reads, from now on.
+  Known& known(starpu_data_handle_t handle, unsigned node) {
+    Known* data = already_known(handle);
+    if (data != nullptr) return *data;
+    const bool is_there = starpu_data_is_on_node(handle, node) != 0;
+    // What lives in main memory may yet stream into a GPU's.
+    if (node == STARPU_MAIN_RAM && is_there) return left_alone_;
+    const std::uint64_t bytes = starpu_data_get_size(handle);
+    data = bytes < smallest_streamed_bytes || is_there ? &left_alone_
+                                                       : &data_.emplace_back(handle, bytes);
+    starpu_data_set_sched_data(handle, data);
+    return *data;
+  }
+
+  /// Data that some task writes: KV, or left alone. A slab may have been read by attention first.
+  void submitted_writer(starpu_data_handle_t handle, const starpu_task* task, const TaskTag& tag) {
+    Known* data = already_known(handle);
+    auto* slab = data == nullptr ? nullptr : as<Slab>(*data);
+    if (slab == nullptr) {
+      auto* streamed = data == nullptr ? nullptr : as<Streamed>(*data);
+      if (tag.sublayer == Sublayer::kv_store &&
+          starpu_data_get_size(handle) >= smallest_streamed_bytes)
+        slab = &slabs_.emplace_back(handle);
+      if (streamed != nullptr) no_longer_read_only(*streamed, slab);
+      starpu_data_set_sched_data(handle,
+                                 slab != nullptr ? static_cast<Known*>(slab) : &left_alone_);
+    }
+    if (slab != nullptr) slab->submit_store(task);
+  }
+
+  void no_longer_read_only(Streamed& data, Slab* slab) {
+    for (unsigned node = 0; node < windows_.size(); ++node) windows_[node].forget(data, node);
+    if (slab == nullptr) return;
+    for (const Streamed::Reader& reader : data.readers)
+      slab_windows_.at(reader.node).add(*slab, reader.task, true);
+  }
+
+  /// Whether it stored into a slab.
+  bool executed_store(const starpu_task* task) {
+    bool stored = false;
+    for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+      if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) == 0) continue;
+      Known* data = already_known(STARPU_TASK_GET_HANDLE(task, i));
+      auto* slab = data == nullptr ? nullptr : as<Slab>(*data);
+      if (slab == nullptr) continue;
+      slab->end_store(task);
+      stored = true;
+    }
+    return stored;
   }
 
   starpu_pthread_mutex_t mutex_{};
@@ -402,8 +569,10 @@ class Scheduler {
   std::array<TaskQueue, STARPU_NMAXWORKERS> own_;
   TaskQueue shared_;
   std::array<Window, STARPU_MAXNODES> windows_;
+  std::array<SlabWindow, STARPU_MAXNODES> slab_windows_;
   std::deque<Streamed> data_;
-  char left_alone_ = 0;  ///< its address marks data that some task writes, or small or resident
+  std::deque<Slab> slabs_;
+  Known left_alone_{Known::Kind::left_alone};
 };
 
 }  // namespace
