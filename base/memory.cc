@@ -97,6 +97,10 @@ Buffer::Buffer(std::size_t size_bytes) {
   size_ = size_bytes;
 }
 
+void Buffer::commit() const noexcept {
+  if (data_ != nullptr) madvise(data_, size_, MADV_POPULATE_WRITE);
+}
+
 void Buffer::release() noexcept {
   if (data_ != nullptr) munmap(data_, size_);
   data_ = nullptr;

@@ -30,6 +30,10 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
+  /// Takes the pages from the system now, if it can and has them; what is missing then comes on
+  /// first touch all the same.
+  void commit() const noexcept;
+
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   template <typename T>

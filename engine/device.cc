@@ -257,6 +257,9 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
     warn_of_unpacking(model);
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);
     pin_all(residence->pinned, model, caches);
+  } else {
+    // What a GPU copies from and to is pinned, so it is there before a run, here as well.
+    for (const KvCache& kv : caches) kv.commit(runtime.setup_pool());
   }
   residence->weights->hold_on(runtime.accelerator_node().value());
   return residence;

@@ -43,6 +43,11 @@ KvCache::KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierN
   }
 }
 
+void KvCache::commit(ThreadPool& pool) const {
+  pool.run(static_cast<std::int64_t>(buffers_.size()),
+           [&](std::int64_t i) { buffers_[static_cast<std::size_t>(i)].commit(); });
+}
+
 void KvCache::clear() const {
   for (std::size_t layer = 0; layer < slabs_.size(); ++layer) {
     if (homes_[layer] != Tier::hbm) continue;

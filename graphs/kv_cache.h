@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "base/thread_pool.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
 #include "perfmodels/placement.h"
@@ -32,6 +33,8 @@ class KvCache {
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
   }
+  /// Takes the memory of the slabs that live in the host's now, side by side on the pool's threads.
+  void commit(ThreadPool& pool) const;
   /// Empties the slabs that live in HBM, by a task on the GPU each, and waits for these; before
   /// anything else uses the slabs.
   void clear() const;

@@ -1,6 +1,7 @@
 #include "base/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -78,6 +79,20 @@ TEST(BufferTest, TakesMemoryOnFirstTouchOnly) {
   EXPECT_GE(anonymous_resident_bytes(), before + 120 * mebibyte);
   EXPECT_LT(anonymous_resident_bytes(), before + 256 * mebibyte);
   EXPECT_GE(peak_resident_bytes(), before + 120 * mebibyte);
+}
+
+TEST(BufferTest, TakesAllItsMemoryWhenAsked) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer keeps shadow memory of its own for what is touched";
+#endif
+  const std::uint64_t before = anonymous_resident_bytes();
+  const Buffer buffer(64 * mebibyte);
+  if (madvise(buffer.data(), 4096, MADV_POPULATE_WRITE) != 0)
+    GTEST_SKIP() << "this kernel (before Linux 5.14) gives memory on first touch only";
+  buffer.commit();
+  EXPECT_GE(anonymous_resident_bytes(), before + 63 * mebibyte);
+  EXPECT_EQ(buffer.data()[buffer.size() - 1], std::byte{0});
+  Buffer().commit();
 }
 
 TEST(BufferTest, GivesItsMemoryBack) {
