@@ -195,6 +195,10 @@ void check_context(const std::vector<BenchTest>& tests, const ModelConfig& confi
   }
 }
 
+std::uint64_t table_bytes_of(const BenchModel& opened) {
+  return opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model);
+}
+
 /// What the probes read over and over: what each token reads of memory.
 std::uint64_t working_set_bytes(const HostPlan& plan) {
   return plan.ddr().weights + plan.ddr().staging;
@@ -204,13 +208,12 @@ std::uint64_t working_set_bytes(const HostPlan& plan) {
 HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType dtype) {
   const ModelConfig& config = opened.model.config;
   const std::vector<BenchTest>& tests = settings.tests;
-  HostNeed need = {
-      .kv_bytes =
-          KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests)),
-      .activation_bytes =
-          activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
-      .workspace_bytes = 0,
-      .table_bytes = opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model)};
+  HostNeed need = {.kv_bytes = KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers,
+                                                   max_pages(tests)),
+                   .activation_bytes =
+                       activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
+                   .workspace_bytes = 0,
+                   .table_bytes = table_bytes_of(opened)};
   need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
   HostPlan plan(config, dtype, need, settings.tiers);
   // What the probes take depends on what stays in DDR, and less does beside it.
@@ -287,10 +290,6 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   const HostPlan plan = check_memory(opened, settings, dtype);
-  if (settings.tiers.dry_run) {
-    std::cout << format_tiers(tier_uses(plan, settings.tiers), settings.format);
-    return 0;
-  }
   const std::int64_t batch = max_batch(settings.tests);
   const Accelerator accelerator =
       settings.accelerator.sized_for(config, dtype,
@@ -309,6 +308,18 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   std::optional<AcceleratorRun> accelerated;
   if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
+  const RunSize size{.config = config,
+                     .dtype = dtype,
+                     .table_bytes = table_bytes_of(opened),
+                     .kv = {{policy_run.kv_homes(), max_pages(settings.tests)}},
+                     .max_rows = max_iteration_rows(settings.tests),
+                     .max_logit_rows = batch};
+  std::vector<TierUse> uses = tier_uses(plan, settings.tiers);
+  if (accelerated) uses.insert(uses.begin(), accelerated->check(size));
+  if (settings.tiers.dry_run) {
+    std::cout << format_tiers(uses, settings.format);
+    return 0;
+  }
   std::optional<DiskRun> disk;
   if (plan.uses_disk()) disk.emplace(plan, *settings.tiers.disk, opened.model, dtype, policy);
   Runtime runtime(
@@ -329,8 +340,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
   std::unique_ptr<AcceleratorRun::Residence> residence;
   if (accelerated) {
-    residence =
-        accelerated->bring(runtime, loaded, {&kv, 1}, max_iteration_rows(settings.tests), batch);
+    residence = accelerated->bring(runtime, loaded, {&kv, 1}, size);
   }
   BenchRunner runner(loaded, kv, runtime, {.num_slots = batch, .fusion = settings.fusion},
                      &policy_run);

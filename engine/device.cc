@@ -17,14 +17,6 @@ std::uint64_t bytes_of(const DataHandle& handle) {
   return handle ? starpu_data_get_size(handle.get()) : 0;
 }
 
-std::uint64_t bytes_of(const LayerWeights& weights) {
-  std::uint64_t sum = 0;
-  for (const DataHandle* handle :
-       {&weights.vectors, &weights.qkv, &weights.out, &weights.gate, &weights.fc1, &weights.fc2})
-    sum += bytes_of(*handle);
-  return sum;
-}
-
 void check_kept(const Plan& plan, const std::string& policy) {
   for (const LayerHomes& homes : plan.memory.layers) {
     for (const Tier tier : homes.weights) {
@@ -161,35 +153,65 @@ bool AcceleratorRun::reads_kv_from_elsewhere() const {
   return false;
 }
 
-AcceleratorRun::Need AcceleratorRun::need_of(const LoadedModel& model,
-                                             std::span<const KvCache> caches, std::int64_t max_rows,
-                                             std::int64_t max_logit_rows) const {
+RunSize::Kv RunSize::size_of(const KvCache& kv) {
+  return {.homes = kv.homes(), .num_pages = kv.num_pages()};
+}
+
+AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {
+  const ModelConfig& config = size.config;
+  const DecoderShape shape = decoder_shape(config, size.dtype);
+  const WeightSizes weights(config, size.dtype, size.table_bytes);
+  check_sendable(weights.head, "the LM head");
+  check_sendable(size.table_bytes, "the embedding");
   Need need;
-  std::uint64_t largest_layer = 0;
-  for (std::size_t layer = 0; layer < plan_.memory.layers.size(); ++layer) {
-    for (const KvCache& kv : caches) {
-      const std::uint64_t slab = bytes_of(kv.slab(static_cast<std::int64_t>(layer)));
-      check_sendable(slab, "a layer's KV");
-      (kv.home(static_cast<std::int64_t>(layer)) == Tier::hbm ? need.kv : need.passing_kv) += slab;
-    }
-    const bool resident = plan_.memory.layers[layer].resident();
-    if (!resident) largest_layer = std::max(largest_layer, bytes_of(model.layers()[layer]));
+  need.resident = weights.resident(plan_.memory);
+  std::vector<std::uint64_t> passing(plan_.memory.layers.size());
+  for (const RunSize::Kv& kv : size.kv) {
+    const std::uint64_t slab = KvCache::size_bytes(shape, 1, kv.num_pages);
+    check_sendable(slab, "a layer's KV");
+    for (std::size_t layer = 0; layer < passing.size(); ++layer)
+      (kv.homes.at(layer) == Tier::hbm ? need.kv : passing[layer]) += slab;
   }
   // Of one layer, and the next one's.
-  const auto layers = static_cast<std::uint64_t>(plan_.memory.layers.size());
-  need.passing_kv = reads_kv_from_elsewhere() ? 2 * need.passing_kv / layers : 0;
+  if (reads_kv_from_elsewhere() && !passing.empty())
+    need.passing_kv = 2 * *std::max_element(passing.begin(), passing.end());
+  need.scratch = accelerator_.scratch.total();
   if (!plan_.memory.uses_gpu) return need;
-  need.streamed = 2 * largest_layer;
+  if (plan_.memory.resident_layers() < config.num_layers) need.streamed = 2 * weights.layer();
   if (plan_.memory.lm_head_device == Device::gpu && plan_.memory.lm_head != Tier::hbm)
-    need.streamed += bytes_of(model.head);
+    need.streamed += weights.head;
   // Of one iteration, and the next one's, which is submitted before the first has ended.
-  const ModelConfig& config = model.config();
   const std::int64_t floats =
-      (max_rows + max_logit_rows) * (config.hidden_size + 2 * model.shape().qkv_size() +
-                                     model.shape().q_size() + 2 * config.ffn_size) +
-      max_logit_rows * config.vocab_size;
+      (size.max_rows + size.max_logit_rows) *
+          (config.hidden_size + 2 * shape.qkv_size() + shape.q_size() + 2 * config.ffn_size) +
+      size.max_logit_rows * config.vocab_size;
   need.activations = 2 * static_cast<std::uint64_t>(floats) * sizeof(float);
   return need;
+}
+
+void AcceleratorRun::check_fits(const Need& need, std::uint64_t there_bytes) const {
+  if (need.total() <= there_bytes) return;
+  throw Error(
+      "not enough memory in the {}: {} needed (weights that stay {}, KV {}, weights on the way "
+      "{}, KV on the way {}, activations {}, kernels {}); {} would do",
+      accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
+      format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
+      format_bytes(need.activations), format_bytes(need.scratch),
+      accelerator_.option_for(need.total()));
+}
+
+TierUse AcceleratorRun::check(const RunSize& size) const {
+  const Need need = need_of(size);
+  check_fits(need, accelerator_.memory_bytes);
+  return {
+      .tier = Tier::hbm,
+      .where = accelerator_.kind == Accelerator::Kind::cuda ? accelerator_.gpu.name : "stand-in",
+      .weights = need.resident,
+      .kv = need.kv,
+      .activations = need.activations,
+      .staging = need.streamed + need.passing_kv,
+      .workspaces = need.scratch,
+      .available = accelerator_.memory_bytes};
 }
 
 namespace {
@@ -232,27 +254,16 @@ void warn_of_unpacking(const LoadedModel& model) {
 
 }  // namespace
 
-std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(
-    Runtime& runtime, const LoadedModel& model, std::span<const KvCache> caches,
-    std::int64_t max_rows, std::int64_t max_logit_rows) const {
-  check_sendable(bytes_of(model.head), "the LM head");
-  check_sendable(bytes_of(model.token_table), "the embedding");
+std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtime,
+                                                                 const LoadedModel& model,
+                                                                 std::span<const KvCache> caches,
+                                                                 const RunSize& size) const {
   auto residence = std::make_unique<Residence>();
   residence->weights = std::make_unique<ResidentWeights>(model, plan_.memory);
-  Need need = need_of(model, caches, max_rows, max_logit_rows);
-  need.resident = residence->weights->size_bytes();
+  Need need = need_of(size);
   const AcceleratorUse at_start = runtime.accelerator_use();
-  const std::uint64_t there = at_start.memory_bytes;
-  need.scratch = at_start.peak_bytes + accelerator_.scratch.total();
-  if (need.total() > there) {
-    throw Error(
-        "not enough memory in the {}: {} needed (weights that stay {}, KV {}, weights on the way "
-        "{}, KV on the way {}, activations {}, kernels {}); {} would do",
-        accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
-        format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
-        format_bytes(need.activations), format_bytes(need.scratch),
-        accelerator_.option_for(need.total()));
-  }
+  need.scratch += at_start.peak_bytes;
+  check_fits(need, at_start.memory_bytes);
   if (accelerator_.kind == Accelerator::Kind::cuda) {
     warn_of_unpacking(model);
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "codelets/runtime/runtime.h"
 #include "engine/accelerator.h"
@@ -13,6 +14,8 @@
 #include "engine/command_line.h"
 #include "engine/planner.h"
 #include "engine/policy_run.h"
+#include "engine/tiers.h"
+#include "graphs/kv_cache.h"
 #include "graphs/resident_weights.h"
 #include "schedulers/loader.h"
 
@@ -25,6 +28,23 @@ void declare_device_options(CommandLine& line);
 Accelerator read_device(const CommandLine& line);
 /// The stand-in accelerator that `text`, "standin:MEMORY", describes. Throws UsageError.
 Accelerator read_stand_in(const std::string& text);
+
+/// How much a run computes and keeps, as known before anything is loaded.
+struct RunSize {
+  /// KV of one tier and one cohort.
+  struct Kv {
+    std::vector<Tier> homes;  ///< of each layer
+    std::int64_t num_pages = 0;
+  };
+  static Kv size_of(const KvCache& kv);
+
+  ModelConfig config;
+  DType dtype = DType::bf16;
+  std::uint64_t table_bytes = 0;  ///< embedding and positions, as stored
+  std::vector<Kv> kv;
+  std::int64_t max_rows = 0;        ///< tokens that one iteration computes
+  std::int64_t max_logit_rows = 0;  ///< logits of them
+};
 
 /// What a run on the CPU and an accelerator has beyond one on the CPU alone: a plan that is kept
 /// to, and weights that stay in the accelerator's memory.
@@ -40,12 +60,12 @@ class AcceleratorRun {
     PinnedMemory pinned;
     std::unique_ptr<ResidentWeights> weights;
   };
-  /// Checks that everything fits the accelerator's memory at its real size, and brings there what
-  /// stays. `max_rows`: tokens that one iteration computes, `max_logit_rows`: logits of them.
+  /// What it takes of the accelerator's memory. Throws Error with the sizes when it does not fit.
+  TierUse check(const RunSize& size) const;
+  /// Checks that everything fits beside what StarPU itself has taken, and brings there what stays.
   /// Throws Error with the sizes when it does not fit.
   std::unique_ptr<Residence> bring(Runtime& runtime, const LoadedModel& model,
-                                   std::span<const KvCache> caches, std::int64_t max_rows,
-                                   std::int64_t max_logit_rows) const;
+                                   std::span<const KvCache> caches, const RunSize& size) const;
 
   /// "NVIDIA H200 with 20.0 GiB: peak ..., ... moved to it, ... from it"
   std::string summary(const Runtime& runtime) const;
@@ -55,9 +75,8 @@ class AcceleratorRun {
 
  private:
   struct Need;
-  /// All but `resident`.
-  Need need_of(const LoadedModel& model, std::span<const KvCache> caches, std::int64_t max_rows,
-               std::int64_t max_logit_rows) const;
+  Need need_of(const RunSize& size) const;
+  void check_fits(const Need& need, std::uint64_t there_bytes) const;
   bool reads_kv_from_elsewhere() const;
   void check_sendable(std::uint64_t bytes, const char* what) const;
   Accelerator accelerator_;

@@ -445,27 +445,18 @@ class GenerateRun {
         trace_(trace),
         dtype_(choose_dtype(settings.dtype)) {}
 
-  /// What it would take.
-  int dry_run(const std::vector<Request>& requests) const {
-    const std::int64_t batch = batch_of(requests);
-    const Generator::Options options;
-    const HostPlan plan =
-        check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
-    std::cout << format_tiers(tier_uses(plan, settings_.tiers),
-                              settings_.json ? OutputFormat::json : OutputFormat::table);
-    return 0;
-  }
-
+  /// With --dry-run says what it would take, and no more.
   int execute(std::vector<Request> requests) {
     report_.finish_reasons.resize(requests.size());
     std::unique_ptr<OutputFile> output;
-    if (line_.given("output")) {
+    const bool dry_run = settings_.tiers.dry_run;
+    if (line_.given("output") && !dry_run) {
       const std::string& path = line_.get<std::string>("output");
       output = std::make_unique<OutputFile>(path, output_mode(line_));
       if (line_.get<bool>("resume"))
         requests = without_finished(std::move(requests), *output, path);
     }
-    if (line_.given("stats")) check_writable(line_.get<std::string>("stats"));
+    if (line_.given("stats") && !dry_run) check_writable(line_.get<std::string>("stats"));
     const std::int64_t batch = batch_of(requests);
     Generator::Options options{.max_batch = batch,
                                .attention = settings_.attention,
@@ -475,8 +466,9 @@ class GenerateRun {
                                                     : model_.generation.eos_token_ids};
     const HostPlan plan =
         check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
-    const std::int64_t kv_pages =
-        need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens).kv_pages;
+    const MemoryNeed need =
+        need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
+    const std::int64_t kv_pages = need.kv_pages;
 
     const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
     const Workload workload = workload_of(requests, batch);
@@ -498,6 +490,20 @@ class GenerateRun {
     std::optional<AcceleratorRun> accelerated;
     if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
+    RunSize size{.config = model_.config,
+                 .dtype = dtype_,
+                 .table_bytes = need.host.table_bytes,
+                 .kv = {},
+                 .max_rows = largest.rows,
+                 .max_logit_rows = largest.logit_rows};
+    for (const KvCohort& cohort : policy_run.kv_cohorts())
+      size.kv.push_back({cohort.homes, kv_pages / batch * cohort.requests});
+    std::vector<TierUse> uses = tier_uses(plan, settings_.tiers);
+    if (accelerated) uses.insert(uses.begin(), accelerated->check(size));
+    if (dry_run) {
+      std::cout << format_tiers(uses, settings_.json ? OutputFormat::json : OutputFormat::table);
+      return 0;
+    }
     std::optional<DiskRun> disk;
     if (plan.uses_disk()) disk.emplace(plan, *settings_.tiers.disk, model_, dtype_, policy);
     Runtime runtime(
@@ -516,14 +522,11 @@ class GenerateRun {
     loading.clear();
     report_.load_s = seconds_since(load_start);
     std::vector<KvCache> kv;
-    for (const KvCohort& cohort : policy_run.kv_cohorts()) {
-      kv.emplace_back(loaded.shape(), model_.config.num_layers, kv_pages / batch * cohort.requests,
-                      cohort.homes);
-    }
+    for (const RunSize::Kv& cohort : size.kv)
+      kv.emplace_back(loaded.shape(), model_.config.num_layers, cohort.num_pages, cohort.homes);
     options.policy = &policy_run;
     std::unique_ptr<AcceleratorRun::Residence> residence;
-    if (accelerated)
-      residence = accelerated->bring(runtime, loaded, kv, largest.rows, largest.logit_rows);
+    if (accelerated) residence = accelerated->bring(runtime, loaded, kv, size);
     Generator generator(loaded, kv, tokenizer_, options);
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
@@ -636,7 +639,6 @@ int run_generate(const CommandLine::Arguments& arguments) {
   std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
   TraceSession trace(line);
   GenerateRun run(line, settings, model, tokenizer.get(), policy, trace);
-  if (settings.tiers.dry_run) return run.dry_run(requests);
   return trace.around([&] { return run.execute(std::move(requests)); }, line.get<bool>("quiet"));
 }
 

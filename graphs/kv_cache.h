@@ -41,6 +41,7 @@ class KvCache {
 
   /// The tier that a layer's slab lives on, by the memory plan.
   Tier home(std::int64_t layer) const { return homes_[static_cast<std::size_t>(layer)]; }
+  const std::vector<Tier>& homes() const { return homes_; }
   std::int64_t num_pages() const { return num_pages_; }
   std::int64_t num_free_pages() const { return static_cast<std::int64_t>(free_pages_.size()); }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <initializer_list>
 #include <numeric>
+#include <utility>
+
+#include "codelets/kernels/linear.h"
 
 namespace sluice {
 namespace {
@@ -12,7 +15,59 @@ bool all_in_hbm(const LayerHomes& homes, std::initializer_list<WeightKind> kinds
                      [&](WeightKind kind) { return homes[kind] == Tier::hbm; });
 }
 
+/// What of a layer has its home in HBM, whole.
+struct ResidentPieces {
+  explicit ResidentPieces(const LayerHomes& homes)
+      : vectors(all_in_hbm(homes, {WeightKind::vectors})),
+        qkv(all_in_hbm(homes, {WeightKind::query, WeightKind::key, WeightKind::value})),
+        out(all_in_hbm(homes, {WeightKind::out_proj})),
+        fc1(all_in_hbm(homes, {WeightKind::fc1})),
+        fc2(all_in_hbm(homes, {WeightKind::fc2})) {}
+  bool vectors, qkv, out, fc1, fc2;
+};
+
+std::uint64_t packed_bytes(std::int64_t in, std::int64_t out, DType dtype) {
+  return PackedLayout::get({in, out, dtype}).size_bytes();
+}
+
+std::uint64_t float_bytes(std::int64_t count) {
+  return static_cast<std::uint64_t>(count) * sizeof(float);
+}
+
 }  // namespace
+
+WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes)
+    : before_layers(table_bytes),
+      head(packed_bytes(config.embed_size, config.vocab_size, dtype)),
+      vectors(float_bytes(vector_layout(config).num_elements)) {
+  const DecoderShape shape = decoder_shape(config, dtype);
+  qkv = packed_bytes(shape.hidden_size, shape.qkv_size(), dtype);
+  out = packed_bytes(shape.q_size(), shape.hidden_size, dtype);
+  fc1 = packed_bytes(shape.hidden_size, shape.ffn_size, dtype) * (shape.gated_ffn ? 2 : 1);
+  fc2 = packed_bytes(shape.ffn_size, shape.hidden_size, dtype);
+  if (shape.rope) before_layers += float_bytes(shape.head_dim / 2);
+  if (config.has_projections()) {
+    before_layers += packed_bytes(config.embed_size, config.hidden_size, dtype);
+    before_head += packed_bytes(config.hidden_size, config.embed_size, dtype);
+  }
+  if (config.final_norm && config.norm_affine)
+    before_head += float_bytes(config.hidden_size) * (config.norm == NormKind::layer_norm ? 2 : 1);
+}
+
+std::uint64_t WeightSizes::resident(const MemoryPlan& memory) const {
+  std::uint64_t bytes = memory.embedding == Tier::hbm ? before_layers : 0;
+  if (memory.lm_head == Tier::hbm) bytes += head + before_head;
+  for (const LayerHomes& homes : memory.layers) {
+    const ResidentPieces stays(homes);
+    for (const auto& [there, size] : {std::pair(stays.vectors, vectors),
+                                      {stays.qkv, qkv},
+                                      {stays.out, out},
+                                      {stays.fc1, fc1},
+                                      {stays.fc2, fc2}})
+      bytes += there ? size : 0;
+  }
+  return bytes;
+}
 
 ResidentWeights::ResidentWeights(const LoadedModel& model, const MemoryPlan& memory) {
   if (memory.embedding == Tier::hbm) {
@@ -25,17 +80,16 @@ ResidentWeights::ResidentWeights(const LoadedModel& model, const MemoryPlan& mem
       add(*handle);
   }
   for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
-    const LayerHomes& homes = memory.layers[layer];
+    const ResidentPieces stays(memory.layers[layer]);
     const LayerWeights& weights = model.layers()[layer];
-    if (all_in_hbm(homes, {WeightKind::vectors})) add(weights.vectors);
-    if (all_in_hbm(homes, {WeightKind::query, WeightKind::key, WeightKind::value}))
-      add(weights.qkv);
-    if (all_in_hbm(homes, {WeightKind::out_proj})) add(weights.out);
-    if (all_in_hbm(homes, {WeightKind::fc1})) {
+    if (stays.vectors) add(weights.vectors);
+    if (stays.qkv) add(weights.qkv);
+    if (stays.out) add(weights.out);
+    if (stays.fc1) {
       add(weights.fc1);
       add(weights.gate);
     }
-    if (all_in_hbm(homes, {WeightKind::fc2})) add(weights.fc2);
+    if (stays.fc2) add(weights.fc2);
   }
 }
 

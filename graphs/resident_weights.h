@@ -7,6 +7,26 @@
 
 namespace sluice {
 
+/// Bytes that a model's weights take once they are loaded. All layers are alike.
+struct WeightSizes {
+  /// `table_bytes`: embedding and positions, as stored.
+  WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes);
+
+  std::uint64_t before_layers = 0;  ///< the tables, project_in, rotary frequencies
+  std::uint64_t head = 0;
+  std::uint64_t before_head = 0;  ///< the final norm, project_out
+  // Of one layer:
+  std::uint64_t vectors = 0;
+  std::uint64_t qkv = 0;
+  std::uint64_t out = 0;
+  std::uint64_t fc1 = 0;  ///< the gate included
+  std::uint64_t fc2 = 0;
+
+  std::uint64_t layer() const { return vectors + qkv + out + fc1 + fc2; }
+  /// Of what ResidentWeights will hold.
+  std::uint64_t resident(const MemoryPlan& memory) const;
+};
+
 /// Weights whose home is HBM, held in an accelerator's memory for as long as it lives: StarPU
 /// evicts none of them. A tensor whose parts live on several tiers (query, key, value) is not held.
 class ResidentWeights {

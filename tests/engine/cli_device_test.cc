@@ -46,9 +46,12 @@ TEST_P(CliDevicePolicyTest, GivesTheTokensOfTheCpuWithinItsMemory) {
   const Case& of = GetParam();
   const CliResult expected = run_cli(generate({"--policy", "cpu-only"}, of.dtype));
   ASSERT_EQ(expected.exit_code, 0) << expected.err;
-  const CliResult result =
-      run_cli(generate(of.policy, of.dtype) +
-              Arguments{"--device", fmt::format("standin:{}MiB", of.memory_mib)});
+  const Arguments with_device = generate(of.policy, of.dtype) +
+                                Arguments{"--device", fmt::format("standin:{}MiB", of.memory_mib)};
+  const CliResult dry = run_cli(with_device + Arguments{"--dry-run", "--json"});
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const json foreseen = json::parse(dry.out).at("tiers").at(0);
+  const CliResult result = run_cli(with_device);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_EQ(result.out, expected.out);
@@ -60,6 +63,10 @@ TEST_P(CliDevicePolicyTest, GivesTheTokensOfTheCpuWithinItsMemory) {
   const auto peak = stats().at("peak_bytes").at("hbm").get<std::uint64_t>();
   EXPECT_GT(peak, mebibyte);
   EXPECT_LE(peak, device.at("memory_bytes").get<std::uint64_t>());
+  EXPECT_EQ(foreseen.at("tier"), "hbm");
+  EXPECT_EQ(foreseen.at("available_bytes"), device.at("memory_bytes"));
+  EXPECT_LE(foreseen.at("total_bytes").get<std::uint64_t>(),
+            foreseen.at("available_bytes").get<std::uint64_t>());
 }
 
 const Arguments lia_decode = {"--policy",        "lia",

@@ -340,5 +340,41 @@ TEST_F(CliTiersTest, ADryRunOfABenchmarkDoes) {
             200 * mebibyte);
 }
 
+TEST_F(CliTiersTest, ADryRunCountsKvOnItsWayAlsoWhereSomeLayersKvStays) {
+  const CliResult result = run_cli({"bench",
+                                    "--model",
+                                    "opt-125m",
+                                    "--dtype",
+                                    "f32",
+                                    "--device",
+                                    "standin:1280MiB",
+                                    "--policy",
+                                    "lia",
+                                    "--policy-option",
+                                    "prefill=000000",
+                                    "--policy-option",
+                                    "decode=000000",
+                                    "--prompt-tokens",
+                                    "0",
+                                    "--gen-tokens",
+                                    "8",
+                                    "--depth",
+                                    "512",
+                                    "--batch",
+                                    "32",
+                                    "--dry-run",
+                                    "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json hbm = json::parse(result.out).at("tiers")[0];
+  ASSERT_EQ(hbm.at("tier"), "hbm");
+  // 33 pages of 16 tokens each, K and V of 768 floats: one layer's.
+  constexpr std::uint64_t slab_bytes = 32ULL * 33 * 16 * 2 * 768 * 4;
+  const auto kv_bytes = hbm.at("kv_bytes").get<std::uint64_t>();
+  EXPECT_EQ(kv_bytes % slab_bytes, 0U);
+  EXPECT_GT(kv_bytes, 0U);
+  EXPECT_LT(kv_bytes, 12 * slab_bytes);
+  EXPECT_GE(hbm.at("staging_bytes").get<std::uint64_t>(), 2 * slab_bytes);
+}
+
 }  // namespace
 }  // namespace sluice

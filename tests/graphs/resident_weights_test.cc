@@ -1,0 +1,69 @@
+#include "graphs/resident_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/engine.h"
+#include "tests/support/golden.h"
+
+namespace sluice {
+namespace {
+
+std::uint64_t bytes_of(const DataHandle& handle) {
+  return handle ? starpu_data_get_size(handle.get()) : 0;
+}
+
+/// Everything in main memory.
+MemoryPlan none_resident(const LoadedModel& model) {
+  LayerHomes homes;
+  homes.weights.fill(Tier::ddr);
+  MemoryPlan memory;
+  memory.layers.assign(static_cast<std::size_t>(model.config().num_layers), homes);
+  return memory;
+}
+
+/// What is predicted of a plan before loading, and what the loaded model has.
+void expect_equal_sizes(const LoadedModel& model, DType dtype, const MemoryPlan& memory) {
+  const WeightSizes sizes(model.config(), dtype,
+                          bytes_of(model.token_table) + bytes_of(model.positions));
+  EXPECT_EQ(sizes.resident(memory), ResidentWeights(model, memory).size_bytes());
+}
+
+class WeightSizesTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(WeightSizesTest, AreThoseOfTheLoadedModel) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const test::TestModel model(test::golden_folder(GetParam()), dtype);
+    const MemoryPlan none = none_resident(model.loaded());
+    expect_equal_sizes(model.loaded(), dtype, none);
+    for (const WeightKind kind :
+         {WeightKind::vectors, WeightKind::out_proj, WeightKind::fc1, WeightKind::fc2}) {
+      MemoryPlan memory = none;
+      memory.layers.back().weights.at(static_cast<std::size_t>(kind)) = Tier::hbm;
+      expect_equal_sizes(model.loaded(), dtype, memory);
+    }
+    MemoryPlan tables = none;
+    tables.embedding = Tier::hbm;
+    expect_equal_sizes(model.loaded(), dtype, tables);
+    MemoryPlan all = none;
+    all.embedding = all.lm_head = Tier::hbm;
+    for (LayerHomes& homes : all.layers) homes.weights.fill(Tier::hbm);
+    expect_equal_sizes(model.loaded(), dtype, all);
+    const WeightSizes sizes(model.loaded().config(), dtype, 0);
+    const LayerWeights& layer = model.loaded().layers().front();
+    EXPECT_EQ(sizes.layer(), bytes_of(layer.vectors) + bytes_of(layer.qkv) + bytes_of(layer.out) +
+                                 bytes_of(layer.gate) + bytes_of(layer.fc1) + bytes_of(layer.fc2));
+    EXPECT_EQ(sizes.head, bytes_of(model.loaded().head));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, WeightSizesTest, ::testing::ValuesIn(test::golden_cases()),
+                         [](const auto& case_info) {
+                           std::string name = case_info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace sluice
