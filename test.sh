@@ -51,7 +51,7 @@ run_tests() {
   # A selection of the caller's may leave some steps without tests.
   if ((${#ctest_arguments[@]} == 0)); then options+=(--no-tests=error); fi
   ctest "${options[@]}" "${@:3}" "${ctest_arguments[@]}" 2>&1 | tee "$logs/ctest-$1.log" && return
-  echo "What the failed tests printed, again (at most 100 lines of each):"
+  echo "What the failed tests printed, again (the last 100 lines of each):"
   print_failures "build/$2/Testing/Temporary/LastTest.log"
   return 1
 }
@@ -61,11 +61,14 @@ print_failures() {
   awk '
     /^ *[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2); lines = 0; next }
     /^Output:$/ { getline; inside = 1; next }
-    /<end of output>$/ { inside = 0; next }
-    inside { if (lines < 100) output[lines++] = $0; next }
+    inside {
+      if (sub(/<end of output>$/, "")) inside = 0
+      if (inside || $0 != "") output[lines++ % 100] = $0
+      next
+    }
     /^Test Failed\.$/ {
       print "--- " name
-      for (i = 0; i < lines; i++) print output[i]
+      for (i = lines > 100 ? lines - 100 : 0; i < lines; i++) print output[i % 100]
     }' "$1"
 }
 

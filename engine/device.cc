@@ -110,12 +110,7 @@ AcceleratorRun::AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& pol
                        .input_tokens = std::max<std::int64_t>(1, workload.input_tokens),
                        .output_tokens = std::max<std::int64_t>(1, workload.output_tokens)})) {
   check_kept(plan_, policy.name());
-  const ModelDimensions& model = costs.model();
-  const double staged =
-      std::max(staging_bytes(model, plan_.memory, plan_.prefill.pipeline.prefetch),
-               staging_bytes(model, plan_.memory, plan_.decode.pipeline.prefetch));
-  policy.set_staging(
-      {.bytes = static_cast<std::uint64_t>(staged), .ahead = plan_.decode.pipeline.prefetch});
+  policy.set_staging(staging_of(plan_, costs.model()));
 }
 
 /// Through the socket StarPU counts what it sends in an int.
@@ -162,7 +157,6 @@ AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {
   const DecoderShape shape = decoder_shape(config, size.dtype);
   const WeightSizes weights(config, size.dtype, size.table_bytes);
   check_sendable(weights.head, "the LM head");
-  check_sendable(size.table_bytes, "the embedding");
   Need need;
   need.resident = weights.resident(plan_.memory);
   std::vector<std::uint64_t> passing(plan_.memory.layers.size());
@@ -239,6 +233,15 @@ void pin_all(PinnedMemory& pinned, const LoadedModel& model, std::span<const KvC
   }
 }
 
+/// What a GPU copies from and to is pinned, so it is there before a run: here as well, unless that
+/// leaves the host too little.
+void commit_all(Runtime& runtime, std::span<const KvCache> caches) {
+  std::uint64_t bytes = 0;
+  for (const KvCache& kv : caches) bytes += kv.host_bytes();
+  if (available_memory_bytes() < 2 * bytes) return;
+  for (const KvCache& kv : caches) kv.commit(runtime.setup_pool());
+}
+
 /// A GPU's kernels for few rows read strips as they are; all else is unpacked each time.
 void warn_of_unpacking(const LoadedModel& model) {
   if (model.shape().dtype != DType::bf16) return;
@@ -258,6 +261,7 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtim
                                                                  const LoadedModel& model,
                                                                  std::span<const KvCache> caches,
                                                                  const RunSize& size) const {
+  check_sendable(bytes_of(model.token_table), "the embedding");
   auto residence = std::make_unique<Residence>();
   residence->weights = std::make_unique<ResidentWeights>(model, plan_.memory);
   Need need = need_of(size);
@@ -269,8 +273,7 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtim
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);
     pin_all(residence->pinned, model, caches);
   } else {
-    // What a GPU copies from and to is pinned, so it is there before a run, here as well.
-    for (const KvCache& kv : caches) kv.commit(runtime.setup_pool());
+    commit_all(runtime, caches);
   }
   residence->weights->hold_on(runtime.accelerator_node().value());
   return residence;

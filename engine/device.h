@@ -31,7 +31,7 @@ Accelerator read_stand_in(const std::string& text);
 
 /// How much a run computes and keeps, as known before anything is loaded.
 struct RunSize {
-  /// KV of one tier and one cohort.
+  /// KV of one cohort.
   struct Kv {
     std::vector<Tier> homes;  ///< of each layer
     std::int64_t num_pages = 0;

@@ -213,4 +213,13 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& wo
   return plan;
 }
 
+Staging staging_of(const Plan& plan, const ModelDimensions& model) {
+  const MemoryPlan& memory = plan.memory;
+  double bytes = std::max(staging_bytes(model, memory, plan.prefill.pipeline.prefetch),
+                          staging_bytes(model, memory, plan.decode.pipeline.prefetch));
+  if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
+    bytes += model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
+  return {.bytes = static_cast<std::uint64_t>(bytes), .ahead = plan.decode.pipeline.prefetch};
+}
+
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "perfmodels/layer_cost.h"
 #include "perfmodels/timeline.h"
 #include "schedulers/checked_policy.h"
+#include "schedulers/look_ahead.h"
 
 namespace sluice {
 
@@ -66,5 +67,9 @@ struct Plan {
 /// does not fit HBM, KV that passes through it included, with the numbers, or uses what the machine
 /// does not have, or leaves requests waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
+
+/// What of the weights may be on its way to the GPU, as the footprint counts it. KV has places of
+/// its own.
+Staging staging_of(const Plan& plan, const ModelDimensions& model);
 
 }  // namespace sluice

@@ -162,7 +162,7 @@ class Simulator {
     if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
     PolicyRun policy(setup_.policy.policy(), setup_.costs, setup_.workload);  // anew, as a run does
     check_possible(policy.memory());
-    set_staging();
+    setup_.policy.set_staging(staging_of(result_.plan, setup_.costs.model()));
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     if (SimulatedContention::is_needed(setup_.costs)) contention_.emplace(setup_.costs);
@@ -176,12 +176,6 @@ class Simulator {
   }
 
  private:
-  void set_staging() const {
-    setup_.policy.set_staging(
-        {.bytes = static_cast<std::uint64_t>(result_.plan.footprint.staging[Tier::hbm]),
-         .ahead = result_.plan.decode.pipeline.prefetch});
-  }
-
   void check_possible(const MemoryPlan& memory) const {
     for (const LayerHomes& homes : memory.layers) {
       for (const Tier tier : homes.weights) check_tier(tier);

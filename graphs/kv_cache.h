@@ -21,9 +21,9 @@ using TierNodes = std::array<unsigned, 4>;
 /// page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
-  /// The host's memory is committed when pages are first written. `homes`, each layer's tier, is
-  /// all DDR when empty. Throws Error when memory cannot be reserved or the homes are not one a
-  /// layer.
+  /// The host's memory is committed when pages are first written, or by commit(). `homes`, each
+  /// layer's tier, is all DDR when empty. Throws Error when memory cannot be reserved or the homes
+  /// are not one a layer.
   KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
           std::vector<Tier> homes = {});
   /// Slabs that no kernel will look into, for simulation, each on its home's memory node.
@@ -33,6 +33,8 @@ class KvCache {
   const DataHandle& slab(std::int64_t layer) const {
     return slabs_[static_cast<std::size_t>(layer)];
   }
+  /// Bytes of the slabs that live in the host's memory.
+  std::uint64_t host_bytes() const { return buffers_.size() * slab_bytes(); }
   /// Takes the memory of the slabs that live in the host's now, side by side on the pool's threads.
   void commit(ThreadPool& pool) const;
   /// Empties the slabs that live in HBM, by a task on the GPU each, and waits for these; before

@@ -39,7 +39,7 @@ std::uint64_t float_bytes(std::int64_t count) {
 WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes)
     : before_layers(table_bytes),
       head(packed_bytes(config.embed_size, config.vocab_size, dtype)),
-      vectors(float_bytes(vector_layout(config).num_elements)) {
+      vectors(float_bytes(std::max<std::int64_t>(1, vector_layout(config).num_elements))) {
   const DecoderShape shape = decoder_shape(config, dtype);
   qkv = packed_bytes(shape.hidden_size, shape.qkv_size(), dtype);
   out = packed_bytes(shape.q_size(), shape.hidden_size, dtype);

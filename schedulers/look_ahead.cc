@@ -129,7 +129,7 @@ struct Known {
   enum class Kind : std::uint8_t {
     left_alone,  ///< some task writes it, or it is small or resident
     read_only,   ///< so far
-    slab,        ///< KV that some tasks read and others store into
+    slab,        ///< KV of the host's that some tasks read and others store into
   };
   Kind kind;
 };
@@ -251,17 +251,20 @@ class Window {
   std::map<Order, int> unfinished_;  ///< tasks that are submitted and not executed
 };
 
-/// Coming reads of KV that lives elsewhere, by tasks beside one memory. While a slab is in use the
-/// next one comes in, as soon as all that is to be stored before it is read has been: what came
+/// Coming reads of KV that lives elsewhere, by tasks beside one memory. The next slab comes in as
+/// soon as there is a place and all that is to be stored before it is read has been: what came
 /// earlier would have to come again.
 class SlabWindow {
  public:
-  /// Slabs in the memory at once, as many as pre-flight checks count.
-  static constexpr std::size_t num_slabs = 2;
+  /// `layer`: while the slab before it is in use; `half_layer`: when that one is done, while the
+  /// FFN computes. As many at once as footprints count.
+  void set_limits(Prefetch ahead) {
+    num_places_ = ahead == Prefetch::none ? 0 : ahead == Prefetch::half_layer ? 1 : most_places;
+  }
 
   /// In the order of submission; what is on its way already is known as such.
   void add(Slab& slab, const starpu_task* task, bool is_brought = false) {
-    reads_.push_back({&slab, slab.num_stores(), task, is_brought});
+    if (num_places_ > 0) reads_.push_back({&slab, slab.num_stores(), task, is_brought});
   }
   void end(const starpu_task* task) {
     for (Read& read : reads_) {
@@ -271,14 +274,16 @@ class SlabWindow {
   /// `bring` gets the slabs that are to come now.
   void admit(std::vector<starpu_data_handle_t>& bring) {
     std::erase_if(reads_, [](const Read& read) { return read.leaves_room(); });
-    std::array<const Slab*, num_slabs> near{};
+    std::array<const Slab*, most_places> places{};
+    auto* const end = places.begin() + num_places_;
     for (Read& read : reads_) {
-      auto* const place = std::find_if(near.begin(), near.end(), [&](const Slab* slab) {
+      auto* const place = std::find_if(places.begin(), end, [&](const Slab* slab) {
         return slab == nullptr || slab == read.slab;
       });
-      if (place == near.end()) return;
+      if (place == end) return;
       *place = read.slab;
-      if (read.is_brought || read.slab->num_ended_stores() < read.num_stores) continue;
+      const bool is_past = read.is_brought || read.task == nullptr;
+      if (is_past || read.slab->num_ended_stores() < read.num_stores) continue;
       read.is_brought = true;
       bring.push_back(read.slab->handle);
     }
@@ -298,6 +303,8 @@ class SlabWindow {
              (slab->num_ended_stores() > num_stores || slab->num_stores() == num_stores);
     }
   };
+  static constexpr std::ptrdiff_t most_places = 2;
+  std::ptrdiff_t num_places_ = 0;
   std::deque<Read> reads_;
 };
 
@@ -335,6 +342,7 @@ class Scheduler {
     if (budget == 0 && total > 0) budget = static_cast<std::uint64_t>(total) / 4;
     if (budget == 0) budget = std::uint64_t{256} << 20;
     windows_.at(node).set_limits(budget, staging.ahead);
+    slab_windows_.at(node).set_limits(staging.ahead);
   }
   void remove_worker(int worker) {
     std::erase(cpus_, worker);
@@ -491,7 +499,6 @@ class Scheduler {
 
   /// The next layer's KV goes before the weights of those behind it.
   void admit_slabs(unsigned node, std::vector<Transfer>& bring) {
-    if (node == STARPU_MAIN_RAM || staging.ahead == Prefetch::none) return;
     std::vector<starpu_data_handle_t> handles;
     slab_windows_.at(node).admit(handles);
     for (starpu_data_handle_t handle : handles) bring.push_back({handle, node, 1});
@@ -532,7 +539,7 @@ class Scheduler {
     auto* slab = data == nullptr ? nullptr : as<Slab>(*data);
     if (slab == nullptr) {
       auto* streamed = data == nullptr ? nullptr : as<Streamed>(*data);
-      if (tag.sublayer == Sublayer::kv_store &&
+      if (tag.sublayer == Sublayer::kv_store && tag.device == Device::cpu &&
           starpu_data_get_size(handle) >= smallest_streamed_bytes)
         slab = &slabs_.emplace_back(handle);
       if (streamed != nullptr) no_longer_read_only(*streamed, slab);

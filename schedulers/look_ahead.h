@@ -42,9 +42,10 @@ void set_staging(const Staging& next);
 /// goes for the CPU's tasks and main memory where data lives on a disk. Where there is neither,
 /// nothing of this runs.
 ///
-/// KV: a slab that kv_store tasks write is the exception. While the GPU reads one, the next one
-/// that it will read comes in, ahead of weights, once all that is to be stored into it before that
-/// read has been: two slabs at once, whatever set_staging() says; none with Prefetch::none.
+/// KV: a slab that kv_store tasks on the CPU write is the exception. While the GPU reads one, the
+/// next one that it will read comes in, before weights, once all that is to be stored into it
+/// before that read has been: two slabs at once, whatever bytes set_staging() says; with
+/// Prefetch::half_layer one, the next when the last is done; none with Prefetch::none.
 struct LookAhead {
   static void init(unsigned context);
   static void deinit(unsigned context);

@@ -256,7 +256,6 @@ Runtime::~Runtime() { stop(); }
 
 void Runtime::stop() noexcept {
   starpu_task_wait_for_all();
-  watchdog_.reset();  // it asks StarPU
   if (accelerator_node_) set_task_observer(nullptr);
   if (stand_in_) stand_in_->expect_end();
   if (has_gpu_) {
@@ -267,6 +266,7 @@ void Runtime::stop() noexcept {
     unsetenv("STARPU_SUBALLOCATOR");
     // NOLINTEND(concurrency-mt-unsafe)
   }
+  watchdog_.reset();  // it asks StarPU
   starpu_shutdown();
   for (CpuContext*& context : contexts) delete std::exchange(context, nullptr);
 }
