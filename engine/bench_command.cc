@@ -2,6 +2,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <memory>
 
 #include "base/memory.h"
@@ -314,9 +315,10 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                      .kv = {{policy_run.kv_homes(), max_pages(settings.tests)}},
                      .max_rows = max_iteration_rows(settings.tests),
                      .max_logit_rows = batch};
-  std::vector<TierUse> uses = tier_uses(plan, settings.tiers);
-  if (accelerated) uses.insert(uses.begin(), accelerated->check(size));
+  std::vector<TierUse> uses;
+  if (accelerated) uses.push_back(accelerated->check(size));
   if (settings.tiers.dry_run) {
+    std::ranges::copy(tier_uses(plan, settings.tiers), std::back_inserter(uses));
     std::cout << format_tiers(uses, settings.format);
     return 0;
   }

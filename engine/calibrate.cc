@@ -269,14 +269,9 @@ struct BatchMeter::Loaded {
   std::unique_ptr<AcceleratorRun::Residence> bring(
       const std::vector<CalibrationBatch>& batches) const {
     if (!accelerator) return nullptr;
-    RunSize size{.config = model.config,
-                 .dtype = weights.shape().dtype,
-                 .table_bytes = table_bytes(model),
-                 .kv = {},
-                 .max_rows = prefill_chunk_tokens,
-                 .max_logit_rows = slots_of(batches)};
-    for (const KvCache& kv : caches) size.kv.push_back(RunSize::size_of(kv));
-    return accelerator->run.bring(runtime, weights, caches, size);
+    return accelerator->run.bring(
+        runtime, weights, caches,
+        RunSize::of(weights, caches, prefill_chunk_tokens, slots_of(batches)));
   }
 
   BenchRunner make_runner(KvCache& kv, const DecoderGraph::Options& options) const {

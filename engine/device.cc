@@ -148,8 +148,16 @@ bool AcceleratorRun::reads_kv_from_elsewhere() const {
   return false;
 }
 
-RunSize::Kv RunSize::size_of(const KvCache& kv) {
-  return {.homes = kv.homes(), .num_pages = kv.num_pages()};
+RunSize RunSize::of(const LoadedModel& model, std::span<const KvCache> caches,
+                    std::int64_t max_rows, std::int64_t max_logit_rows) {
+  RunSize size{.config = model.config(),
+               .dtype = model.shape().dtype,
+               .table_bytes = bytes_of(model.token_table) + bytes_of(model.positions),
+               .kv = {},
+               .max_rows = max_rows,
+               .max_logit_rows = max_logit_rows};
+  for (const KvCache& kv : caches) size.kv.push_back({kv.homes(), kv.num_pages()});
+  return size;
 }
 
 AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {

@@ -36,7 +36,9 @@ struct RunSize {
     std::vector<Tier> homes;  ///< of each layer
     std::int64_t num_pages = 0;
   };
-  static Kv size_of(const KvCache& kv);
+  /// Of a model that is loaded already.
+  static RunSize of(const LoadedModel& model, std::span<const KvCache> caches,
+                    std::int64_t max_rows, std::int64_t max_logit_rows);
 
   ModelConfig config;
   DType dtype = DType::bf16;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -498,9 +499,10 @@ class GenerateRun {
                  .max_logit_rows = largest.logit_rows};
     for (const KvCohort& cohort : policy_run.kv_cohorts())
       size.kv.push_back({cohort.homes, kv_pages / batch * cohort.requests});
-    std::vector<TierUse> uses = tier_uses(plan, settings_.tiers);
-    if (accelerated) uses.insert(uses.begin(), accelerated->check(size));
+    std::vector<TierUse> uses;
+    if (accelerated) uses.push_back(accelerated->check(size));
     if (dry_run) {
+      std::ranges::copy(tier_uses(plan, settings_.tiers), std::back_inserter(uses));
       std::cout << format_tiers(uses, settings_.json ? OutputFormat::json : OutputFormat::table);
       return 0;
     }

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "tests/support/engine.h"
 #include "tests/support/golden.h"
 
@@ -59,11 +57,7 @@ TEST_P(WeightSizesTest, AreThoseOfTheLoadedModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, WeightSizesTest, ::testing::ValuesIn(test::golden_cases()),
-                         [](const auto& case_info) {
-                           std::string name = case_info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         [](const auto& of) { return test::golden_test_name(of); });
 
 }  // namespace
 }  // namespace sluice

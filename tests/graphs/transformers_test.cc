@@ -118,11 +118,7 @@ TEST_P(TransformersTest, RaggedBatchGivesEachPromptsOwnContinuation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, TransformersTest, ::testing::ValuesIn(test::golden_cases()),
-                         [](const auto& case_info) {
-                           std::string name = case_info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         [](const auto& of) { return test::golden_test_name(of); });
 
 }  // namespace
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -15,6 +16,13 @@ namespace sluice::test {
 std::string data_folder();
 /// The names of the model folders under tests/golden/models.
 std::vector<std::string> golden_cases();
+/// One as part of a test's name, for INSTANTIATE_TEST_SUITE_P.
+template <typename TestParamInfo>
+std::string golden_test_name(const TestParamInfo& of) {
+  std::string name = of.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 /// Folder of one case.
 std::string golden_folder(const std::string& name);
 
