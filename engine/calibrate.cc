@@ -31,13 +31,17 @@ constexpr double short_s = 0.2;
 constexpr double save_every_s = 10;
 
 constexpr std::int64_t prefill_chunk_tokens = 2048;
-constexpr std::int64_t shortest_context = 32;
+/// The middle of a KV page: up to 15 iterations around it read the same number of pages, the last
+/// one in part, and the line through such buckets is the mean over a page's tokens.
+constexpr std::int64_t middle_of_page = page_tokens / 2;
+constexpr std::int64_t shortest_context = page_tokens + middle_of_page;
+constexpr std::int64_t short_context = 8 * page_tokens + middle_of_page;
 constexpr std::int64_t largest_batch = 256;
 
-/// Logits only with the shortest context: they take long.
+/// Logits only with short contexts: they take long.
 CalibrationBatch decode_batch(std::int64_t batch, std::int64_t context) {
   return {.shape = BatchShape::decode(batch, context),
-          .logit_rows = context == shortest_context ? batch : 0};
+          .logit_rows = context <= 2 * page_tokens ? batch : 0};
 }
 CalibrationBatch prefill_batch(std::int64_t batch, std::int64_t rows, std::int64_t prior) {
   return {.shape = {.phase = Phase::prefill, .batch = batch, .rows = rows, .context = prior + rows},
@@ -102,8 +106,12 @@ ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
 }
 
 std::int64_t calibration_layers(const ModelConfig& config, DType dtype) {
+  // Four times what a cache holds comes from memory; up to sixteen times is surer, where it is soon
+  // read.
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
-  const std::uint64_t flushing = std::max(least, 16 * read_cpu_topology().last_level_cache_bytes);
+  constexpr std::uint64_t much = std::uint64_t{1} << 30;
+  const std::uint64_t cached = read_cpu_topology().last_level_cache_bytes;
+  const std::uint64_t flushing = std::max({least, 4 * cached, std::min(16 * cached, much)});
   const double needed =
       static_cast<double>(flushing) / layer_weight_bytes(model_dimensions(config, dtype));
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(needed) + 1, 1, config.num_layers);
@@ -168,8 +176,10 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
                                                   const CalibrationLimits& limits) {
   Choice choice(config, dtype, limits);
   for (std::int64_t batch = 1; batch <= largest_batch; batch *= 2) {
-    for (std::int64_t context = shortest_context; context <= 8192; context *= 4)
-      choice.add(decode_batch(batch, context));
+    choice.add(decode_batch(batch, shortest_context));
+    choice.add(decode_batch(batch, short_context));
+    for (const std::int64_t pages : {32, 128, 512})
+      choice.add(decode_batch(batch, pages * page_tokens + middle_of_page));
   }
   for (std::int64_t batch = 3; batch <= 192; batch *= 2)
     choice.add(decode_batch(batch, shortest_context));
@@ -188,8 +198,7 @@ std::vector<CalibrationBatch> check_batches(const ModelConfig& config, DType dty
                                             const CalibrationLimits& limits) {
   Choice choice(config, dtype, limits);
   for (const std::int64_t batch : {1, 5, 11, 23, 44, 90}) {
-    choice.add(decode_batch(batch, shortest_context));
-    for (const std::int64_t context : {70, 300, 1100, 4600})
+    for (const std::int64_t context : {32, 70, 300, 1100, 4600})
       choice.add(decode_batch(batch, context));
   }
   for (const std::int64_t rows : {13, 45, 180, 700}) {
@@ -248,7 +257,8 @@ struct BatchMeter::Loaded {
       }
     };
     choose({prefill_batch(1, 512, 0), prefill_batch(1, 128, 0), prefill_batch(1, 8, 0)});
-    choose({decode_batch(4, 128), decode_batch(4, 32), decode_batch(1, 32)});
+    choose({decode_batch(4, short_context), decode_batch(4, shortest_context),
+            decode_batch(1, shortest_context)});
     return chosen;
   }
 
@@ -310,10 +320,23 @@ struct BatchMeter::Loaded {
     const DType dtype = weights.shape().dtype;
     return static_cast<std::uint64_t>(layer_weight_bytes(model_dimensions(model.config, dtype)));
   }
-  double link_alone_bytes_per_s() const {
-    LinkLoad load(runtime, spare_bytes());
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  static void let_links_work() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
+  double link_alone_bytes_per_s(LinkLoad::Way way) const {
+    LinkLoad load(runtime, spare_bytes(), way);
+    let_links_work();
     return load.stop();
+  }
+  CalibrationTwoWays two_ways() const {
+    CalibrationTwoWays sample = {
+        .there_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::there),
+        .back_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::back)};
+    LinkLoad there(runtime, spare_bytes(), LinkLoad::Way::there);
+    LinkLoad back(runtime, spare_bytes(), LinkLoad::Way::back);
+    there.restart();
+    let_links_work();
+    sample.back_beside_bytes_per_s = back.stop();
+    sample.there_beside_bytes_per_s = there.stop();
+    return sample;
   }
 
   /// Seconds that a device's kernels of an iteration's layers take.
@@ -418,9 +441,10 @@ std::vector<CalibrationLink> BatchMeter::measure_links() {
   return sluice::measure_links(loaded_->runtime, loaded_->spare_bytes());
 }
 
-void BatchMeter::measure_interference(std::vector<CalibrationInterference>& into) {
+void BatchMeter::measure_interference(Calibration& into) {
   loaded_->before.reset();
-  const double alone = loaded_->link_alone_bytes_per_s();
+  into.two_ways.push_back(loaded_->two_ways());
+  const double alone = into.two_ways.back().there_alone_bytes_per_s;
   for (const CalibrationBatch& batch : loaded_->beside) {
     for (const Device device : {Device::gpu, Device::cpu}) {
       CalibrationInterference sample;
@@ -428,10 +452,10 @@ void BatchMeter::measure_interference(std::vector<CalibrationInterference>& into
       sample.phase = batch.shape.phase;
       sample.link_alone_bytes_per_s = alone;
       sample.kernels_alone_s = loaded_->layers_s(device, batch);
-      LinkLoad load(loaded_->runtime, loaded_->spare_bytes());
+      LinkLoad load(loaded_->runtime, loaded_->spare_bytes(), LinkLoad::Way::there);
       sample.kernels_beside_s = loaded_->layers_s(device, batch);
       sample.link_beside_bytes_per_s = load.stop();
-      into.push_back(sample);
+      into.interference.push_back(sample);
     }
   }
 }
@@ -471,7 +495,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       step("task overhead");
       if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
         // The overhead last: it says that this round has both, also after Ctrl-C.
-        if (of_accelerator) meter.measure_interference(calibration.interference);
+        if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }
     }

@@ -77,9 +77,9 @@ class BatchMeter {
   double measure_task_overhead_us();
   /// To the accelerator's memory and back. Only with an accelerator.
   std::vector<CalibrationLink> measure_links();
-  /// Adds what that link and kernels do to each other, on either device and in either phase, once.
-  /// Only with an accelerator.
-  void measure_interference(std::vector<CalibrationInterference>& into);
+  /// Adds what that link and kernels do to each other, on either device and in either phase, and
+  /// what its two ways do, once. Only with an accelerator.
+  void measure_interference(Calibration& into);
 
  private:
   struct Loaded;

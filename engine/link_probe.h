@@ -15,16 +15,20 @@ namespace sluice {
 /// where the accelerator is a GPU. No task may run. Throws Error when StarPU refuses.
 std::vector<CalibrationLink> measure_links(const Runtime& runtime, std::uint64_t room_bytes);
 
-/// Keeps the way to the accelerator's memory busy for as long as it lives, from a thread of its
-/// own.
+/// Keeps the way to the accelerator's memory, or the one back, busy for as long as it lives, from a
+/// thread of its own.
 class LinkLoad {
  public:
+  enum class Way : std::uint8_t { there, back };
+
   /// In pieces of an eighth of the room that the accelerator's memory has.
-  LinkLoad(const Runtime& runtime, std::uint64_t room_bytes);
+  LinkLoad(const Runtime& runtime, std::uint64_t room_bytes, Way way);
   ~LinkLoad();
   LinkLoad(const LinkLoad&) = delete;
   LinkLoad& operator=(const LinkLoad&) = delete;
 
+  /// Forgets what it moved so far.
+  void restart();
   /// Ends it, once something has arrived. Bytes a second.
   double stop();
 

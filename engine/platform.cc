@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -71,10 +72,18 @@ std::map<std::string, LinkRate> shared_rates(const CostModel& costs) {
   return rates;
 }
 
-std::string shared_link(Tier from, Tier to) {
-  if (to == Tier::hbm) return "<link_ctn id=\"to GPU\"/>";
-  if (from == Tier::hbm) return "<link_ctn id=\"from GPU\"/>";
-  return "";
+/// Where each way takes longer while the other is used: what both share.
+std::optional<LinkRate> rate_both_ways(const CostModel& costs) {
+  if (!costs.has(Device::gpu) || costs.two_way_slowdown() <= 1) return std::nullopt;
+  double bytes_per_s = 0;
+  for (const auto& [id, rate] : shared_rates(costs)) bytes_per_s += rate.bytes_per_s;
+  return LinkRate{.bytes_per_s = bytes_per_s / costs.two_way_slowdown(), .latency_s = 0};
+}
+
+std::string shared_links(const CostModel& costs, Tier from, Tier to) {
+  if (from != Tier::hbm && to != Tier::hbm) return "";
+  return fmt::format("<link_ctn id=\"{} GPU\"/>{}", to == Tier::hbm ? "to" : "from",
+                     rate_both_ways(costs) ? "<link_ctn id=\"to and from GPU\"/>" : "");
 }
 
 std::string link_xml(const std::string& id, const LinkRate& rate) {
@@ -103,10 +112,11 @@ std::string platform_xml(const CostModel& costs) {
       links += link_xml(id, rate);
       routes += fmt::format(
           "  <route src=\"{}\" dst=\"{}\" symmetrical=\"NO\"><link_ctn id=\"{}\"/>{}</route>\n",
-          from.host, to.host, id, shared_link(from.tier, to.tier));
+          from.host, to.host, id, shared_links(costs, from.tier, to.tier));
     }
   }
   for (const auto& [id, rate] : shared_rates(costs)) links += link_xml(id, rate);
+  if (const auto rate = rate_both_ways(costs)) links += link_xml("to and from GPU", *rate);
   return fmt::format(
       "<?xml version='1.0'?>\n"
       "<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"

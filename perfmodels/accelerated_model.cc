@@ -41,6 +41,10 @@ Interference AcceleratedModel::interference(Phase phase) const {
   return parts_.accelerator == nullptr ? Interference{} : parts_.accelerator->interference(phase);
 }
 
+double AcceleratedModel::two_way_slowdown() const {
+  return parts_.accelerator == nullptr ? 1 : parts_.accelerator->two_way_slowdown();
+}
+
 double AcceleratedModel::task_overhead_s(Device device, int num_sublayers) const {
   const auto [costs, as] = of(device);
   return costs->task_overhead_s(as, num_sublayers);

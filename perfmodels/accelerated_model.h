@@ -39,6 +39,7 @@ class AcceleratedModel : public CostModel {
   double transfer_s(Tier from, Tier to, double bytes) const override;
   /// As measured with the accelerator.
   Interference interference(Phase phase) const override;
+  double two_way_slowdown() const override;
   double task_overhead_s(Device device, int num_sublayers) const override;
 
  private:

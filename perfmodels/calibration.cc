@@ -73,6 +73,13 @@ Json json_of(const CalibrationInterference& sample) {
           {"link_beside_gb_per_s", sample.link_beside_bytes_per_s / giga}};
 }
 
+Json json_of(const CalibrationTwoWays& sample) {
+  return {{"there_alone_gb_per_s", sample.there_alone_bytes_per_s / giga},
+          {"there_beside_gb_per_s", sample.there_beside_bytes_per_s / giga},
+          {"back_alone_gb_per_s", sample.back_alone_bytes_per_s / giga},
+          {"back_beside_gb_per_s", sample.back_beside_bytes_per_s / giga}};
+}
+
 std::int64_t whole(const ProfileField& field, double number) {
   constexpr double largest = 9e15;
   if (number != std::floor(number) || number > largest) field.refuse("a whole number");
@@ -181,6 +188,15 @@ CalibrationInterference read_interference(const ProfileField& field) {
           .link_beside_bytes_per_s = giga * field.at("link_beside_gb_per_s").positive()};
 }
 
+CalibrationTwoWays read_two_ways(const ProfileField& field) {
+  field.expect_keys({"there_alone_gb_per_s", "there_beside_gb_per_s", "back_alone_gb_per_s",
+                     "back_beside_gb_per_s"});
+  return {.there_alone_bytes_per_s = giga * field.at("there_alone_gb_per_s").positive(),
+          .there_beside_bytes_per_s = giga * field.at("there_beside_gb_per_s").positive(),
+          .back_alone_bytes_per_s = giga * field.at("back_alone_gb_per_s").positive(),
+          .back_beside_bytes_per_s = giga * field.at("back_beside_gb_per_s").positive()};
+}
+
 /// Of a list that may be empty or missing.
 std::vector<ProfileField> elements_of(const ProfileField& parent, std::string_view key,
                                       const nlohmann::json& json) {
@@ -245,6 +261,8 @@ std::string format_calibration(const Calibration& calibration) {
   json["links"] = std::move(links);
   for (const CalibrationInterference& sample : calibration.interference)
     json["interference"].push_back(json_of(sample));
+  for (const CalibrationTwoWays& sample : calibration.two_ways)
+    json["two_ways"].push_back(json_of(sample));
   Json points = Json::array();
   for (const CalibrationPoint& point : calibration.points) {
     if (!point.samples.empty()) points.push_back(json_of(point));
@@ -258,7 +276,7 @@ Calibration parse_calibration(std::string_view json_text, std::string_view where
   const ProfileDocument document({{std::string(where), json}});
   const ProfileField root(document);
   root.expect_keys({"format", "setup", "model", "ddr_bytes", "repetitions", "task_overhead_us",
-                    "links", "interference", "points"});
+                    "links", "interference", "two_ways", "points"});
   if (read_count(root, "format") != file_format)
     root.at("format").refuse(fmt::format("{}; measure again with --force", file_format));
   Calibration calibration;
@@ -272,6 +290,8 @@ Calibration parse_calibration(std::string_view json_text, std::string_view where
     calibration.links.push_back(read_link(link));
   for (const ProfileField& sample : elements_of(root, "interference", json))
     calibration.interference.push_back(read_interference(sample));
+  for (const ProfileField& sample : elements_of(root, "two_ways", json))
+    calibration.two_ways.push_back(read_two_ways(sample));
   for (const ProfileField& field : elements_of(root, "points", json)) {
     CalibrationPoint point = read_point(field);
     if (calibration.find(point.batch) != nullptr) field.complain("the same batch stands twice");

@@ -62,6 +62,14 @@ struct CalibrationInterference {
   double link_beside_bytes_per_s = 0;
 };
 
+/// The link to the accelerator's memory and the one back, each alone and both at once.
+struct CalibrationTwoWays {
+  double there_alone_bytes_per_s = 0;
+  double there_beside_bytes_per_s = 0;
+  double back_alone_bytes_per_s = 0;
+  double back_beside_bytes_per_s = 0;
+};
+
 /// What a calibration holds for, beside the model's shape: the same kernels on the same processors.
 struct CalibrationSetup {
   std::string cpu;
@@ -86,6 +94,7 @@ struct Calibration {
   std::vector<double> task_overhead_us;  ///< one a repetition; of the device
   std::vector<CalibrationLink> links;
   std::vector<CalibrationInterference> interference;  ///< all repetitions; an accelerator's only
+  std::vector<CalibrationTwoWays> two_ways;           ///< the same; none in older files
   std::vector<CalibrationPoint> points;
 
   Device measured_device() const { return setup.device.empty() ? Device::cpu : Device::gpu; }

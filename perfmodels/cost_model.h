@@ -67,6 +67,9 @@ class CostModel {
 
   /// What compute_s() and transfer_s() leave out: each takes its time with nothing else beside it.
   virtual Interference interference(Phase /*phase*/) const { return {}; }
+  /// How many times as long data to and from the GPU takes while as much comes the other way: 1
+  /// where each way has a rate of its own, 2 where both share one.
+  virtual double two_way_slowdown() const { return 1; }
 
   /// Seconds that the task system, and what starts kernels, add to a task of so many sublayers.
   virtual double task_overhead_s(Device device, int num_sublayers) const = 0;

@@ -39,6 +39,10 @@ double prior_tokens(const BatchShape& shape) {
   return static_cast<double>(std::max<std::int64_t>(0, shape.context - shape.rows));
 }
 
+double last_rows(const std::map<std::int64_t, SecondsCurve>& by_rows) {
+  return static_cast<double>(by_rows.rbegin()->first);
+}
+
 SublayerLoad load_of(const ModelDimensions& model, Sublayer sublayer,
                      const CalibrationBatch& batch) {
   return sublayer == Sublayer::lm_head ? lm_head_load(model, batch.logit_rows)
@@ -88,6 +92,7 @@ struct MeasuredModel::Reduction {
     for (const Phase phase : {Phase::prefill, Phase::decode}) {
       for (const Device device : {Device::gpu, Device::cpu}) fill_interference(phase, device);
     }
+    fill_two_ways();
     if (calibration.task_overhead_us.empty()) throw Error("the task overhead was not measured");
     into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
   }
@@ -104,6 +109,15 @@ struct MeasuredModel::Reduction {
     Interference& of = into.interference_.at(static_cast<std::size_t>(phase));
     of.kernels.at(static_cast<std::size_t>(device)) = std::max(1.0, median(std::move(kernels)));
     of.link.at(static_cast<std::size_t>(device)) = std::max(1.0, median(std::move(link)));
+  }
+
+  void fill_two_ways() const {
+    std::vector<double> slowdowns;
+    for (const CalibrationTwoWays& sample : calibration.two_ways) {
+      slowdowns.push_back((sample.there_alone_bytes_per_s + sample.back_alone_bytes_per_s) /
+                          (sample.there_beside_bytes_per_s + sample.back_beside_bytes_per_s));
+    }
+    if (!slowdowns.empty()) into.two_way_slowdown_ = std::max(1.0, median(std::move(slowdowns)));
   }
 
   void find_reference() const {
@@ -269,7 +283,17 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
   const auto rows = static_cast<double>(shape.rows);
   const double prior = prior_tokens(shape);
   const double row_s = between(prefill_, static_cast<double>(shape.batch), [&](const auto& bucket) {
-    return prefill_row_s(bucket.second, rows, prior);
+    const ByBatch& by_rows = bucket.second;
+    const double most = last_rows(by_rows);
+    if (rows <= most) return prefill_row_s(by_rows, rows, prior);
+    // Fewer sequences were measured with more rows each: it grows as theirs does.
+    for (const auto& [batch, measured_further] : prefill_) {
+      if (batch < bucket.first && last_rows(measured_further) > most) {
+        return prefill_row_s(by_rows, most, prior) * prefill_row_s(measured_further, rows, prior) /
+               prefill_row_s(measured_further, most, prior);
+      }
+    }
+    return prefill_row_s(by_rows, rows, prior);
   });
   return row_s * rows * static_cast<double>(shape.batch);
 }
@@ -279,15 +303,27 @@ double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double 
   const auto keys = [&](double new_rows, double before) {
     return mean_visible_keys(new_rows, before, window);
   };
-  const auto most = static_cast<double>(by_rows.rbegin()->first);
-  const double seconds = between(by_rows, rows, [&](const auto& bucket) {
+  const auto row_s = [&](const auto& bucket) {
     const auto new_rows = static_cast<double>(bucket.first);
     const double last = bucket.second.last_x() - 1;
     if (prior <= last || window > 0) return bucket.second.at(std::min(prior, last) + 1);
     if (bucket.second.size() > 1) return bucket.second.straight_on_at(prior + 1);
     return bucket.second.at(last + 1) * keys(new_rows, prior) / keys(new_rows, last);
-  });
-  return rows <= most ? seconds : seconds * keys(rows, prior) / keys(most, prior);
+  };
+  if (rows <= last_rows(by_rows)) return between(by_rows, rows, row_s);
+  // Straight on over the keys that a row sees, as attention is parts that grow with them and parts
+  // that do not; in proportion where the last two buckets do not tell those apart.
+  const auto last = std::prev(by_rows.end());
+  const double most_keys = keys(last_rows(by_rows), prior);
+  const double most_s = row_s(*last);
+  if (last != by_rows.begin()) {
+    const auto& before = *std::prev(last);
+    const double fewer_keys = keys(static_cast<double>(before.first), prior);
+    const double fewer_s = row_s(before);
+    if (fewer_s < most_s && fewer_keys < most_keys)
+      return straight(keys(rows, prior), fewer_keys, fewer_s, most_keys, most_s);
+  }
+  return most_s * keys(rows, prior) / most_keys;
 }
 
 double MeasuredModel::transfer_s(Tier from, Tier to, double bytes) const {

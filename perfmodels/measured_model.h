@@ -41,7 +41,8 @@ class SecondsCurve {
 ///                         beyond the largest one
 ///   attention, prefill    seconds a row and sequence: over the tokens before at each number of
 ///                         new rows, at each batch. Straight between; beyond the last, straight
-///                         on over tokens, and over rows in proportion to the keys that a row sees
+///                         on over tokens, and over rows as a smaller batch goes on that was
+///                         measured with more, or else straight on over the keys that a row sees
 /// 2 and 3 are half of attention each: the fused stage has no seam to measure at.
 class MeasuredModel : public CostModel {
  public:
@@ -73,6 +74,8 @@ class MeasuredModel : public CostModel {
   Interference interference(Phase phase) const override {
     return interference_[static_cast<std::size_t>(phase)];
   }
+  /// Median.
+  double two_way_slowdown() const override { return two_way_slowdown_; }
   /// Once a task: its kernels' times contain what starting them takes.
   double task_overhead_s(Device device, int num_sublayers) const override;
 
@@ -96,6 +99,7 @@ class MeasuredModel : public CostModel {
   std::map<std::int64_t, ByBatch> prefill_;  ///< by batch, by rows, over prior tokens + 1
   std::vector<std::pair<std::array<Tier, 2>, SecondsCurve>> links_;
   std::array<Interference, 2> interference_{};
+  double two_way_slowdown_ = 1;
   double task_overhead_s_ = 0;
 };
 

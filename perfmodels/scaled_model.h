@@ -30,6 +30,7 @@ class ScaledModel : public CostModel {
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   double transfer_s(Tier from, Tier to, double bytes) const override;
   Interference interference(Phase phase) const override { return base_.interference(phase); }
+  double two_way_slowdown() const override { return base_.two_way_slowdown(); }
   double task_overhead_s(Device device, int num_sublayers) const override {
     return base_.task_overhead_s(device, num_sublayers);
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/memory.h"
 #include "codelets/kernels/attention_simd.h"
 #include "codelets/kv_store/kv_store.h"
 
@@ -51,17 +52,18 @@ void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const
                          const KvBuffers& buffers) {
   words_.assign(given.words().begin(), given.words().end());
   batch_ = BatchView(words_.data());
-  memory_ = Buffer(static_cast<std::size_t>(number_pages()) * shape.page_bytes());
-  slab_ = memory_.data();
+  thread_local Workspace pages;  // taken anew, its pages would cost as much as what is put there
+  std::byte* memory = pages.reserve(static_cast<std::size_t>(number_pages()) * shape.page_bytes());
+  slab_ = memory;
   if (buffers.slab != nullptr) {
     cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
       const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];
       copy_cached(shape, sequence, {buffers.slab, given.pages(sequence)},
-                  {memory_.data(), batch_.pages(sequence)});
+                  {memory, batch_.pages(sequence)});
     });
   }
   const KvStoreArgs args{.tag = {}, .shape = shape};
-  kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, memory_.data()});
+  kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, memory});
 }
 
 /// In the order in which the batch names them; their number. Pages that hold no token yet become

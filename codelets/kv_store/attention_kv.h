@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/memory.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/runtime.h"
@@ -14,6 +13,7 @@ namespace sluice {
 /// KV as attention's CPU kernels read it. At home that is the slab. Away from it, the pages that
 /// the batch reads are put together in memory of its own, cached tokens from the slab and new ones
 /// from new_kv, and numbered anew: the same kernels run on the same bits, at the price of a copy.
+/// That memory is its thread's, which has one of these at a time.
 class AttentionKv {
  public:
   /// `batch` and `buffers` outlive it; without cached tokens, `buffers` need have no slab.
@@ -35,7 +35,6 @@ class AttentionKv {
   BatchView batch_;
   const std::byte* slab_;
   std::vector<std::int32_t> words_;
-  Buffer memory_;
 };
 
 }  // namespace sluice

@@ -34,6 +34,7 @@ TEST(AcceleratedModelTest, EachDeviceHasItsOwnTimes) {
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::cpu, 1), 2.5e-6);
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 1), 200e-6);
   EXPECT_DOUBLE_EQ(costs.interference(Phase::decode).kernels_on(Device::cpu), 2);
+  EXPECT_DOUBLE_EQ(costs.two_way_slowdown(), 1.5);
   EXPECT_EQ(costs.capacity_bytes(Tier::hbm), hbm_bytes);
   EXPECT_EQ(costs.capacity_bytes(Tier::ddr), std::uint64_t{1} << 34);
 }
@@ -46,6 +47,7 @@ TEST(AcceleratedModelTest, WithoutAMeasurementItIsAsFastAsTheCpu) {
   EXPECT_DOUBLE_EQ(costs.lm_head_s(Device::gpu, 4), costs.lm_head_s(Device::cpu, 4));
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 6), 2.5e-6);
   EXPECT_DOUBLE_EQ(costs.interference(Phase::decode).kernels_on(Device::cpu), 1);
+  EXPECT_DOUBLE_EQ(costs.two_way_slowdown(), 1);
   EXPECT_THROW(AcceleratedModel({cpu(), nullptr, hbm_bytes, std::nullopt}), Error);
 }
 

@@ -134,6 +134,11 @@ TEST(CalibrationTest, AnAcceleratorsComesBackFromItsFile) {
   EXPECT_DOUBLE_EQ(last.kernels_beside_s, 1);
   EXPECT_DOUBLE_EQ(last.link_alone_bytes_per_s, 6e9);
   EXPECT_DOUBLE_EQ(last.link_beside_bytes_per_s, 2e9);
+  ASSERT_EQ(read.two_ways.size(), 3U);
+  EXPECT_DOUBLE_EQ(read.two_ways[0].there_alone_bytes_per_s, 6e9);
+  EXPECT_DOUBLE_EQ(read.two_ways[0].there_beside_bytes_per_s, 1.5e9);
+  EXPECT_DOUBLE_EQ(read.two_ways[0].back_alone_bytes_per_s, 3e9);
+  EXPECT_DOUBLE_EQ(read.two_ways[0].back_beside_bytes_per_s, 3e9);
 }
 
 TEST(CalibrationTest, AnAcceleratorWithoutItsLinkIsNotComplete) {

@@ -84,11 +84,41 @@ TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAndTokensBefore) {
 
 TEST(MeasuredModelTest, PrefillAttentionGrowsWithTheKeysThatARowSeesBeyondTheBuckets) {
   const MeasuredModel costs = smooth_model();
+  for (const BatchShape& far : {prefill_of(1, 1024, 0).shape, prefill_of(1, 1024, 300).shape,
+                                prefill_of(1, 32, 4096).shape})
+    EXPECT_NEAR(attention_s(costs, far), smooth_attention_s(far), 1e-9) << far.rows;
+}
+
+TEST(MeasuredModelTest, PrefillAttentionOfOneBucketIsProportionalToTheKeysThatARowSees) {
+  const auto falling = [](const BatchShape& shape) {
+    // A row takes less where there are more.
+    return shape.phase == Phase::decode ? 1e-3 : 1e-3 * std::sqrt(static_cast<double>(shape.rows));
+  };
+  const MeasuredModel costs(round_calibration(falling), round_model());
   const double row_s = attention_s(costs, prefill_of(1, 128, 0).shape) / 128;
   EXPECT_NEAR(attention_s(costs, prefill_of(1, 1024, 0).shape) / 1024, row_s * 512.5 / 64.5, 1e-9);
-  // Over tokens before them the last two buckets go straight on.
-  const BatchShape far = prefill_of(1, 32, 4096).shape;
-  EXPECT_NEAR(attention_s(costs, far), smooth_attention_s(far), 1e-9);
+}
+
+TEST(MeasuredModelTest, PrefillAttentionOfSeveralSequencesGrowsWithMoreRowsAsOneDoes) {
+  // Four sequences were measured with up to 32 rows each, one with up to 128.
+  Calibration calibration = round_calibration(smooth_attention_s);
+  for (const std::int64_t rows : {8, 32}) {
+    for (const std::int64_t prior : {0, 512}) {
+      CalibrationSample sample = {.rates = round_rates, .seconds = {}};
+      sample.seconds.fill(1e-3 * static_cast<double>(4 * rows));
+      sample.seconds[timed_index(Sublayer::attention)] =
+          2.5 * smooth_attention_s(prefill_of(1, rows, prior).shape);
+      calibration.at(prefill_of(4, rows, prior)).samples = {sample};
+    }
+  }
+  const MeasuredModel costs(calibration, round_model());
+  for (const std::int64_t rows : {32, 80, 128, 500}) {
+    for (const std::int64_t prior : {0, 300}) {
+      const double of_one = attention_s(costs, prefill_of(1, rows, prior).shape);
+      EXPECT_NEAR(attention_s(costs, prefill_of(4, rows, prior).shape), 2.5 * of_one, 1e-9)
+          << rows << ", " << prior;
+    }
+  }
 }
 
 TEST(MeasuredModelTest, HalvesOfAttentionAreEqual) {
@@ -217,6 +247,15 @@ TEST(MeasuredModelTest, InterferenceIsTheMedianRatio) {
   EXPECT_DOUBLE_EQ(noisy.interference(Phase::decode).kernels_on(Device::cpu), 1);
   EXPECT_DOUBLE_EQ(noisy.interference(Phase::decode).link_beside(Device::cpu), 1);
   EXPECT_DOUBLE_EQ(noisy.interference(Phase::prefill).kernels_on(Device::cpu), 1);
+}
+
+TEST(MeasuredModelTest, WaysThatShareALinkSlowEachOtherByTheMedianRatio) {
+  Calibration calibration = accelerator_calibration(smooth_attention_s);
+  EXPECT_DOUBLE_EQ(MeasuredModel(calibration, round_model()).two_way_slowdown(), 1.5);
+  for (CalibrationTwoWays& sample : calibration.two_ways) sample.back_beside_bytes_per_s = 9e9;
+  EXPECT_DOUBLE_EQ(MeasuredModel(calibration, round_model()).two_way_slowdown(), 1);
+  calibration.two_ways.clear();
+  EXPECT_DOUBLE_EQ(MeasuredModel(calibration, round_model()).two_way_slowdown(), 1);
 }
 
 TEST(MeasuredModelTest, RefusesWhatIsNotEnough) {
