@@ -330,8 +330,9 @@ struct BatchMeter::Loaded {
     CalibrationTwoWays sample = {
         .there_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::there),
         .back_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::back)};
-    LinkLoad there(runtime, spare_bytes(), LinkLoad::Way::there);
-    LinkLoad back(runtime, spare_bytes(), LinkLoad::Way::back);
+    // Each way with two pieces at once, as a run has several.
+    LinkLoad there(runtime, spare_bytes(), LinkLoad::Way::there, 2);
+    LinkLoad back(runtime, spare_bytes(), LinkLoad::Way::back, 2);
     there.restart();
     let_links_work();
     sample.back_beside_bytes_per_s = back.stop();

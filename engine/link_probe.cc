@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -21,30 +22,34 @@ constexpr std::uint64_t largest_bytes = 64 * kibibyte * kibibyte;
 /// A piece of data that goes back and forth.
 class Shuttle {
  public:
+  using Way = LinkLoad::Way;
+
   Shuttle(const std::byte* host, std::uint64_t bytes, unsigned node)
       : handle_(DataHandle::of_memory(host, bytes)), node_(node) {}
 
-  /// Seconds to the accelerator, from memory that counts as just written.
-  double there_s() const {
-    hold(STARPU_MAIN_RAM, STARPU_W);
-    return hold(node_, STARPU_R);
+  /// Seconds of one way, of what counts as just written where it starts.
+  double move_s(Way way) const {
+    write(way);
+    const Clock::time_point start = Clock::now();
+    arrive(way);
+    return std::chrono::duration<double>(Clock::now() - start).count();
   }
-  /// Seconds back, of what counts as written there.
-  double back_s() const {
-    hold(node_, STARPU_W);
-    return hold(STARPU_MAIN_RAM, STARPU_R);
+
+  void write(Way way) const { hold(way == Way::there ? STARPU_MAIN_RAM : node_, STARPU_W); }
+  void send(Way way) const {
+    check_starpu(starpu_data_prefetch_on_node(handle_.get(), end(way), 1), "sending data");
   }
+  void arrive(Way way) const { hold(end(way), STARPU_R); }
   /// The accelerator's memory gives up what both have.
   void leave() const { starpu_data_evict_from_node(handle_.get(), node_); }
 
  private:
-  double hold(unsigned node, starpu_data_access_mode mode) const {
-    const Clock::time_point start = Clock::now();
+  unsigned end(Way way) const { return way == Way::there ? node_ : STARPU_MAIN_RAM; }
+
+  void hold(unsigned node, starpu_data_access_mode mode) const {
     check_starpu(starpu_data_acquire_on_node(handle_.get(), static_cast<int>(node), mode),
                  "moving data over the link");
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     starpu_data_release_on_node(handle_.get(), static_cast<int>(node));
-    return seconds;
   }
 
   DataHandle handle_;
@@ -52,7 +57,7 @@ class Shuttle {
 };
 
 /// Pieces of one size that take turns, as weights do: none is sent again while a cache has it,
-/// unless they are many and small. One at a time is in the accelerator's memory.
+/// unless they are many and small. Only those on their way are in the accelerator's memory.
 class Pieces {
  public:
   /// Both sides' memory has been used once when it is made.
@@ -63,7 +68,7 @@ class Pieces {
     for (std::size_t at = 0; at < host_.size(); at += piece_bytes)
       shuttles_.emplace_back(host_.data() + at, piece_bytes, runtime.accelerator_node().value());
     for (const Shuttle& shuttle : shuttles_) {
-      shuttle.there_s();
+      shuttle.move_s(LinkLoad::Way::there);
       shuttle.leave();
     }
   }
@@ -71,11 +76,11 @@ class Pieces {
   const std::vector<Shuttle>& all() const { return shuttles_; }
 
   /// Median over all of them.
-  double seconds(double (Shuttle::*way)() const) const {
+  double seconds(LinkLoad::Way way) const {
     std::vector<double> each;
     each.reserve(shuttles_.size());
     for (const Shuttle& shuttle : shuttles_) {
-      each.push_back((shuttle.*way)());
+      each.push_back(shuttle.move_s(way));
       shuttle.leave();
     }
     const auto middle = each.begin() + std::ssize(each) / 2;
@@ -104,8 +109,8 @@ std::vector<CalibrationLink> measure_links(const Runtime& runtime, std::uint64_t
   for (std::uint64_t bytes = smallest_bytes; bytes <= largest; bytes *= 4) {
     const Pieces pieces(runtime, bytes);
     const auto size = static_cast<double>(bytes);
-    there.points.push_back({size, pieces.seconds(&Shuttle::there_s)});
-    back.points.push_back({size, pieces.seconds(&Shuttle::back_s)});
+    there.points.push_back({size, pieces.seconds(LinkLoad::Way::there)});
+    back.points.push_back({size, pieces.seconds(LinkLoad::Way::back)});
   }
   return {std::move(there), std::move(back)};
 }
@@ -119,25 +124,31 @@ struct LinkLoad::Parts {
   double bytes = 0;
   std::thread thread;
 
-  Parts(const Runtime& runtime, std::uint64_t each_bytes, Way way)
+  Parts(const Runtime& runtime, std::uint64_t each_bytes, Way way, std::size_t at_once)
       : pieces(runtime, each_bytes),
         piece_bytes(static_cast<double>(each_bytes)),
-        thread([this, way] { work(way); }) {}
+        thread([this, way, at_once] { work(way, at_once); }) {}
 
-  void work(Way way) {
+  void work(Way way, std::size_t at_once) {
     const std::vector<Shuttle>& all = pieces.all();
-    for (std::size_t next = 0; bytes == 0 || !ending; next = (next + 1) % all.size()) {
+    for (std::size_t next = 0; bytes == 0 || !ending;
+         next = next + at_once < all.size() ? next + at_once : 0) {
       if (restarting.exchange(false)) seconds = bytes = 0;
-      seconds += way == Way::there ? all[next].there_s() : all[next].back_s();
-      all[next].leave();
-      bytes += piece_bytes;
+      const auto some = std::span(all).subspan(next, std::min(at_once, all.size() - next));
+      for (const Shuttle& shuttle : some) shuttle.write(way);
+      const Clock::time_point start = Clock::now();
+      for (const Shuttle& shuttle : some) shuttle.send(way);
+      for (const Shuttle& shuttle : some) shuttle.arrive(way);
+      seconds += std::chrono::duration<double>(Clock::now() - start).count();
+      bytes += piece_bytes * static_cast<double>(some.size());
+      for (const Shuttle& shuttle : some) shuttle.leave();
     }
   }
 };
 
-LinkLoad::LinkLoad(const Runtime& runtime, std::uint64_t room_bytes, Way way)
+LinkLoad::LinkLoad(const Runtime& runtime, std::uint64_t room_bytes, Way way, std::size_t at_once)
     : parts_(std::make_unique<Parts>(
-          runtime, std::clamp(room_bytes / 8, smallest_bytes, largest_bytes), way)) {}
+          runtime, std::clamp(room_bytes / 8, smallest_bytes, largest_bytes), way, at_once)) {}
 
 void LinkLoad::restart() { parts_->restarting = true; }
 

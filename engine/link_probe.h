@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -21,8 +22,8 @@ class LinkLoad {
  public:
   enum class Way : std::uint8_t { there, back };
 
-  /// In pieces of an eighth of the room that the accelerator's memory has.
-  LinkLoad(const Runtime& runtime, std::uint64_t room_bytes, Way way);
+  /// In pieces of an eighth of the room that the accelerator's memory has, so many at once.
+  LinkLoad(const Runtime& runtime, std::uint64_t room_bytes, Way way, std::size_t at_once = 1);
   ~LinkLoad();
   LinkLoad(const LinkLoad&) = delete;
   LinkLoad& operator=(const LinkLoad&) = delete;

@@ -62,7 +62,8 @@ struct CalibrationInterference {
   double link_beside_bytes_per_s = 0;
 };
 
-/// The link to the accelerator's memory and the one back, each alone and both at once.
+/// The link to the accelerator's memory and the one back: each alone with one piece of data at a
+/// time, and both at once with several.
 struct CalibrationTwoWays {
   double there_alone_bytes_per_s = 0;
   double there_beside_bytes_per_s = 0;
