@@ -18,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kibibyte = 1024;
 constexpr std::uint64_t smallest_bytes = 4 * kibibyte;
 constexpr std::uint64_t largest_bytes = 64 * kibibyte * kibibyte;
+/// Of smaller pieces, what sets the time is the way and not the memory.
+constexpr std::uint64_t uncached_from_bytes = kibibyte * kibibyte;
 
 /// A piece of data that goes back and forth.
 class Shuttle {
@@ -57,7 +59,7 @@ class Shuttle {
 };
 
 /// Pieces of one size that take turns, as weights do: none is sent again while a cache has it,
-/// unless they are many and small. Only those on their way are in the accelerator's memory.
+/// unless they are small. Only those on their way are in the accelerator's memory.
 class Pieces {
  public:
   /// Both sides' memory has been used once when it is made.
@@ -90,7 +92,9 @@ class Pieces {
 
  private:
   static std::uint64_t count_of(std::uint64_t piece_bytes) {
+    constexpr std::uint64_t few = 16;
     constexpr std::uint64_t most = 256;
+    if (piece_bytes < uncached_from_bytes) return few;
     const std::uint64_t uncached = 2 * read_cpu_topology().last_level_cache_bytes;
     return std::clamp<std::uint64_t>(uncached / piece_bytes, 2, most);
   }

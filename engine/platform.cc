@@ -36,7 +36,10 @@ LinkRate rate_of(const CostModel& costs, Tier from, Tier to) {
     largest = std::max(largest, costs.model().weight_bytes(elements));
   }
   const double latency_s = costs.transfer_s(from, to, 1);
-  return {largest / (costs.transfer_s(from, to, largest) - latency_s), latency_s};
+  // Small weights may take no longer than the least that moves.
+  double bytes = largest;
+  while (costs.transfer_s(from, to, bytes) <= latency_s) bytes *= 2;
+  return {bytes / (costs.transfer_s(from, to, bytes) - latency_s), latency_s};
 }
 
 /// A matrix of StarPU's bus files, from row to column.

@@ -84,17 +84,24 @@ struct MeasuredModel::Reduction {
     }
     fill_decode();
     fill_prefill();
-    for (const CalibrationLink& link : calibration.links) {
-      SecondsCurve curve;
-      for (const CalibrationLink::Point& point : link.points) curve.add(point.bytes, point.seconds);
-      into.links_.emplace_back(std::array{link.from, link.to}, std::move(curve));
-    }
+    for (const CalibrationLink& link : calibration.links)
+      into.links_.emplace_back(std::array{link.from, link.to}, curve_of(link));
     for (const Phase phase : {Phase::prefill, Phase::decode}) {
       for (const Device device : {Device::gpu, Device::cpu}) fill_interference(phase, device);
     }
     fill_two_ways();
     if (calibration.task_overhead_us.empty()) throw Error("the task overhead was not measured");
     into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
+  }
+
+  /// A piece that took longer than a larger one was held up: moving that one moves as much.
+  static SecondsCurve curve_of(const CalibrationLink& link) {
+    std::vector<CalibrationLink::Point> points = link.points;
+    for (std::size_t i = points.size(); i-- > 1;)
+      points[i - 1].seconds = std::min(points[i - 1].seconds, points[i].seconds);
+    SecondsCurve curve;
+    for (const CalibrationLink::Point& point : points) curve.add(point.bytes, point.seconds);
+    return curve;
   }
 
   void fill_interference(Phase phase, Device device) const {

@@ -67,5 +67,14 @@ TEST(PlatformTest, WaysThatDoNotShareALinkHaveNoneInCommon) {
   EXPECT_EQ(xml.find("to and from GPU"), std::string::npos) << xml;
 }
 
+TEST(PlatformTest, ALinkWhoseLargestWeightTakesNoLongerThanTheSmallestHasARate) {
+  Calibration calibration = accelerator_calibration(smooth_attention_s);
+  calibration.links[0].points = {{1000, 9e-3}, {1e6, 1e-3}};
+  const std::string xml = platform_of(calibration);
+  // 1 ms for up to 1e6 bytes, in proportion beyond: the first doubling of 32,768 there is 2^20.
+  const double bytes = 32768 * 32;
+  EXPECT_NEAR(bandwidth(xml, "to GPU"), bytes / (1e-3 * bytes / 1e6 - 1e-3), 1);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -231,6 +231,17 @@ TEST(MeasuredModelTest, OfAnAcceleratorItKnowsThatAlone) {
   EXPECT_NEAR(costs.transfer_s(Tier::hbm, Tier::ddr, 2e6), 4e-3, 1e-12);
 }
 
+TEST(MeasuredModelTest, ASmallPieceTakesNoLongerThanALargeOne) {
+  Calibration calibration = accelerator_calibration(smooth_attention_s);
+  calibration.links[0].points = {{1000, 9e-3}, {2000, 1e-3}, {3000, 2e-3}, {4000, 1.5e-3}};
+  const MeasuredModel costs(calibration, round_model());
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 1), 1e-3);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 2000), 1e-3);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 2500), 1.25e-3);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 3500), 1.5e-3);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 8000), 3e-3);
+}
+
 TEST(MeasuredModelTest, InterferenceIsTheMedianRatio) {
   Calibration calibration = accelerator_calibration(smooth_attention_s);
   const Interference decode = MeasuredModel(calibration, round_model()).interference(Phase::decode);
