@@ -221,6 +221,7 @@ struct BatchMeter::Loaded {
   BenchRunner runner;
   BenchRunner fused, apart;           ///< for the task overhead
   std::optional<BenchRunner> on_cpu;  ///< beside an accelerator
+  std::optional<LinkProbe> link;
   MachineProbes probes;
   std::optional<MachineRates> before;
   std::map<std::string, std::int64_t> iterations;  ///< by batch
@@ -306,23 +307,24 @@ struct BatchMeter::Loaded {
         fused(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::stages})),
         apart(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::sublayers})),
         probes(the_runtime, dtype, weights.weight_bytes()) {
-    if (accelerator)
+    if (accelerator) {
       on_cpu.emplace(
           weights, caches[2], the_runtime,
           DecoderGraph::Options{.num_slots = slots_of(beside), .last_layer = LastLayer::all_rows});
+      link.emplace(the_runtime, spare_bytes(config, dtype));
+    }
   }
 
   static constexpr BenchTest overhead_test = {
       .phase = Phase::decode, .tokens = 5, .batch = 1, .depth = 16};
 
   /// There is room for so much beside weights and KV (limits_on()): one layer's weights.
-  std::uint64_t spare_bytes() const {
-    const DType dtype = weights.shape().dtype;
-    return static_cast<std::uint64_t>(layer_weight_bytes(model_dimensions(model.config, dtype)));
+  static std::uint64_t spare_bytes(const ModelConfig& config, DType dtype) {
+    return static_cast<std::uint64_t>(layer_weight_bytes(model_dimensions(config, dtype)));
   }
   static void let_links_work() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
   double link_alone_bytes_per_s(LinkLoad::Way way) const {
-    LinkLoad load(runtime, spare_bytes(), way);
+    LinkLoad load(*link, way);
     let_links_work();
     return load.stop();
   }
@@ -331,8 +333,8 @@ struct BatchMeter::Loaded {
         .there_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::there),
         .back_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::back)};
     // Each way with two pieces at once, as a run has several.
-    LinkLoad there(runtime, spare_bytes(), LinkLoad::Way::there, 2);
-    LinkLoad back(runtime, spare_bytes(), LinkLoad::Way::back, 2);
+    LinkLoad there(*link, LinkLoad::Way::there, 2);
+    LinkLoad back(*link, LinkLoad::Way::back, 2);
     there.restart();
     let_links_work();
     sample.back_beside_bytes_per_s = back.stop();
@@ -390,7 +392,8 @@ BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
       KvCache::size_bytes(decoder_shape(few, dtype), num_layers, Loaded::pages_of(batches));
   const std::uint64_t rest =
       activation_bytes(few, dtype, prefill_chunk_tokens, Loaded::slots_of(batches)) +
-      ReadProbe::buffer_bytes(weights);
+      ReadProbe::buffer_bytes(weights) +
+      (accelerator ? LinkProbe::host_bytes(Loaded::spare_bytes(config, dtype)) : 0);
   const std::uint64_t available = available_memory_bytes();
   if (weights + table + kv + rest > available) {
     throw Error("not enough memory to calibrate: {} needed, {} available",
@@ -437,13 +440,9 @@ double BatchMeter::measure_task_overhead_us() {
   return std::max(least_us, 1e6 * (apart_s - fused_s) / added);
 }
 
-std::vector<CalibrationLink> BatchMeter::measure_links() {
+void BatchMeter::measure_link(Calibration& into) {
   loaded_->before.reset();
-  return sluice::measure_links(loaded_->runtime, loaded_->spare_bytes());
-}
-
-void BatchMeter::measure_interference(Calibration& into) {
-  loaded_->before.reset();
+  for (CalibrationLink& link : loaded_->link->measure()) into.links.push_back(std::move(link));
   into.two_ways.push_back(loaded_->two_ways());
   const double alone = into.two_ways.back().there_alone_bytes_per_s;
   for (const CalibrationBatch& batch : loaded_->beside) {
@@ -453,7 +452,7 @@ void BatchMeter::measure_interference(Calibration& into) {
       sample.phase = batch.shape.phase;
       sample.link_alone_bytes_per_s = alone;
       sample.kernels_alone_s = loaded_->layers_s(device, batch);
-      LinkLoad load(loaded_->runtime, loaded_->spare_bytes(), LinkLoad::Way::there);
+      LinkLoad load(*loaded_->link, LinkLoad::Way::there);
       sample.kernels_beside_s = loaded_->layers_s(device, batch);
       sample.link_beside_bytes_per_s = load.stop();
       into.interference.push_back(sample);
@@ -483,7 +482,6 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
   };
   try {
     const bool of_accelerator = calibration.measured_device() == Device::gpu;
-    if (of_accelerator && calibration.links.empty()) calibration.links = meter.measure_links();
     for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
       for (const CalibrationBatch& batch : batches) {
         const std::int64_t repetition = is_short(batch) ? round : round / 2;
@@ -496,7 +494,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       step("task overhead");
       if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
         // The overhead last: it says that this round has both, also after Ctrl-C.
-        if (of_accelerator) meter.measure_interference(calibration);
+        if (of_accelerator) meter.measure_link(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }
     }

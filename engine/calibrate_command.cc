@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/memory.h"
 #include "engine/calibrate.h"
@@ -204,16 +206,18 @@ std::string range_text(const Calibration& calibration, double median, double Mac
 }
 
 /// A line for each: latency is the smallest piece's time, the rate the largest one's.
-std::string links_text(const Calibration& calibration) {
+std::string links_text(const Calibration& calibration, const MeasuredModel& costs) {
   std::string text;
+  std::set<std::array<Tier, 2>> said;
   for (const CalibrationLink& link : calibration.links) {
-    const CalibrationLink::Point& small = link.points.front();
-    const CalibrationLink::Point& large = link.points.back();
+    if (!said.insert({link.from, link.to}).second) continue;
+    const double small = link.points.front().bytes;
+    const double large = link.points.back().bytes;
     text += fmt::format("{} to {}: {:.0f} us for {}, {:.3g} GB/s for {}\n", to_string(link.from),
-                        to_string(link.to), small.seconds * 1e6,
-                        format_bytes(static_cast<std::uint64_t>(small.bytes)),
-                        large.bytes / large.seconds * 1e-9,
-                        format_bytes(static_cast<std::uint64_t>(large.bytes)));
+                        to_string(link.to), costs.transfer_s(link.from, link.to, small) * 1e6,
+                        format_bytes(static_cast<std::uint64_t>(small)),
+                        large / costs.transfer_s(link.from, link.to, large) * 1e-9,
+                        format_bytes(static_cast<std::uint64_t>(large)));
   }
   return text;
 }
@@ -243,7 +247,7 @@ std::string describe(const Settings& settings, const Calibration& calibration) {
                      range_text(calibration, rates.gemm_flop_per_s, &MachineRates::gemm_flop_per_s,
                                 1e12, "TFLOP/s"),
                      costs.task_overhead_s(settings.device(), 1) * 1e6) +
-         links_text(calibration);
+         links_text(calibration, costs);
 }
 
 int run_measurements(const Settings& settings, bool force) {

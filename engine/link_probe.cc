@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <span>
 #include <thread>
 #include <utility>
 
@@ -14,18 +13,35 @@ namespace sluice {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Way = LinkProbe::Way;
 
 constexpr std::uint64_t kibibyte = 1024;
 constexpr std::uint64_t smallest_bytes = 4 * kibibyte;
 constexpr std::uint64_t largest_bytes = 64 * kibibyte * kibibyte;
 /// Of smaller pieces, what sets the time is the way and not the memory.
 constexpr std::uint64_t uncached_from_bytes = kibibyte * kibibyte;
+constexpr std::uint64_t few_pieces = 16;
+constexpr std::uint64_t least_pieces = 2;
+constexpr std::uint64_t most_pieces = 256;
+
+std::uint64_t largest_piece_bytes(std::uint64_t room_bytes) {
+  return std::clamp(room_bytes / 2, smallest_bytes, largest_bytes);
+}
+
+/// What pieces of so much at most take: when all have been used, the first has left the caches.
+std::uint64_t bytes_of_pieces(std::uint64_t largest_piece) {
+  if (largest_piece < uncached_from_bytes) return few_pieces * largest_piece;
+  return std::max(2 * read_cpu_topology().last_level_cache_bytes, least_pieces * largest_piece);
+}
+
+std::uint64_t num_pieces(std::uint64_t piece_bytes) {
+  if (piece_bytes < uncached_from_bytes) return few_pieces;
+  return std::min(most_pieces, bytes_of_pieces(piece_bytes) / piece_bytes);
+}
 
 /// A piece of data that goes back and forth.
 class Shuttle {
  public:
-  using Way = LinkLoad::Way;
-
   Shuttle(const std::byte* host, std::uint64_t bytes, unsigned node)
       : handle_(DataHandle::of_memory(host, bytes)), node_(node) {}
 
@@ -59,31 +75,38 @@ class Shuttle {
 };
 
 /// Pieces of one size that take turns, as weights do: none is sent again while a cache has it,
-/// unless they are small. Only those on their way are in the accelerator's memory.
+/// unless they are small. The last ones stay in the accelerator's memory, as far as half of what is
+/// free there goes, so that a cache does not have the place of the next one either.
 class Pieces {
  public:
-  /// Both sides' memory has been used once when it is made.
-  Pieces(const Runtime& runtime, std::uint64_t piece_bytes)
-      : host_(count_of(piece_bytes) * piece_bytes) {
-    std::memset(host_.data(), 1, host_.size());
-    pinned_.pin(host_.data(), host_.size());
-    for (std::size_t at = 0; at < host_.size(); at += piece_bytes)
-      shuttles_.emplace_back(host_.data() + at, piece_bytes, runtime.accelerator_node().value());
-    for (const Shuttle& shuttle : shuttles_) {
-      shuttle.move_s(LinkLoad::Way::there);
-      shuttle.leave();
+  /// In the host's memory from `host` on, bytes_of_pieces(). The accelerator's has been used once
+  /// when they are made.
+  Pieces(unsigned node, std::byte* host, std::uint64_t piece_bytes) {
+    const std::uint64_t count = num_pieces(piece_bytes);
+    for (std::uint64_t i = 0; i < count; ++i)
+      shuttles_.emplace_back(host + i * piece_bytes, piece_bytes, node);
+    const auto free_bytes =
+        static_cast<std::uint64_t>(std::max<starpu_ssize_t>(0, starpu_memory_get_available(node)));
+    num_staying_ = std::min<std::size_t>(shuttles_.size() - 1, free_bytes / 2 / piece_bytes);
+    for (std::size_t i = 0; i < size(); ++i) {
+      at(i).move_s(Way::there);
+      leave_after(i);
     }
   }
 
-  const std::vector<Shuttle>& all() const { return shuttles_; }
+  std::size_t size() const { return shuttles_.size(); }
+  const Shuttle& at(std::size_t i) const { return shuttles_.at(i); }
+
+  /// When piece `i` has been moved, another one makes room.
+  void leave_after(std::size_t i) const { at((i + size() - num_staying_) % size()).leave(); }
 
   /// Median over all of them.
-  double seconds(LinkLoad::Way way) const {
+  double seconds(Way way) const {
     std::vector<double> each;
-    each.reserve(shuttles_.size());
-    for (const Shuttle& shuttle : shuttles_) {
-      each.push_back(shuttle.move_s(way));
-      shuttle.leave();
+    each.reserve(size());
+    for (std::size_t i = 0; i < size(); ++i) {
+      each.push_back(at(i).move_s(way));
+      leave_after(i);
     }
     const auto middle = each.begin() + std::ssize(each) / 2;
     std::nth_element(each.begin(), middle, each.end());
@@ -91,30 +114,35 @@ class Pieces {
   }
 
  private:
-  static std::uint64_t count_of(std::uint64_t piece_bytes) {
-    constexpr std::uint64_t few = 16;
-    constexpr std::uint64_t most = 256;
-    if (piece_bytes < uncached_from_bytes) return few;
-    const std::uint64_t uncached = 2 * read_cpu_topology().last_level_cache_bytes;
-    return std::clamp<std::uint64_t>(uncached / piece_bytes, 2, most);
-  }
-
-  Buffer host_;
-  PinnedMemory pinned_;
   std::vector<Shuttle> shuttles_;
+  std::size_t num_staying_ = 0;
 };
 
 }  // namespace
 
-std::vector<CalibrationLink> measure_links(const Runtime& runtime, std::uint64_t room_bytes) {
+LinkProbe::LinkProbe(const Runtime& runtime, std::uint64_t room_bytes)
+    : runtime_(runtime), room_bytes_(room_bytes), host_(host_bytes(room_bytes)) {
+  std::memset(host_.data(), 1, host_.size());
+  pinned_.pin(host_.data(), host_.size());
+}
+
+std::uint64_t LinkProbe::host_bytes(std::uint64_t room_bytes) {
+  return 2 * bytes_of_pieces(largest_piece_bytes(room_bytes));
+}
+
+std::byte* LinkProbe::host_of(Way way) const {
+  return host_.data() + (way == Way::there ? 0 : host_.size() / 2);
+}
+
+std::vector<CalibrationLink> LinkProbe::measure() const {
   CalibrationLink there = {.from = Tier::ddr, .to = Tier::hbm, .points = {}};
   CalibrationLink back = {.from = Tier::hbm, .to = Tier::ddr, .points = {}};
-  const std::uint64_t largest = std::clamp(room_bytes / 2, smallest_bytes, largest_bytes);
+  const std::uint64_t largest = largest_piece_bytes(room_bytes_);
   for (std::uint64_t bytes = smallest_bytes; bytes <= largest; bytes *= 4) {
-    const Pieces pieces(runtime, bytes);
+    const Pieces pieces(runtime_.accelerator_node().value(), host_of(Way::there), bytes);
     const auto size = static_cast<double>(bytes);
-    there.points.push_back({size, pieces.seconds(LinkLoad::Way::there)});
-    back.points.push_back({size, pieces.seconds(LinkLoad::Way::back)});
+    there.points.push_back({size, pieces.seconds(Way::there)});
+    back.points.push_back({size, pieces.seconds(Way::back)});
   }
   return {std::move(there), std::move(back)};
 }
@@ -128,31 +156,31 @@ struct LinkLoad::Parts {
   double bytes = 0;
   std::thread thread;
 
-  Parts(const Runtime& runtime, std::uint64_t each_bytes, Way way, std::size_t at_once)
-      : pieces(runtime, each_bytes),
+  Parts(unsigned node, std::byte* host, std::uint64_t each_bytes, Way way, std::size_t at_once)
+      : pieces(node, host, each_bytes),
         piece_bytes(static_cast<double>(each_bytes)),
         thread([this, way, at_once] { work(way, at_once); }) {}
 
   void work(Way way, std::size_t at_once) {
-    const std::vector<Shuttle>& all = pieces.all();
     for (std::size_t next = 0; bytes == 0 || !ending;
-         next = next + at_once < all.size() ? next + at_once : 0) {
+         next = next + at_once < pieces.size() ? next + at_once : 0) {
       if (restarting.exchange(false)) seconds = bytes = 0;
-      const auto some = std::span(all).subspan(next, std::min(at_once, all.size() - next));
-      for (const Shuttle& shuttle : some) shuttle.write(way);
+      const std::size_t end = std::min(next + at_once, pieces.size());
+      for (std::size_t i = next; i < end; ++i) pieces.at(i).write(way);
       const Clock::time_point start = Clock::now();
-      for (const Shuttle& shuttle : some) shuttle.send(way);
-      for (const Shuttle& shuttle : some) shuttle.arrive(way);
+      for (std::size_t i = next; i < end; ++i) pieces.at(i).send(way);
+      for (std::size_t i = next; i < end; ++i) pieces.at(i).arrive(way);
       seconds += std::chrono::duration<double>(Clock::now() - start).count();
-      bytes += piece_bytes * static_cast<double>(some.size());
-      for (const Shuttle& shuttle : some) shuttle.leave();
+      bytes += piece_bytes * static_cast<double>(end - next);
+      for (std::size_t i = next; i < end; ++i) pieces.leave_after(i);
     }
   }
 };
 
-LinkLoad::LinkLoad(const Runtime& runtime, std::uint64_t room_bytes, Way way, std::size_t at_once)
+LinkLoad::LinkLoad(const LinkProbe& probe, Way way, std::size_t at_once)
     : parts_(std::make_unique<Parts>(
-          runtime, std::clamp(room_bytes / 8, smallest_bytes, largest_bytes), way, at_once)) {}
+          probe.runtime_.accelerator_node().value(), probe.host_of(way),
+          std::clamp(probe.room_bytes_ / 8, smallest_bytes, largest_bytes), way, at_once)) {}
 
 void LinkLoad::restart() { parts_->restarting = true; }
 

@@ -91,9 +91,9 @@ struct Calibration {
   CalibrationSetup setup;
   ModelDimensions model;  ///< costs are a layer's; num_layers is 0 in older files
   std::uint64_t ddr_bytes = 0;
-  std::int64_t repetitions = 0;          ///< that each point is to have
-  std::vector<double> task_overhead_us;  ///< one a repetition; of the device
-  std::vector<CalibrationLink> links;
+  std::int64_t repetitions = 0;                       ///< that each point is to have
+  std::vector<double> task_overhead_us;               ///< one a repetition; of the device
+  std::vector<CalibrationLink> links;                 ///< all repetitions; an accelerator's only
   std::vector<CalibrationInterference> interference;  ///< all repetitions; an accelerator's only
   std::vector<CalibrationTwoWays> two_ways;           ///< the same; none in older files
   std::vector<CalibrationPoint> points;

@@ -84,8 +84,7 @@ struct MeasuredModel::Reduction {
     }
     fill_decode();
     fill_prefill();
-    for (const CalibrationLink& link : calibration.links)
-      into.links_.emplace_back(std::array{link.from, link.to}, curve_of(link));
+    fill_links();
     for (const Phase phase : {Phase::prefill, Phase::decode}) {
       for (const Device device : {Device::gpu, Device::cpu}) fill_interference(phase, device);
     }
@@ -94,14 +93,22 @@ struct MeasuredModel::Reduction {
     into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
   }
 
-  /// A piece that took longer than a larger one was held up: moving that one moves as much.
-  static SecondsCurve curve_of(const CalibrationLink& link) {
-    std::vector<CalibrationLink::Point> points = link.points;
-    for (std::size_t i = points.size(); i-- > 1;)
-      points[i - 1].seconds = std::min(points[i - 1].seconds, points[i].seconds);
-    SecondsCurve curve;
-    for (const CalibrationLink::Point& point : points) curve.add(point.bytes, point.seconds);
-    return curve;
+  void fill_links() const {
+    std::map<std::array<Tier, 2>, std::map<double, std::vector<double>>> seconds;
+    for (const CalibrationLink& link : calibration.links) {
+      for (const CalibrationLink::Point& point : link.points)
+        seconds[{link.from, link.to}][point.bytes].push_back(point.seconds);
+    }
+    for (auto& [ends, by_bytes] : seconds) {
+      // A piece that took longer than a larger one was held up: moving that one moves as much.
+      std::map<double, double> least_s;
+      for (auto size = by_bytes.rbegin(); size != by_bytes.rend(); ++size) {
+        const double here_s = median(std::move(size->second));
+        least_s[size->first] = least_s.empty() ? here_s : std::min(here_s, least_s.begin()->second);
+      }
+      SecondsCurve& curve = into.links_[ends];
+      for (const auto& [bytes, each_s] : least_s) curve.add(bytes, each_s);
+    }
   }
 
   void fill_interference(Phase phase, Device device) const {
@@ -335,9 +342,8 @@ double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double 
 
 double MeasuredModel::transfer_s(Tier from, Tier to, double bytes) const {
   if (from == to || bytes <= 0) return 0;
-  for (const auto& [ends, curve] : links_) {
-    if (ends == std::array{from, to}) return curve.at(bytes);
-  }
+  const auto found = links_.find({from, to});
+  if (found != links_.end()) return found->second.at(bytes);
   throw Error("the calibration has no link from {} to {}", to_string(from), to_string(to));
 }
 

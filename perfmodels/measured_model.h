@@ -96,8 +96,8 @@ class MeasuredModel : public CostModel {
   std::optional<MachineRates> now_;
   std::array<SecondsCurve, timed_sublayers.size()> linear_;  ///< none of attention
   ByBatch decode_;                                           ///< by batch, over context
-  std::map<std::int64_t, ByBatch> prefill_;  ///< by batch, by rows, over prior tokens + 1
-  std::vector<std::pair<std::array<Tier, 2>, SecondsCurve>> links_;
+  std::map<std::int64_t, ByBatch> prefill_;            ///< by batch, by rows, over prior tokens + 1
+  std::map<std::array<Tier, 2>, SecondsCurve> links_;  ///< from and to
   std::array<Interference, 2> interference_{};
   double two_way_slowdown_ = 1;
   double task_overhead_s_ = 0;

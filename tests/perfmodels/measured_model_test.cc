@@ -242,6 +242,19 @@ TEST(MeasuredModelTest, ASmallPieceTakesNoLongerThanALargeOne) {
   EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 8000), 3e-3);
 }
 
+TEST(MeasuredModelTest, ALinkIsTheMedianOfItsRepetitions) {
+  Calibration calibration = accelerator_calibration(smooth_attention_s);
+  const CalibrationLink there = calibration.links[0];
+  for (const double times : {5, 2}) {
+    calibration.links.push_back(there);
+    for (CalibrationLink::Point& point : calibration.links.back().points) point.seconds *= times;
+  }
+  const MeasuredModel costs(calibration, round_model());
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 1000), 2 * 50e-6);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::ddr, Tier::hbm, 1e6), 2 * 1e-3);
+  EXPECT_DOUBLE_EQ(costs.transfer_s(Tier::hbm, Tier::ddr, 1e6), 2e-3);
+}
+
 TEST(MeasuredModelTest, InterferenceIsTheMedianRatio) {
   Calibration calibration = accelerator_calibration(smooth_attention_s);
   const Interference decode = MeasuredModel(calibration, round_model()).interference(Phase::decode);
