@@ -414,7 +414,19 @@ class Scheduler {
           node == STARPU_MAIN_RAM && starpu_data_evict_from_node(handle, STARPU_MAIN_RAM) == 0;
       if (!gone) starpu_data_wont_use(handle);
     }
-    start(bring);
+    const int worker = starpu_worker_get_id();
+    if (worker < 0 || node == STARPU_MAIN_RAM || node_of(worker) != node) {
+      start(bring);
+    } else {
+      std::vector<Transfer>& held = held_.at(static_cast<std::size_t>(worker));
+      held.insert(held.end(), bring.begin(), bring.end());
+    }
+  }
+
+  /// The task's own data has come, or the worker has none to do: what comes after it may now.
+  void start_held(unsigned worker) {
+    std::vector<Transfer>& held = held_.at(worker);
+    if (!held.empty()) start(std::exchange(held, {}));
   }
 
   void push(starpu_task* task) {
@@ -445,10 +457,16 @@ class Scheduler {
   starpu_task* pop() {
     const unsigned worker = starpu_worker_get_id_check();
     TaskQueue& own = own_.at(worker);
-    if (own.empty() && shared_.empty()) return nullptr;
-    const Lock lock(mutex_);
-    if (!own.empty()) return own.pop([](const starpu_task*) { return true; });
-    return shared_.pop([&](starpu_task* task) { return can_run(static_cast<int>(worker), task); });
+    starpu_task* task = nullptr;
+    if (!own.empty() || !shared_.empty()) {
+      const Lock lock(mutex_);
+      task = !own.empty() ? own.pop([](const starpu_task*) { return true; })
+                          : shared_.pop([&](starpu_task* each) {
+                              return can_run(static_cast<int>(worker), each);
+                            });
+    }
+    if (task == nullptr) start_held(worker);
+    return task;
   }
 
  private:
@@ -577,6 +595,8 @@ class Scheduler {
   TaskQueue shared_;
   std::array<Window, STARPU_MAXNODES> windows_;
   std::array<SlabWindow, STARPU_MAXNODES> slab_windows_;
+  /// By worker, which alone touches it: what is to come into its memory, behind its next task's.
+  std::array<std::vector<Transfer>, STARPU_NMAXWORKERS> held_;
   std::deque<Streamed> data_;
   std::deque<Slab> slabs_;
   Known left_alone_{Known::Kind::left_alone};
@@ -614,6 +634,12 @@ int LookAhead::push(starpu_task* task) {
 }
 
 starpu_task* LookAhead::pop(unsigned context) { return Scheduler::of(context).pop(); }
+
+void LookAhead::starts(starpu_task* task, unsigned context) {
+  const int worker = starpu_worker_get_id();
+  if (task->cl != nullptr && worker >= 0)
+    Scheduler::of(context).start_held(static_cast<unsigned>(worker));
+}
 
 void LookAhead::executed(starpu_task* task, unsigned context) {
   if (task->cl != nullptr) Scheduler::of(context).executed(task);

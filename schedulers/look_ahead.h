@@ -54,6 +54,7 @@ struct LookAhead {
   static void submitted(starpu_task* task);
   static int push(starpu_task* task);
   static starpu_task* pop(unsigned context);
+  static void starts(starpu_task* task, unsigned context);
   static void executed(starpu_task* task, unsigned context);
 };
 
@@ -65,6 +66,7 @@ constexpr starpu_sched_policy look_ahead_scheduler(const char* name, const char*
   scheduler.push_task = LookAhead::push;
   scheduler.pop_task = LookAhead::pop;
   scheduler.submit_hook = LookAhead::submitted;
+  scheduler.pre_exec_hook = LookAhead::starts;
   scheduler.post_exec_hook = LookAhead::executed;
   scheduler.add_workers = LookAhead::add_workers;
   scheduler.remove_workers = LookAhead::remove_workers;
