@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <regex>
 #include <string>
 
 #include "perfmodels/accelerated_model.h"
@@ -33,9 +32,9 @@ std::string platform_of(const Calibration& calibration) {
 
 /// Bytes a second of a link; 0 where there is none.
 double bandwidth(const std::string& xml, const std::string& link) {
-  std::smatch found;
-  const std::regex pattern("<link id=\"" + link + "\" bandwidth=\"([0-9.]+)Bps\"");
-  return std::regex_search(xml, found, pattern) ? std::stod(found[1]) : 0;
+  const std::string before = "<link id=\"" + link + "\" bandwidth=\"";
+  const std::size_t start = xml.find(before);
+  return start == std::string::npos ? 0 : std::stod(xml.substr(start + before.size()));
 }
 
 bool goes_through(const std::string& xml, const std::string& from, const std::string& to,
