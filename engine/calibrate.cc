@@ -440,9 +440,13 @@ double BatchMeter::measure_task_overhead_us() {
   return std::max(least_us, 1e6 * (apart_s - fused_s) / added);
 }
 
-void BatchMeter::measure_link(Calibration& into) {
+void BatchMeter::measure_links(Calibration& into) {
   loaded_->before.reset();
   for (CalibrationLink& link : loaded_->link->measure()) into.links.push_back(std::move(link));
+}
+
+void BatchMeter::measure_interference(Calibration& into) {
+  loaded_->before.reset();
   into.two_ways.push_back(loaded_->two_ways());
   const double alone = into.two_ways.back().there_alone_bytes_per_s;
   for (const CalibrationBatch& batch : loaded_->beside) {
@@ -483,6 +487,9 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
   try {
     const bool of_accelerator = calibration.measured_device() == Device::gpu;
     for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
+      // Two links each second round.
+      if (of_accelerator && round % 2 == 0 && std::ssize(calibration.links) <= round)
+        meter.measure_links(calibration);
       for (const CalibrationBatch& batch : batches) {
         const std::int64_t repetition = is_short(batch) ? round : round / 2;
         if (!is_short(batch) && round % 2 == 1) continue;
@@ -494,7 +501,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       step("task overhead");
       if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
         // The overhead last: it says that this round has both, also after Ctrl-C.
-        if (of_accelerator) meter.measure_link(calibration);
+        if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }
     }
