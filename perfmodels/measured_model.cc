@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -94,17 +95,18 @@ struct MeasuredModel::Reduction {
   }
 
   void fill_links() const {
-    std::map<std::array<Tier, 2>, std::map<double, std::vector<double>>> seconds;
+    using LargestFirst = std::map<double, std::vector<double>, std::greater<>>;  ///< by bytes
+    std::map<std::array<Tier, 2>, LargestFirst> seconds;
     for (const CalibrationLink& link : calibration.links) {
       for (const CalibrationLink::Point& point : link.points)
         seconds[{link.from, link.to}][point.bytes].push_back(point.seconds);
     }
-    for (auto& [ends, by_bytes] : seconds) {
+    for (const auto& [ends, by_bytes] : seconds) {
       // A piece that took longer than a larger one was held up: moving that one moves as much.
       std::map<double, double> least_s;
-      for (auto size = by_bytes.rbegin(); size != by_bytes.rend(); ++size) {
-        const double here_s = median(std::move(size->second));
-        least_s[size->first] = least_s.empty() ? here_s : std::min(here_s, least_s.begin()->second);
+      for (const auto& [bytes, each_s] : by_bytes) {
+        const double here_s = median(each_s);
+        least_s[bytes] = least_s.empty() ? here_s : std::min(here_s, least_s.begin()->second);
       }
       SecondsCurve& curve = into.links_[ends];
       for (const auto& [bytes, each_s] : least_s) curve.add(bytes, each_s);
