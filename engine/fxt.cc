@@ -277,13 +277,17 @@ class Builder {
     running_.erase(static_cast<int>(event.value(3)));
   }
 
-  /// A task that has begun uses a handle on its worker's node.
+  /// A task that has begun uses a handle on its worker's node. What was on its way there (from a
+  /// disk) came for it, too.
   void use_transfer(std::int64_t job, std::int64_t handle) {
-    const int node = node_of(jobs_[job].task.worker);
-    const auto found = arrived_.find({handle, node});
-    if (found == arrived_.end()) return;
-    trace_.transfers[found->second].task = job;
-    arrived_.erase(found);
+    int node = node_of(jobs_[job].task.worker);
+    for (auto found = arrived_.find({handle, node}); found != arrived_.end();
+         found = arrived_.find({handle, node})) {
+      TraceTransfer& transfer = trace_.transfers[found->second];
+      transfer.task = job;
+      node = transfer.from;
+      arrived_.erase(found);
+    }
   }
 
   int node_of(int worker) const {

@@ -219,7 +219,9 @@ Staging staging_of(const Plan& plan, const ModelDimensions& model) {
                           staging_bytes(model, memory, plan.decode.pipeline.prefetch));
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
     bytes += model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
-  return {.bytes = static_cast<std::uint64_t>(bytes), .ahead = plan.decode.pipeline.prefetch};
+  return {.bytes = static_cast<std::uint64_t>(bytes),
+          .ahead = plan.decode.pipeline.prefetch,
+          .host_bytes = static_cast<std::uint64_t>(plan.footprint.staging[Tier::ddr])};
 }
 
 }  // namespace sluice

@@ -68,8 +68,8 @@ struct Plan {
 /// does not have, or leaves requests waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
-/// What of the weights may be on its way to the GPU, as the footprint counts it. KV has places of
-/// its own.
+/// What of the weights may be on its way to the GPU, and from a disk into DDR, as the footprint
+/// counts it. KV has places of its own.
 Staging staging_of(const Plan& plan, const ModelDimensions& model);
 
 }  // namespace sluice

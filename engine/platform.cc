@@ -16,11 +16,12 @@ namespace sluice {
 namespace {
 
 /// The memories that a simulation has, in the order of StarPU's raw node numbers: its kinds one
-/// after the other, main memory first.
+/// after the other, main memory first. A disk is none that StarPU starts with.
 struct Memory {
   Tier tier;
   const char* host;
 };
+constexpr const char* disk_host = "DISK0";
 
 std::vector<Memory> memories(const CostModel& costs) {
   std::vector<Memory> all = {{Tier::ddr, "RAM"}};
@@ -94,6 +95,17 @@ std::string link_xml(const std::string& id, const LinkRate& rate) {
                      rate.bytes_per_s, rate.latency_s);
 }
 
+std::string host_xml(const char* host) {
+  return fmt::format("  <host id=\"{}\" speed=\"1Gf\"/>\n", host);
+}
+
+/// One way, over a link of its own and those that it shares.
+std::string route_xml(const char* from, const char* to, const std::string& shared) {
+  return fmt::format(
+      "  <route src=\"{0}\" dst=\"{1}\" symmetrical=\"NO\"><link_ctn id=\"{0}-{1}\"/>{2}</route>\n",
+      from, to, shared);
+}
+
 std::string platform_xml(const CostModel& costs) {
   std::string hosts;
   std::string links;
@@ -106,17 +118,21 @@ std::string platform_xml(const CostModel& costs) {
           "   <prop id=\"memcpy_peer\" value=\"1\"/>\n  </host>\n",
           from.host, costs.capacity_bytes(Tier::hbm));
     } else {
-      hosts += fmt::format("  <host id=\"{}\" speed=\"1Gf\"/>\n", from.host);
+      hosts += host_xml(from.host);
     }
     for (const Memory& to : all) {
       if (to.tier == from.tier) continue;
-      const LinkRate rate = rate_of(costs, from.tier, to.tier);
-      const std::string id = fmt::format("{}-{}", from.host, to.host);
-      links += link_xml(id, rate);
-      routes += fmt::format(
-          "  <route src=\"{}\" dst=\"{}\" symmetrical=\"NO\"><link_ctn id=\"{}\"/>{}</route>\n",
-          from.host, to.host, id, shared_links(costs, from.tier, to.tier));
+      links +=
+          link_xml(fmt::format("{}-{}", from.host, to.host), rate_of(costs, from.tier, to.tier));
+      routes += route_xml(from.host, to.host, shared_links(costs, from.tier, to.tier));
     }
+  }
+  if (costs.capacity_bytes(Tier::disk) > 0) {
+    const char* ddr_host = all.front().host;
+    hosts += host_xml(disk_host);
+    links +=
+        link_xml(fmt::format("{}-{}", disk_host, ddr_host), rate_of(costs, Tier::disk, Tier::ddr));
+    routes += route_xml(disk_host, ddr_host, "");
   }
   for (const auto& [id, rate] : shared_rates(costs)) links += link_xml(id, rate);
   if (const auto rate = rate_both_ways(costs)) links += link_xml("to and from GPU", *rate);

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <vector>
 
+#include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/task_model.h"
 #include "engine/generator.h"
@@ -98,7 +100,11 @@ int release_memory(unsigned /*node*/, void* address, std::size_t size_bytes, int
 /// StarPU on the simulated machine.
 class SimulatedMachine {
  public:
-  SimulatedMachine(const CostModel& costs, starpu_sched_policy* scheduler) {
+  /// `passing_bytes` of main memory are there for what StarPU allocates, beside a disk if they are
+  /// given.
+  SimulatedMachine(const CostModel& costs, starpu_sched_policy* scheduler,
+                   std::optional<std::uint64_t> passing_bytes) {
+    if (passing_bytes) disk_.emplace(*passing_bytes, 0);
     // All of the memory that the profile says may be used, in MB of 2^20 bytes.
     const std::uint64_t hbm_mb = costs.capacity_bytes(Tier::hbm) >> 20;
     // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's actors exist
@@ -120,6 +126,7 @@ class SimulatedMachine {
     if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) == 1)
       gpu_node_ = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
     if (starpu_memory_nodes_get_numa_count() > 1) cxl_node_ = 1;  // platform.h
+    if (disk_) disk_->attach();
   }
   ~SimulatedMachine() {
     starpu_task_wait_for_all();
@@ -129,9 +136,11 @@ class SimulatedMachine {
   SimulatedMachine& operator=(const SimulatedMachine&) = delete;
 
   unsigned gpu_node() const { return gpu_node_; }
-  TierNodes tier_nodes() const { return {gpu_node_, STARPU_MAIN_RAM, cxl_node_, no_node}; }
+  unsigned disk_node() const { return disk_ ? disk_->node() : no_node; }
+  TierNodes tier_nodes() const { return {gpu_node_, STARPU_MAIN_RAM, cxl_node_, disk_node()}; }
 
  private:
+  std::optional<DiskNode> disk_;  ///< lives longer than StarPU
   unsigned gpu_node_ = no_node;
   unsigned cxl_node_ = no_node;
 };
@@ -163,7 +172,7 @@ class Simulator {
     PolicyRun policy(setup_.policy.policy(), setup_.costs, setup_.workload);  // anew, as a run does
     check_possible(policy.memory());
     setup_.policy.set_staging(staging_of(result_.plan, setup_.costs.model()));
-    const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler());
+    const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler(), passing_bytes());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     if (SimulatedContention::is_needed(setup_.costs)) contention_.emplace(setup_.costs);
     Watcher watcher(machine.gpu_node());
@@ -178,17 +187,24 @@ class Simulator {
  private:
   void check_possible(const MemoryPlan& memory) const {
     for (const LayerHomes& homes : memory.layers) {
-      for (const Tier tier : homes.weights) check_tier(tier);
-      check_tier(homes.kv);
+      check_not_disk("KV", homes.kv);
     }
-    check_tier(memory.embedding);
-    check_tier(memory.lm_head);
+    check_not_disk("the embedding", memory.embedding);
+    check_not_disk("the LM head", memory.lm_head);
   }
-  void check_tier(Tier tier) const {
+  void check_not_disk(std::string_view what, Tier tier) const {
     if (tier == Tier::disk) {
-      throw Error("policy {} uses the tier {}, which is not simulated yet; sluice plan knows it",
-                  setup_.policy.name(), to_string(tier));
+      throw Error("policy {} keeps {} on a disk; only the layers' weights may live there",
+                  setup_.policy.name(), what);
     }
+  }
+
+  /// With a disk: the DDR that is left for what passes and for values.
+  std::optional<std::uint64_t> passing_bytes() const {
+    const Footprint& planned = result_.plan.footprint;
+    if (planned.weights[Tier::disk] == 0) return std::nullopt;
+    const double lives_there = planned.weights[Tier::ddr] + planned.kv[Tier::ddr];
+    return setup_.costs.capacity_bytes(Tier::ddr) - static_cast<std::uint64_t>(lives_there);
   }
 
   void generate(const SimulatedMachine& machine, const Watcher& watcher, PolicyRun& policy) {
@@ -248,6 +264,12 @@ class Simulator {
   }
 
   void add_links(const SimulatedMachine& machine, SimulatedPhase& phase) {
+    if (machine.disk_node() != no_node) {
+      const Moved read =
+          moved(setup_.costs, machine.disk_node(), STARPU_MAIN_RAM, Tier::disk, Tier::ddr);
+      result_.disk_bytes += read.bytes;
+      phase.busy.disk_s += read.seconds;
+    }
     if (machine.gpu_node() == no_node) return;
     const TierNodes nodes = machine.tier_nodes();
     for (const Tier tier : {Tier::ddr, Tier::cxl}) {
@@ -273,7 +295,7 @@ class Simulator {
     result_.overlap_s = std::max(0.0, result_.busy().to_gpu_s - std::max(0.0, idle_s));
     // StarPU counts what it allocates; what lives in host memory all the time is ours.
     const Footprint& planned = result_.plan.footprint;
-    for (const Tier tier : {Tier::ddr, Tier::cxl})
+    for (const Tier tier : {Tier::ddr, Tier::cxl, Tier::disk})
       result_.peak_bytes[tier] = planned.weights[tier] + planned.kv[tier];
     result_.peak_bytes[Tier::ddr] += static_cast<double>(watcher.peak_bytes(Device::cpu));
     if (machine.gpu_node() != no_node)

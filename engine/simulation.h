@@ -38,6 +38,7 @@ struct Simulation {
   std::int64_t num_tasks = 0;
   double to_gpu_bytes = 0;
   double to_cpu_bytes = 0;
+  double disk_bytes = 0;  ///< read
   /// Seconds for which the link to the GPU worked while a device computed; at least, if something
   /// else than data was waited for.
   double overlap_s = 0;

@@ -41,9 +41,11 @@ std::string simulation_json(const PlanPoint& point, const Simulation& simulation
   json["busy_share"] = {{"cpu", busy.cpu_s / latency_s},
                         {"gpu", busy.gpu_s / latency_s},
                         {"link to gpu", busy.to_gpu_s / latency_s},
-                        {"link to cpu", busy.to_cpu_s / latency_s}};
+                        {"link to cpu", busy.to_cpu_s / latency_s},
+                        {"disk", busy.disk_s / latency_s}};
   json["bytes_moved"] = {{"link to gpu", simulation.to_gpu_bytes},
-                         {"link to cpu", simulation.to_cpu_bytes}};
+                         {"link to cpu", simulation.to_cpu_bytes},
+                         {"disk", simulation.disk_bytes}};
   json["overlap_s"] = simulation.overlap_s;
   return json.dump(2) + "\n";
 }

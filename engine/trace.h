@@ -57,7 +57,7 @@ struct TraceTransfer {
   int to = 0;
   std::int64_t bytes = 0;
   bool prefetch = false;   ///< before a task waited for it
-  std::int64_t task = -1;  ///< the first that used it there; -1: none did
+  std::int64_t task = -1;  ///< the first that used it there, or where it went on; -1: none did
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
 };

@@ -44,7 +44,9 @@ struct LoadedModel::Imagined {
 
 LoadedModel::LoadedModel(const ModelConfig& config, DType dtype, double weight_bits,
                          const MemoryPlan& memory, const TierNodes& nodes)
-    : config_(config), shape_(decoder_shape(config, dtype)), vectors_(vector_layout(config)) {
+    : config_(config),
+      shape_(imagined_decoder_shape(config, dtype)),
+      vectors_(vector_layout(config)) {
   Imagined imagined{*this, weight_bits, nodes};
   const auto table_bytes = [&](std::int64_t rows, std::int64_t columns) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);

@@ -35,9 +35,15 @@ const std::byte* element_pointer(const TensorView& tensor, std::int64_t index) {
 
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
   if (config.position == PositionKind::alibi) {
-    throw Error("models with ALiBi positions ({}) are known for planning only; they cannot run",
-                config.family);
+    throw Error(
+        "models with ALiBi positions ({}) are known for planning and simulation only; they cannot "
+        "run",
+        config.family);
   }
+  return imagined_decoder_shape(config, dtype);
+}
+
+DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
   if (config.num_experts > 0) {
     throw Error("mixtures of experts ({}) are known for planning only; they cannot run",
                 config.family);

@@ -27,8 +27,12 @@ struct LayerWeights {
   DataHandle fc2;      ///< packed [hidden_size, ffn_size]
 };
 
-/// What the kernels need to know of a model that computes in `dtype` (f32 or bf16).
+/// What the kernels need to know of a model that computes in `dtype` (f32 or bf16). Throws Error
+/// for one that cannot run.
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
+/// The same for a graph without kernels: ALiBi's positions are in no data. Throws Error for a
+/// mixture of experts.
+DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype);
 /// Where each small vector of a layer lies.
 VectorLayout vector_layout(const ModelConfig& config);
 /// The weights that are packed, in the order in which LoadedModel packs them: what stands before

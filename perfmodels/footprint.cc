@@ -9,15 +9,30 @@ namespace {
 constexpr std::array<std::array<Sublayer, 2>, 2> halves = {
     {{Sublayer::qkv, Sublayer::out_proj}, {Sublayer::fc1, Sublayer::fc2}}};
 
-/// Bytes of the weights of half a layer that do not live in HBM.
-double streamed_bytes(const ModelDimensions& model, const LayerHomes& homes, std::size_t half) {
+/// Of half a layer's weights, those whose home `passes`, in bytes.
+template <typename Passes>
+double passing_bytes(const ModelDimensions& model, const LayerHomes& homes, std::size_t half,
+                     const Passes& passes) {
   double bytes = 0;
   for (const Sublayer sublayer : halves[half]) {
     for (const WeightKind kind : weights_of(sublayer)) {
-      if (homes[kind] != Tier::hbm) bytes += model.weight_bytes(weight_elements(model, kind));
+      if (passes(homes[kind])) bytes += model.weight_bytes(weight_elements(model, kind));
     }
   }
   return bytes;
+}
+
+/// Of two units (halves of a layer, or layers).
+template <typename Passes>
+double two_units_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch,
+                       const Passes& passes) {
+  double largest = 0;
+  for (const LayerHomes& homes : memory.layers) {
+    const double layer =
+        passing_bytes(model, homes, 0, passes) + passing_bytes(model, homes, 1, passes);
+    largest = std::max(largest, prefetch == Prefetch::layer ? 2 * layer : layer);
+  }
+  return largest;
 }
 
 /// Of a layer's K and V, those that the GPU reads though they live elsewhere: 0, half or all.
@@ -48,14 +63,12 @@ double activation_bytes(const ModelDimensions& model, double rows) {
 }
 
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch) {
-  double largest = 0;
-  for (const LayerHomes& homes : memory.layers) {
-    const double attention = streamed_bytes(model, homes, 0);
-    const double ffn = streamed_bytes(model, homes, 1);
-    largest =
-        std::max(largest, prefetch == Prefetch::layer ? 2 * (attention + ffn) : attention + ffn);
-  }
-  return largest;
+  return two_units_bytes(model, memory, prefetch, [](Tier home) { return home != Tier::hbm; });
+}
+
+double disk_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                          Prefetch prefetch) {
+  return two_units_bytes(model, memory, prefetch, [](Tier home) { return home == Tier::disk; });
 }
 
 double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
@@ -103,6 +116,8 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     const Pipeline& pipeline = pipelines[static_cast<std::size_t>(phase)];
     rows = std::max(rows, rows_at_once(pipeline, workload, phase));
+    result.staging[Tier::ddr] =
+        std::max(result.staging[Tier::ddr], disk_staging_bytes(model, memory, pipeline.prefetch));
     if (!uses_gpu) continue;
     double passing = staging_bytes(model, memory, pipeline.prefetch);
     if (phase == Phase::decode)

@@ -47,6 +47,10 @@ double activation_bytes(const ModelDimensions& model, double rows);
 /// they stream through it.
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch);
 
+/// Likewise, of those that live on a disk, in DDR.
+double disk_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                          Prefetch prefetch);
+
 /// Bytes of KV that live elsewhere and are in HBM at a time while the GPU attends with them, at the
 /// sequences' full length: what an iteration of the chains `decode` brings for one layer, the
 /// largest; twice that where the next layer's comes meanwhile. Half layers take turns: while the

@@ -59,10 +59,13 @@ struct Step {
 struct UnitLoad {
   std::array<double, 2> link_s{};  ///< by the device that they go to
   double disk_s = 0;
+  /// Of the link's time, what is left when the disk is done: of the tensor that it reads last.
+  double behind_disk_s = 0;
 
   UnitLoad& operator+=(const UnitLoad& other) {
     for (std::size_t d = 0; d < link_s.size(); ++d) link_s[d] += other.link_s[d];
     disk_s += other.disk_s;
+    if (other.disk_s > 0) behind_disk_s = other.behind_disk_s;
     return *this;
   }
 };
@@ -97,8 +100,8 @@ BatchShape drawing_rows(std::span<const ChainPart> parts) {
   return shape;
 }
 
-/// Adds the way of some bytes from their home to a device. From a disk they pass through DDR, both
-/// ways at once.
+/// Adds the way of some bytes from their home to a device. From a disk they pass through DDR, each
+/// tensor crosses the link while the next one is read.
 void add_load(const CostModel& costs, Tier home, Device device, double bytes, UnitLoad& load) {
   if (reader_of(home) == device) return;
   if (home != Tier::disk) {
@@ -117,10 +120,16 @@ void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::
   double elements = 0;
   for (const WeightKind kind : weights_of(sublayer))
     elements += weight_elements(costs.model(), kind);
+  UnitLoad tensor;
+  double from_disk_bytes = 0;
   for (const WeightKind kind : weights_of(sublayer)) {
-    const double share = weight_elements(costs.model(), kind) / elements;
-    add_load(costs, homes[kind], device, y_bytes * share, load);
+    const double bytes = y_bytes * weight_elements(costs.model(), kind) / elements;
+    add_load(costs, homes[kind], device, bytes, tensor);
+    if (homes[kind] == Tier::disk) from_disk_bytes += bytes;
   }
+  if (from_disk_bytes > 0 && device == Device::gpu)
+    tensor.behind_disk_s = costs.transfer_s(Tier::ddr, Tier::hbm, from_disk_bytes);
+  load += tensor;
 }
 
 bool is_last(const MemoryPlan& memory, std::size_t layer) {
@@ -414,10 +423,13 @@ class Simulation {
     return sum;
   }
 
-  /// Brings a unit's weights from `allowed` on, after those of the units before.
+  /// Brings a unit's weights from `allowed` on, after those of the units before: with half layers,
+  /// when these are there.
   void load(std::size_t unit, double allowed) {
     if (serial()) return;
     const UnitLoad load = unit_load(unit);
+    if (prefetch_ == Prefetch::half_layer && unit > 0)
+      allowed = std::max(allowed, unit_ready(unit - 1));
     for (std::size_t d = 0; d < links_.size(); ++d) {
       if (load.link_s[d] == 0) continue;
       links_[d].load(unit, allowed, load.link_s[d]);
@@ -430,7 +442,9 @@ class Simulation {
 
   /// When the unit's weights are on the devices, as far as is known.
   double unit_ready(std::size_t unit) const {
-    return std::max({links_[0].ready(unit), links_[1].ready(unit), disk_.ready(unit)});
+    const double read = disk_.ready(unit);
+    return std::max({links_[0].ready(unit), links_[1].ready(unit),
+                     read > 0 ? read + unit_load(unit).behind_disk_s : 0});
   }
 
   /// Without look-ahead: a unit's weights one after the other, once it is its turn. What comes from
@@ -439,7 +453,7 @@ class Simulation {
     if (unit < next_load_) return;
     next_load_ = unit + 1;
     const UnitLoad load = unit_load(unit);
-    end_ += std::max(load.disk_s, load.link_s[0] + load.link_s[1]);
+    end_ += std::max(load.disk_s + load.behind_disk_s, load.link_s[0] + load.link_s[1]);
     for (std::size_t d = 0; d < links_.size(); ++d) link_busy(d) += load.link_s[d];
     busy_.disk_s += load.disk_s;
   }

@@ -410,17 +410,23 @@ class Scheduler {
         continue;
       // StarPU keeps what is given up behind what was brought in before it, unless memory holds
       // something that must be written back: then it would evict what is needed next.
-      const bool gone =
-          node == STARPU_MAIN_RAM && starpu_data_evict_from_node(handle, STARPU_MAIN_RAM) == 0;
+      const bool gone = lives_on_disk(handle) &&
+                        starpu_data_evict_from_node(handle, STARPU_MAIN_RAM) == 0 &&
+                        node == STARPU_MAIN_RAM;
       if (!gone) starpu_data_wont_use(handle);
     }
     const int worker = starpu_worker_get_id();
-    if (worker < 0 || node == STARPU_MAIN_RAM || node_of(worker) != node) {
-      start(bring);
-    } else {
-      std::vector<Transfer>& held = held_.at(static_cast<std::size_t>(worker));
-      held.insert(held.end(), bring.begin(), bring.end());
+    if (worker >= 0 && node != STARPU_MAIN_RAM && node_of(worker) == node) {
+      // A disk need not wait for the link.
+      const auto held =
+          std::stable_partition(bring.begin(), bring.end(), [](const Transfer& transfer) {
+            return staging.ahead == Prefetch::layer && lives_on_disk(transfer.handle);
+          });
+      std::vector<Transfer>& later = held_.at(static_cast<std::size_t>(worker));
+      later.insert(later.end(), held, bring.end());
+      bring.erase(held, bring.end());
     }
+    start(bring);
   }
 
   /// The task's own data has come, or the worker has none to do: what comes after it may now.
@@ -490,6 +496,11 @@ class Scheduler {
       if (worker >= 0 && can_run(worker, task)) return worker;
     }
     return -1;
+  }
+
+  static bool lives_on_disk(starpu_data_handle_t handle) {
+    const int home = starpu_data_get_home_node(handle);
+    return home >= 0 && starpu_node_get_kind(static_cast<unsigned>(home)) == STARPU_DISK_RAM;
   }
 
   bool streams_from_disk() const { return staging.host_bytes > 0; }

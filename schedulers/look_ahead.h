@@ -18,7 +18,8 @@ struct Staging {
   /// `none`: that of a task when it is ready to run.
   Prefetch ahead = Prefetch::layer;
   /// Likewise, of data that lives on a disk, in the host's memory, for tasks on the CPU; 0: nothing
-  /// lives there.
+  /// lives there. For tasks on a GPU it passes through the host's memory, no more than `bytes` at
+  /// once.
   std::uint64_t host_bytes = 0;
 };
 
@@ -38,11 +39,11 @@ void set_staging(const Staging& next);
 /// Look-ahead: sees the GPU's tasks as they are submitted, in order, and brings the read-only data
 /// of those to come into its memory, as much at once as set_staging() allows. When a task ends,
 /// what has room now is sent for once the worker's next task has its own data, or there is none to
-/// run: a link serves first what was sent for first. After its last task in sight, data is given up
-/// (starpu_data_wont_use). Left alone is data that some task writes, that is small, or that was
-/// there already when first seen: that is resident. The same goes for the CPU's tasks and main
-/// memory where data lives on a disk, but there what has room is sent for at once. Where there is
-/// neither, nothing of this runs.
+/// run: a link serves first what was sent for first; with Prefetch::layer, what lives on a disk is
+/// sent for at once. After its last task in sight, data is given up (starpu_data_wont_use). Left
+/// alone is data that some task writes, that is small, or that was there already when first seen:
+/// that is resident. The same goes for the CPU's tasks and main memory where data lives on a disk,
+/// but there what has room is sent for at once. Where there is neither, nothing of this runs.
 ///
 /// KV: a slab that kv_store tasks on the CPU write is the exception. While the GPU reads one, the
 /// next one that it will read comes in, before weights, once all that is to be stored into it

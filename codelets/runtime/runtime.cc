@@ -376,7 +376,8 @@ DataHandle DataHandle::on_node(const void* place, std::size_t size_bytes, unsign
 DataHandle DataHandle::imagined(std::size_t size_bytes, unsigned node) {
   static char dummy[4096];
   auto address = reinterpret_cast<uintptr_t>(dummy);
-  if (node != STARPU_MAIN_RAM) address = starpu_malloc_on_node(node, size_bytes);
+  if (node != STARPU_MAIN_RAM && starpu_node_get_kind(node) != STARPU_DISK_RAM)
+    address = starpu_malloc_on_node(node, size_bytes);
   if (address == 0) throw Error("memory node {} has no room for {} bytes", node, size_bytes);
   DataHandle handle;
   starpu_vector_data_register(&handle.handle_, static_cast<int>(node), address, 1, size_bytes);

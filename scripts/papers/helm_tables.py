@@ -21,9 +21,11 @@ PROFILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../perfm
 RATES = range(60, 165, 4)  # between these the fit looks, GB/s
 NVDRAM, MEMORY_MODE, DRAM, ASIC, FPGA = ("icelake-a100-nvdram", "icelake-a100-memorymode", "icelake-a100-dram",
                                          "cxl-asic", "cxl-fpga")
+SSD, FSDAX = "icelake-a100-ssd", "icelake-a100-fsdax"
 LARGE_DRAM = "icelake-a100-dram with DRAM for 16-bit weights"
 CAPPED_ASIC = "cxl-asic no faster than PCIe"
 FLEXGEN = ("flexgen", "gpu_percent=20", "attention=gpu")
+FLEXGEN_STORED = FLEXGEN + ("disk_percent=65",)
 HELM, ALL_CPU = ("helm",), ("all-cpu",)
 TTFT, TBT, TOKENS_PER_S = "ttft_s", "tpot_s", "tokens_per_s"
 
@@ -75,7 +77,7 @@ class Machines:
     @functools.cache
     def plan(self, machine, policy, batch, bits=4.5, model="opt-175b"):
         # Optane as a NUMA node, and CXL memory, are the cxl tier.
-        host = "ddr" if machine in (MEMORY_MODE, DRAM, LARGE_DRAM) else "cxl"
+        host = "ddr" if machine in (MEMORY_MODE, DRAM, LARGE_DRAM, SSD, FSDAX) else "cxl"
         command = [self.program, self.command, "--model", model, "--machine", self.profile(machine), "--policy",
                    policy[0], "--batch", str(batch), "--input-tokens", "128", "--output-tokens", "21",
                    "--weight-bits", str(bits), "--json"]
@@ -173,6 +175,11 @@ def cached(key, batch):
     return ratio(key, (MEMORY_MODE, FLEXGEN, batch, 16, B175), (NVDRAM, FLEXGEN, batch, 16, B175))
 
 
+def stored(key, batch):
+    """OPT-175B on FSDAX over SSD, with (65, 15, 20) percent of the weights on storage, host and GPU."""
+    return ratio(key, (FSDAX, FLEXGEN_STORED, batch, 16, B175), (SSD, FLEXGEN_STORED, batch, 16, B175))
+
+
 FIGURES_4_AND_5 = [
     ("IV-B", "Figure 4: TTFT, OPT-30B, NVDRAM above DRAM, B=1", 33.03, "above", optane(TTFT, 1)),
     ("IV-B", "the same, B=32", 15.05, "above", optane(TTFT, 32)),
@@ -189,6 +196,12 @@ FIGURES_4_AND_5 = [
     ("IV-B", "TBT, the same, B=8", 8.92, "below", cached(TBT, 8)),
     ("IV-B", "tokens/s, OPT-175B, MemoryMode above NVDRAM, B=1", 0.60, "above", cached(TOKENS_PER_S, 1)),
     ("IV-B", "the same, B=8", 7.98, "above", cached(TOKENS_PER_S, 8)),
+    ("IV-B", "TTFT, OPT-175B, FSDAX below SSD, B=1", 33.46, "below", stored(TTFT, 1)),
+    ("IV-B", "the same, B=8", 33.44, "below", stored(TTFT, 8)),
+    ("IV-B", "TBT, the same, B=1", 33.48, "below", stored(TBT, 1)),
+    ("IV-B", "TBT, the same, B=8", 33.58, "below", stored(TBT, 8)),
+    ("IV-B", "tokens/s, OPT-175B, FSDAX above SSD, B=1", 35.31, "above", stored(TOKENS_PER_S, 1)),
+    ("IV-B", "the same, B=8", 46.68, "above", stored(TOKENS_PER_S, 8)),
     ("IV-B", "Figure 5: compute time, prefill, OPT-30B, B=32 over 1", 15, "x",
      lambda machines: machines.compute_s("prefill", 32, 16, B30) / machines.compute_s("prefill", 1, 16, B30)),
     ("IV-B", "weights' transfer, OPT-175B, DRAM below NVDRAM", 32.78, "below",

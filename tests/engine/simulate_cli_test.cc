@@ -28,6 +28,7 @@ struct RoundMachine {
   double cpu_gb_per_s = 100;
   double link_gb_per_s = 10;
   double cxl_link_gb_per_s = 0;  ///< 0: no CXL
+  double disk_gb_per_s = 0;      ///< 0: no disk
   double hbm_gib = 6;
   double ddr_gib = 512;
   bool knows_watts = false;
@@ -68,6 +69,11 @@ struct RoundMachine {
         machine["links"].push_back(link("cxl", other, cxl_link_gb_per_s));
         machine["links"].push_back(link(other, "cxl", cxl_link_gb_per_s));
       }
+    }
+    if (disk_gb_per_s > 0) {
+      machine["tiers"]["disk"]["capacity_gib"] = number(512);
+      machine["links"].push_back(link("disk", "ddr", disk_gb_per_s));
+      machine["links"].push_back(link("ddr", "disk", disk_gb_per_s));
     }
     if (knows_watts) {
       machine["cpu"]["idle_watts"] = number(50);
@@ -141,6 +147,52 @@ TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   EXPECT_GT(result["bytes"]["cxl"].get<double>(), 47 * layer_bytes);
 }
 
+/// 3 iterations, a disk of 2 GB/s.
+json beside_disk(const Arguments& policy) {
+  const TemporaryFolder folder;
+  const RoundMachine machine = {.disk_gb_per_s = 2, .hbm_gib = 8, .ddr_gib = 48};
+  return simulate_json(Arguments{"--machine", machine.write(folder), "--model", "opt-30b",
+                                 "--input-tokens", "16", "--output-tokens", "3", "--policy"} +
+                       policy)[0];
+}
+const Arguments flexgen_from_disk = {"flexgen",         "--policy-option", "disk_percent=100",
+                                     "--policy-option", "gpu_percent=0",   "--policy-option",
+                                     "attention=gpu"};
+
+TEST(SimulateCliTest, FlexGensWeightsFromADiskCrossTheLinkBehindIt) {
+  const json result = beside_disk(flexgen_from_disk);
+  const double bytes = 3 * 48 * layer_bytes;
+  EXPECT_NEAR(result["bytes_moved"]["disk"].get<double>(), bytes, 0.001 * bytes);
+  EXPECT_NEAR(result["bytes_moved"]["link to gpu"].get<double>(), bytes, 0.001 * bytes);
+  // Of each half layer the last tensor crosses when the disk is done: 1/12 and 4/12 of the layer.
+  const double iteration_s = 48 * layer_bytes * (1 / (2 * giga) + 5.0 / 12 / (10 * giga));
+  EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.005 * iteration_s);
+  EXPECT_NEAR(result["plan_latency_s"].get<double>(), 3 * iteration_s, 0.005 * 3 * iteration_s);
+  EXPECT_NEAR(result["bytes"]["disk"].get<double>(), 48 * layer_bytes, 0.001 * 48 * layer_bytes);
+  // Half a layer while the one before it is used; the embedding.
+  EXPECT_LT(result["bytes"]["ddr"].get<double>(), 1.1 * layer_bytes + head_bytes);
+}
+
+TEST(SimulateCliTest, WeightsFromADiskComeWhileTheLinkWorks) {
+  const json result = beside_disk({SLUICE_HALF_ON_DISK, "--policy-option", "device=gpu"});
+  const double bytes = 3 * 24 * layer_bytes;
+  EXPECT_NEAR(result["bytes_moved"]["disk"].get<double>(), bytes, 0.001 * bytes);
+  EXPECT_NEAR(result["bytes_moved"]["link to gpu"].get<double>(), 2 * bytes, 0.01 * bytes);
+  EXPECT_NEAR(result["latency_s"].get<double>(), bytes / (2 * giga), 0.01 * bytes / (2 * giga));
+  EXPECT_NEAR(result["busy_share"]["disk"].get<double>(), 1, 0.02);
+}
+
+TEST(SimulateCliTest, WeightsFromADiskComeWhileTheCpuComputes) {
+  const json result = beside_disk({SLUICE_HALF_ON_DISK});
+  const double bytes = 3 * 24 * layer_bytes;
+  EXPECT_NEAR(result["bytes_moved"]["disk"].get<double>(), bytes, 0.001 * bytes);
+  EXPECT_EQ(result["bytes_moved"]["link to gpu"], 0);
+  const double iteration_s = 24 * layer_bytes / (2 * giga);
+  EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.01 * iteration_s);
+  // Two layers on their way.
+  EXPECT_LT(result["bytes"]["ddr"].get<double>(), (24 + 2.1) * layer_bytes + 2 * head_bytes);
+}
+
 TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
   const TemporaryFolder folder;
   RoundMachine machine;
@@ -159,6 +211,16 @@ TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
   EXPECT_EQ(ddr["bytes"]["cxl"], 0);
   EXPECT_NEAR(ddr["tpot_s"].get<double>(), (48 * layer_bytes + head_bytes) / (100 * giga),
               0.005 * iteration_s);
+}
+
+TEST(SimulateCliTest, AlibisPositionsNeedNoData) {
+  const TemporaryFolder folder;
+  const json result =
+      simulate_json({"--machine", RoundMachine{}.write(folder), "--model", "bloom-176b", "--policy",
+                     "cpu-only", "--input-tokens", "16", "--output-tokens", "2"})[0];
+  // 70 layers of 12 h^2, h = 14336, and a table of 250,880 rows.
+  const double bytes = 2.0 * 14336 * (70 * 12.0 * 14336 + 250880);
+  EXPECT_NEAR(result["tpot_s"].get<double>(), bytes / (100 * giga), 0.005 * bytes / (100 * giga));
 }
 
 TEST(SimulateCliTest, EnergyAndPriceByHand) {
@@ -309,6 +371,24 @@ TEST(SimulateCliTest, ItsTraceHasItsFigures) {
   expect_failure(simulate({"--batch", "1,2", "--trace", folder.file("other")}), 2, {"--trace"});
 }
 
+TEST(SimulateCliTest, TheTraceOfADiskSaysThatTheGpuWaitsForIt) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("trace");
+  const json result = beside_disk(flexgen_from_disk + Arguments{"--trace", trace});
+  const CliResult read = run_cli({"trace", trace, "--json"});
+  ASSERT_EQ(read.exit_code, 0) << read.err;
+  const json report = json::parse(read.out);
+  const json& disk_link = report.at("links").back();
+  EXPECT_NEAR(disk_link.at("bytes").get<double>(), result["bytes_moved"]["disk"].get<double>(), 1);
+  // Of the ten longest gaps those between layers are the GPU's.
+  int num_waits = 0;
+  for (const json& gap : report.at("gaps")) {
+    EXPECT_NE(gap.at("cause"), "scheduling") << gap;
+    if (gap.at("cause") == "data") ++num_waits;
+  }
+  EXPECT_GT(num_waits, 0);
+}
+
 TEST(SimulateCliTest, JsonHasThePlansFieldsAndItsOwn) {
   const Arguments point = {"--model", "opt-30b",        "--machine", "spr-a100",        "--policy",
                            "lia",     "--input-tokens", "64",        "--output-tokens", "4"};
@@ -376,6 +456,13 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
                  {"--threads", "spr-a100"});
   expect_failure(simulate({"--machine", "this", "--model", "opt-30b", "--threads", "509"}), 1,
                  {"sluice calibrate --model opt-30b --threads 509"});
+  machine = {.disk_gb_per_s = 2};
+  for (const auto& [also, what] :
+       {std::pair{"also=kv", "keeps KV on a disk"}, {"also=head", "keeps the LM head on a disk"}}) {
+    expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
+                             SLUICE_HALF_ON_DISK, "--policy-option", also}),
+                   1, {"half-on-disk", what});
+  }
   expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 

@@ -39,6 +39,18 @@ TEST(FootprintTest, WeightsCountWhereTheyLive) {
   EXPECT_EQ(found.weights[Tier::disk], 0);
 }
 
+TEST(FootprintTest, WhatComesFromADiskPassesThroughDdr) {
+  MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  memory.layers[1] = LayerHomes::all(Tier::disk, Tier::ddr);
+  memory.layers[2][WeightKind::fc2] = Tier::disk;
+  std::array<Pipeline, 2> pipelines;
+  pipelines.fill({.prefetch = Prefetch::layer});
+  EXPECT_DOUBLE_EQ(footprint_of(memory, pipelines).staging[Tier::ddr], 2 * 2400);
+  pipelines.fill({.prefetch = Prefetch::half_layer});
+  EXPECT_DOUBLE_EQ(footprint_of(memory, pipelines).staging[Tier::ddr], 2400);
+  EXPECT_EQ(footprint_of(all_in(Tier::ddr, Tier::ddr), pipelines).staging[Tier::ddr], 0);
+}
+
 TEST(FootprintTest, TiedTablesCountOnce) {
   ToyCosts costs(4);
   costs.model().tied_embeddings = true;

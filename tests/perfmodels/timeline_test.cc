@@ -192,6 +192,18 @@ TEST(TimelineTest, DiskAndLinkBothWork) {
   EXPECT_NEAR(found.seconds, 2 * 2400, 1e-9);
 }
 
+TEST(TimelineTest, HalfLayersFromADiskCrossBeforeTheNextIsRead) {
+  ToyCosts costs = without_transfers(2);
+  costs.bytes_per_s[{Tier::disk, Tier::ddr}] = 1;
+  costs.bytes_per_s[{Tier::ddr, Tier::hbm}] = 2;
+  const IterationEstimate found =
+      estimate(costs, all_in(Tier::disk, Tier::hbm, 2), "000000", BatchShape::decode(2, 3),
+               Prefetch::half_layer, Start::steady);
+  // A layer: 2400 bytes at 1 byte/s; behind them 200 (output) and 800 (FC2) at 2.
+  EXPECT_NEAR(found.busy.disk_s, 2 * 2400, 1e-9);
+  EXPECT_NEAR(found.seconds, 2 * (2400 + 500), 1e-9);
+}
+
 TEST(TimelineTest, DiskWorksForTheExpertsThatARowGoesThrough) {
   ToyCosts costs(1);
   costs.model().num_experts = 4;
