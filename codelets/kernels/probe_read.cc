@@ -136,25 +136,28 @@ ReadProbe::ReadProbe(ThreadPool& pool, Buffer buffer) : pool_(pool), buffer_(std
   });
 }
 
-double ReadProbe::measure() const {
+double ReadProbe::measure() {
   constexpr std::array<Loop, 4> loops = {{{1, 0}, {1, 4096}, {4, 0}, {4, 4096}}};
   double best = 0;
   for (const Loop& loop : loops) best = std::max(best, pass(loop));
   return best;
 }
 
-double ReadProbe::pass(const Loop& loop) const {
+double ReadProbe::pass(const Loop& loop) {
+  constexpr std::int64_t least_bytes = std::int64_t{256} << 20;  // what can be timed
+  constexpr std::int64_t most_bytes = 2 * least_bytes;
+  const auto size = static_cast<std::int64_t>(buffer_.size());
+  const std::int64_t window_bytes = std::min(size, most_bytes);
+  const std::byte* window = buffer_.data() + num_passes_++ % (size / window_bytes) * window_bytes;
   // A few parts a thread, each contiguous; a late thread leaves its share to the others.
   const std::int64_t num_parts = parts_per_thread * pool_.num_threads();
-  const std::int64_t part_bytes =
-      static_cast<std::int64_t>(buffer_.size()) / num_parts / quantum_bytes * quantum_bytes;
-  constexpr std::int64_t least_bytes = std::int64_t{256} << 20;  // what can be timed
+  const std::int64_t part_bytes = window_bytes / num_parts / quantum_bytes * quantum_bytes;
   const std::int64_t rounds = std::max<std::int64_t>(1, least_bytes / (num_parts * part_bytes));
   const Clock::time_point start = Clock::now();
   for (std::int64_t round = 0; round < rounds; ++round) {
     pool_.run(num_parts, [&](std::int64_t part) {
-      const std::uint64_t value = HWY_DYNAMIC_DISPATCH(probe::read_part)(
-          buffer_.data() + part * part_bytes, part_bytes, loop);
+      const std::uint64_t value =
+          HWY_DYNAMIC_DISPATCH(probe::read_part)(window + part * part_bytes, part_bytes, loop);
       sink.fetch_xor(value, std::memory_order_relaxed);
     });
   }
