@@ -155,12 +155,13 @@ json beside_disk(const Arguments& policy) {
                                  "--input-tokens", "16", "--output-tokens", "3", "--policy"} +
                        policy)[0];
 }
-const Arguments flexgen_from_disk = {"flexgen",         "--policy-option", "disk_percent=100",
-                                     "--policy-option", "gpu_percent=0",   "--policy-option",
-                                     "attention=gpu"};
+Arguments flexgen_from_disk() {
+  return {"flexgen",       "--policy-option", "disk_percent=100", "--policy-option",
+          "gpu_percent=0", "--policy-option", "attention=gpu"};
+}
 
 TEST(SimulateCliTest, FlexGensWeightsFromADiskCrossTheLinkBehindIt) {
-  const json result = beside_disk(flexgen_from_disk);
+  const json result = beside_disk(flexgen_from_disk());
   const double bytes = 3 * 48 * layer_bytes;
   EXPECT_NEAR(result["bytes_moved"]["disk"].get<double>(), bytes, 0.001 * bytes);
   EXPECT_NEAR(result["bytes_moved"]["link to gpu"].get<double>(), bytes, 0.001 * bytes);
@@ -374,7 +375,7 @@ TEST(SimulateCliTest, ItsTraceHasItsFigures) {
 TEST(SimulateCliTest, TheTraceOfADiskSaysThatTheGpuWaitsForIt) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("trace");
-  const json result = beside_disk(flexgen_from_disk + Arguments{"--trace", trace});
+  const json result = beside_disk(flexgen_from_disk() + Arguments{"--trace", trace});
   const CliResult read = run_cli({"trace", trace, "--json"});
   ASSERT_EQ(read.exit_code, 0) << read.err;
   const json report = json::parse(read.out);
