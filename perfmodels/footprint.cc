@@ -6,30 +6,19 @@
 namespace sluice {
 namespace {
 
-constexpr std::array<std::array<Sublayer, 2>, 2> halves = {
-    {{Sublayer::qkv, Sublayer::out_proj}, {Sublayer::fc1, Sublayer::fc2}}};
-
-/// Of half a layer's weights, those whose home `passes`, in bytes.
-template <typename Passes>
-double passing_bytes(const ModelDimensions& model, const LayerHomes& homes, std::size_t half,
-                     const Passes& passes) {
-  double bytes = 0;
-  for (const Sublayer sublayer : halves[half]) {
-    for (const WeightKind kind : weights_of(sublayer)) {
-      if (passes(homes[kind])) bytes += model.weight_bytes(weight_elements(model, kind));
-    }
-  }
-  return bytes;
-}
-
-/// Of two units (halves of a layer, or layers).
+/// Bytes of the weights whose home `passes`, of the two units (halves of a layer, or layers) that
+/// are somewhere at a time.
 template <typename Passes>
 double two_units_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch,
                        const Passes& passes) {
   double largest = 0;
   for (const LayerHomes& homes : memory.layers) {
-    const double layer =
-        passing_bytes(model, homes, 0, passes) + passing_bytes(model, homes, 1, passes);
+    double layer = 0;
+    for (const Sublayer sublayer : layer_sublayers) {
+      for (const WeightKind kind : weights_of(sublayer)) {
+        if (passes(homes[kind])) layer += model.weight_bytes(weight_elements(model, kind));
+      }
+    }
     largest = std::max(largest, prefetch == Prefetch::layer ? 2 * layer : layer);
   }
   return largest;
