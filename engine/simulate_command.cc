@@ -329,7 +329,8 @@ Json flat_json_of(const Job& job) {
         "latency_s", "tokens_per_s", "lower_bound_s", "lower_bound_share", "plan_latency_s",
         "joules_per_token", "usd_per_million_tokens", "overlap_s", "tasks", "wall_s"})
     flat[key] = full.contains(key) ? full[key] : Json();
-  for (const char* part : {"cpu", "gpu", "link to gpu", "link to cpu", "disk"}) {
+  for (const BusyTimes::Part& each : BusyTimes{}.parts()) {
+    const std::string part(each.first);
     std::string name = part;
     std::replace(name.begin(), name.end(), ' ', '_');
     flat[name + "_busy_share"] = full.contains("busy_share") ? full["busy_share"][part] : Json();

@@ -38,11 +38,8 @@ std::string simulation_json(const PlanPoint& point, const Simulation& simulation
   json["simulated_s"] = latency_s;
   json["wall_s"] = simulation.wall_s;
   json["tasks"] = simulation.num_tasks;
-  json["busy_share"] = {{"cpu", busy.cpu_s / latency_s},
-                        {"gpu", busy.gpu_s / latency_s},
-                        {"link to gpu", busy.to_gpu_s / latency_s},
-                        {"link to cpu", busy.to_cpu_s / latency_s},
-                        {"disk", busy.disk_s / latency_s}};
+  for (const auto& [part, busy_s] : busy.parts())
+    json["busy_share"][std::string(part)] = busy_s / latency_s;
   json["bytes_moved"] = {{"link to gpu", simulation.to_gpu_bytes},
                          {"link to cpu", simulation.to_cpu_bytes},
                          {"disk", simulation.disk_bytes}};

@@ -26,12 +26,16 @@ BusyTimes BusyTimes::operator*(double factor) const {
   return {cpu_s * factor, gpu_s * factor, to_gpu_s * factor, to_cpu_s * factor, disk_s * factor};
 }
 
-std::pair<std::string_view, double> BusyTimes::busiest() const {
-  const std::array<std::pair<std::string_view, double>, 5> all = {{{"cpu", cpu_s},
-                                                                   {"gpu", gpu_s},
-                                                                   {"link to gpu", to_gpu_s},
-                                                                   {"link to cpu", to_cpu_s},
-                                                                   {"disk", disk_s}}};
+std::array<BusyTimes::Part, 5> BusyTimes::parts() const {
+  return {{{"cpu", cpu_s},
+           {"gpu", gpu_s},
+           {"link to gpu", to_gpu_s},
+           {"link to cpu", to_cpu_s},
+           {"disk", disk_s}}};
+}
+
+BusyTimes::Part BusyTimes::busiest() const {
+  const auto all = parts();
   return *std::max_element(all.begin(), all.end(),
                            [](const auto& a, const auto& b) { return a.second < b.second; });
 }

@@ -68,8 +68,10 @@ struct BusyTimes {
 
   BusyTimes& operator+=(const BusyTimes& other);
   BusyTimes operator*(double factor) const;
-  /// The busiest, with its name: "cpu", "gpu", "link to gpu", "link to cpu", "disk".
-  std::pair<std::string_view, double> busiest() const;
+  using Part = std::pair<std::string_view, double>;
+  /// Each with its name: "cpu", "gpu", "link to gpu", "link to cpu", "disk".
+  std::array<Part, 5> parts() const;
+  Part busiest() const;
 };
 
 /// One iteration.
