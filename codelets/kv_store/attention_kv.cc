@@ -40,6 +40,13 @@ void copy_cached(const DecoderShape& shape, const BatchSequence& sequence, const
   }
 }
 
+/// Clears the pages of new tokens alone: what pads a head is multiplied, and must be a number.
+void clear_new(const DecoderShape& shape, const BatchSequence& sequence, const Pages& pages) {
+  if (shape.head_dim == shape.padded_head_dim()) return;
+  for (std::int64_t page = pages_of(sequence.context); page < pages_in_use(sequence); ++page)
+    std::memset(pages.at(page, shape.page_bytes()), 0, shape.page_bytes());
+}
+
 }  // namespace
 
 AttentionKv::AttentionKv(const CpuContext& cpu, const DecoderShape& shape, KvPath path,
@@ -55,13 +62,13 @@ void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const
   thread_local Workspace pages;  // taken anew, its pages would cost as much as what is put there
   std::byte* memory = pages.reserve(static_cast<std::size_t>(number_pages()) * shape.page_bytes());
   slab_ = memory;
-  if (buffers.slab != nullptr) {
-    cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
-      const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];
-      copy_cached(shape, sequence, {buffers.slab, given.pages(sequence)},
-                  {memory, batch_.pages(sequence)});
-    });
-  }
+  cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
+    const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];
+    const Pages mine{memory, batch_.pages(sequence)};
+    clear_new(shape, sequence, mine);
+    if (buffers.slab != nullptr)
+      copy_cached(shape, sequence, {buffers.slab, given.pages(sequence)}, mine);
+  });
   const KvStoreArgs args{.tag = {}, .shape = shape};
   kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, memory});
 }
