@@ -261,8 +261,7 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
   return results;
 }
 
-std::optional<double> probe_bf16(Runtime& runtime) {
-  if (!onednn_has_fast_bf16()) return std::nullopt;
+double probe_bf16(Runtime& runtime) {
   const PausedWorkers paused;
   return GemmProbe(runtime.setup_pool(), DType::bf16).measure();
 }
@@ -359,7 +358,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .threads = runtime.num_threads(),
       .domains = settings.domains,
       .load_s = load_s,
-      .gemm_bf16_flop_per_s = dtype == DType::bf16 ? std::nullopt : probe_bf16(runtime),
+      .gemm_bf16_flop_per_s =
+          dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(runtime)),
       .device = accelerated ? std::optional(accelerated->bench_device()) : std::nullopt};
   std::cout << format_bench(settings.format, context, results);
   if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));

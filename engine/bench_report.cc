@@ -191,9 +191,7 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
     object["read_bandwidth_bytes_per_s"] = bandwidth_range(results).middle;
     object["gemm_flop_per_s"] = gemm_range(results).middle;
     object["gemm_bf16_flop_per_s"] =
-        context.dtype == DType::bf16
-            ? Json(gemm_range(results).middle)
-            : (context.gemm_bf16_flop_per_s ? Json(*context.gemm_bf16_flop_per_s) : Json());
+        context.gemm_bf16_flop_per_s.value_or(gemm_range(results).middle);
     objects.push_back(std::move(object));
   }
   return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);

@@ -48,7 +48,7 @@ struct BenchContext {
   int threads = 1;
   int domains = 1;
   double load_s = 0;  ///< from opening the model to packed weights
-  /// Nothing where the CPU has no fast bf16.
+  /// Measured apart by runs in another type.
   std::optional<double> gemm_bf16_flop_per_s;
   std::optional<BenchDevice> device;
 };

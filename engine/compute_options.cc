@@ -29,15 +29,8 @@ std::optional<int> read_threads(const CommandLine& line) {
 }
 
 DType choose_dtype(std::optional<DType> asked) {
-  const DType wanted = asked.value_or(onednn_has_fast_bf16() ? DType::bf16 : DType::f32);
+  const DType wanted = asked.value_or(default_dtype);
   if (wanted == DType::f32) return wanted;
-  if (!onednn_has_fast_bf16()) {
-    fmt::print(
-        stderr,
-        "sluice: this processor has neither AVX-512 nor AMX; computing in f32 instead of {}\n",
-        to_string(wanted));
-    return DType::f32;
-  }
   if (wanted == DType::f16) fmt::print(stderr, "sluice: on the CPU f16 is computed as bf16\n");
   return DType::bf16;
 }

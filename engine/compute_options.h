@@ -31,8 +31,9 @@ std::optional<DType> read_dtype(const CommandLine& line);
 /// --threads, if it was given. Throws UsageError.
 std::optional<int> read_threads(const CommandLine& line);
 
-/// The GEMM type that suits this processor, with a word on stderr when that is not what was asked
-/// for.
+/// What GEMMs take where nobody asks for another, here and on described machines.
+constexpr DType default_dtype = DType::bf16;
+/// The GEMM type, with a word on stderr when that is not what was asked for.
 DType choose_dtype(std::optional<DType> asked);
 
 /// The cores to compute on, one a thread, with a word on stderr when there are fewer.

@@ -280,8 +280,7 @@ HostPlan check_memory(const std::vector<Request>& requests, const Model& model, 
   HostPlan chosen = plan(dtype, batch);
   if (chosen.missing_bytes() == 0) return chosen;
   std::string hint;
-  if (dtype == DType::f32 && onednn_has_fast_bf16() &&
-      plan(DType::bf16, batch).missing_bytes() == 0)
+  if (dtype == DType::f32 && plan(DType::bf16, batch).missing_bytes() == 0)
     hint = "--dtype bf16 would fit";
   for (std::int64_t smaller = batch - 1; smaller >= 1; --smaller) {
     if (plan(dtype, smaller).missing_bytes() > 0) continue;

@@ -94,8 +94,7 @@ void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime
              topology.num_processors, topology.num_packages, topology.num_packages == 1 ? "" : "s");
   if (topology.cgroup_cores > 0) fmt::print("cgroup limit   {} cores\n", topology.cgroup_cores);
   fmt::print("threads        {} by default\n", default_num_threads(topology));
-  fmt::print("oneDNN uses    {} (default dtype {})\n", onednn_isa_name(),
-             onednn_has_fast_bf16() ? "bf16" : "f32");
+  fmt::print("oneDNN uses    {}\n", onednn_isa_name());
   fmt::print("vector loops   {} (Highway)\n", simd::target_name());
   for (const NumaNode& node : topology.numa_nodes) {
     fmt::print("memory node {}  {}, {}\n", node.os_index, format_bytes(node.memory_bytes),

@@ -295,14 +295,9 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
   return std::move(*found);
 }
 
-DType weight_dtype(const std::string& machine) {
-  return machine == this_machine ? default_host_use().dtype : DType::bf16;
-}
-
 HostUse default_host_use() {
-  return {.dtype = onednn_has_fast_bf16() ? DType::bf16 : DType::f32,
-          .threads = default_num_threads(read_cpu_topology()),
-          .domains = 1};
+  return {
+      .dtype = default_dtype, .threads = default_num_threads(read_cpu_topology()), .domains = 1};
 }
 
 }  // namespace sluice

@@ -90,9 +90,6 @@ MachineRates gpu_rates(const GpuDevice& gpu);
 MachineCosts run_costs(const ModelDimensions& model, const HostUse& use,
                        const Accelerator& accelerator);
 
-/// The type of a machine's weights: this one's is what it computes in, a described one's is bf16.
-DType weight_dtype(const std::string& machine);
-
 /// The GEMM type and threads of a run on this machine that is given none.
 HostUse default_host_use();
 

@@ -138,7 +138,7 @@ class Planner {
   }
 
   MachineCosts costs_of(const std::string& machine, const std::string& model) {
-    ModelDimensions dimensions = model_dimensions(find_model_config(model), weight_dtype(machine));
+    ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     return machines_.load(machine, dimensions, model);
   }

@@ -133,7 +133,7 @@ class Simulations {
 
  private:
   void add(const std::string& model, const std::string& machine) {
-    ModelDimensions dimensions = model_dimensions(find_model_config(model), weight_dtype(machine));
+    ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     const MachineCosts costs = simulated_costs(machine, dimensions, model, host_);
     say_if_carried(costs, model);

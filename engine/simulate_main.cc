@@ -35,7 +35,7 @@ int run(const CommandLine::Arguments& arguments) {
   const auto& model = line.get<std::string>("model");
   const auto& machine = line.get<std::string>("machine");
   const ModelConfig config = find_model_config(model);
-  const DType dtype = weight_dtype(machine);
+  const DType dtype = default_dtype;
   ModelDimensions dimensions = model_dimensions(config, dtype);
   dimensions.weight_bits = line.get<double>("weight-bits");
   const MachineCosts costs = simulated_costs(machine, dimensions, model, read_simulated_host(line));

@@ -27,7 +27,7 @@ constexpr const char* temporary_mark = ".partial-";
 constexpr std::uint64_t header_bytes = 64 * 1024;
 
 /// What packs, and how: changes when a packed weight's bytes do.
-constexpr int packing_version = 1;
+constexpr int packing_version = 2;
 
 std::uint64_t aligned(std::uint64_t bytes) {
   constexpr std::uint64_t alignment = DirectFile::alignment;

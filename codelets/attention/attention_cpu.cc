@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "codelets/attention/attention.h"
-#include "codelets/kernels/bf16_strip.h"
+#include "codelets/kernels/strip_gemm.h"
 #include "codelets/runtime/runtime.h"
 
 namespace sluice {
@@ -59,7 +59,7 @@ class Attention {
   void run() {
     for (const BatchSequence& sequence : operands_.batch.sequences()) {
       const bool tiles = sequence.num_rows >= rows_worth_a_tile && shape_.dtype == DType::bf16 &&
-                         shape_.head_dim % 2 == 0 && has_bf16_strips();
+                         shape_.head_dim % 2 == 0;
       tiles ? add_tiles(sequence) : add_rows(sequence);
     }
     parts_ = reinterpret_cast<float*>(
@@ -291,12 +291,12 @@ class Attention {
                   .depth = shape_.head_dim,
                   .a = reinterpret_cast<const std::uint16_t*>(q_at(job.first_row, head)),
                   .a_stride = shape_.q_size(),
-                  .b = tile.k + strip * shape_.head_dim,
+                  .b = reinterpret_cast<const std::byte*>(tile.k + strip * shape_.head_dim),
                   .c = tile.scores + strip,
                   .c_stride = tile_tokens});
     }
     float* sum = tile.sum + head_in_group * tile_rows * tile.sum_columns;
-    const bool wide = fastest_bf16_arithmetic() == Bf16Arithmetic::multiply_add;
+    const bool wide = fastest_bf16_arithmetic() != Bf16Arithmetic::dot_products;
     simd::softmax_tile({.rows = job.num_rows,
                         .columns = columns,
                         .scores = tile.scores,
@@ -315,7 +315,7 @@ class Attention {
       StripGemm call{.rows = job.num_rows,
                      .depth = columns,
                      .a_stride = tile_tokens,
-                     .b = tile.v + strip * tile_tokens,
+                     .b = reinterpret_cast<const std::byte*>(tile.v + strip * tile_tokens),
                      .c = sum + strip,
                      .c_stride = tile.sum_columns,
                      .accumulate = true};

@@ -1,12 +1,14 @@
 #include "codelets/kernels/attention_simd.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
-#include "codelets/kernels/bf16_avx512.h"
-#include "codelets/kernels/bf16_strip.h"
+#include "codelets/kernels/bf16_arithmetic.h"
+#include "codelets/kernels/flush_subnormals.h"
 #include "codelets/kernels/page_attention.h"
 #include "codelets/kernels/prefetch.h"
 #include "codelets/kernels/simd.h"
@@ -18,20 +20,19 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#include "codelets/kernels/multiply_add-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace sluice::simd::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+using namespace sluice::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): of this target
 
-/// At most the 16 lanes that a page's tokens and the padding of a head fill.
-using FloatTag = hn::CappedTag<float, 16>;
-using WordTag = hn::RebindToUnsigned<FloatTag>;
-using Vector = hn::Vec<FloatTag>;
-using Words = hn::Vec<WordTag>;
-
-constexpr std::int64_t lanes() { return static_cast<std::int64_t>(hn::MaxLanes(FloatTag())); }
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-/// Queries whose sums are held in registers at once, over four vectors of the head each.
-constexpr int max_queries = HWY_MAX_BYTES >= 64 ? 4 : 2;
+/// Vectors of a page's tokens, or of a head, over which the sums of up to four queries are held in
+/// registers: enough of them to hide the latency of a multiply-add.
+constexpr int token_vectors = static_cast<int>(std::bit_floor(
+    static_cast<unsigned>(std::min(static_cast<int>(page_tokens) / lanes, max_sums / 4))));
+static_assert(page_tokens % (token_vectors * lanes) == 0);
+constexpr int head_vectors = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
 /// With as many queries a KV head, what lies ahead is fetched: the arithmetic and the rows of their
 /// own that it touches interrupt the stream so often that the hardware falls behind. With fewer,
@@ -41,12 +42,6 @@ std::int64_t queries_worth_fetching() { return core_prefetches_enough() ? 4 : 1;
 constexpr std::int64_t heads_far = 4;
 /// The same where also the first-level cache is fetched into; 0: it is not.
 std::int64_t heads_near() { return core_prefetches_enough() ? 0 : 1; }
-
-/// The bfloat16 in the lower half of each word, and the one in the upper.
-HWY_INLINE Vector lower(Words words) { return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words)); }
-HWY_INLINE Vector upper(Words words) {
-  return hn::BitCast(FloatTag(), hn::And(words, hn::Set(WordTag(), 0xffff0000U)));
-}
 
 /// 2^x for x <= 0, to 1e-7 of itself; 0 below -126, where no normal number is left. Softmax needs
 /// no more than this part of Highway's Exp, at half its instructions.
@@ -71,46 +66,82 @@ HWY_INLINE Vector exp2_of(Vector x) {
 }
 constexpr float log2_of_e = 1.44269504F;
 
-/// scores[i, 0..16) = q_i . k for `Queries` queries and one page of keys. q is f32, padded.
-template <int Queries>
-HWY_INLINE void score_queries(const KvHeads& kv, const std::byte* k, const float* q,
-                              float* scores) {
+/// The functions below fetch, while they compute, what lies `ahead` bytes behind what they read
+/// into the second-level cache; 0: nothing.
+HWY_INLINE void fetch(const std::byte* read, std::int64_t num_bytes, std::int64_t ahead) {
+  if (ahead == 0) return;
+  for (std::int64_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(read + ahead + at, 0, 2);
+}
+
+/// Calls body(count, i) for queries [i, i + count) of a group: four at once, then two, then one.
+template <class Body>
+HWY_INLINE void in_fours(std::int64_t group, Body&& body) {
+  std::int64_t i = 0;
+  for (; i + 4 <= group; i += 4) body(std::integral_constant<int, 4>(), i);
+  if (i + 2 <= group) {
+    body(std::integral_constant<int, 2>(), i);
+    i += 2;
+  }
+  if (i < group) body(std::integral_constant<int, 1>(), i);
+}
+
+/// scores[i, 0..16) = q_i . k for `Queries` queries and one page of keys. q is f32, padded. Not
+/// inlined, like add_values_of(): what the caller holds in registers would push the sums out.
+template <class Rows, int Queries>
+HWY_NOINLINE void score_queries(const KvHeads& kv, const std::byte* k, std::int64_t ahead,
+                                const float* q, float* scores) {
   const FloatTag d;
   const std::int64_t stride = kv.padded_head_dim;
-  for (std::int64_t t = 0; t < page_tokens; t += lanes()) {
-    Vector sum[Queries];
-    for (Vector& value : sum) value = hn::Zero(d);
-    if (kv.dtype == DType::bf16) {
-      const auto* words = reinterpret_cast<const std::uint32_t*>(k) + t;
-      for (std::int64_t i = 0; i < kv.padded_head_dim; i += 2) {
-        const Words pair = hn::LoadU(WordTag(), words + i / 2 * page_tokens);
-        for (int n = 0; n < Queries; ++n) {
-          sum[n] = hn::MulAdd(hn::Set(d, q[n * stride + i]), lower(pair), sum[n]);
-          sum[n] = hn::MulAdd(hn::Set(d, q[n * stride + i + 1]), upper(pair), sum[n]);
+  for (std::int64_t t = 0; t < page_tokens; t += token_vectors * lanes) {
+    // The pragmas keep the sums in registers.
+    Vector sum[Queries][token_vectors];
+#pragma GCC unroll 4
+    for (int n = 0; n < Queries; ++n) {
+#pragma GCC unroll 4
+      for (int j = 0; j < token_vectors; ++j) sum[n][j] = hn::Zero(d);
+    }
+    for (std::int64_t pair = 0; pair < kv.padded_head_dim / 2; ++pair) {
+      constexpr std::int64_t pair_bytes = Rows::pair_bytes * page_tokens;
+      fetch(k + pair * pair_bytes, pair_bytes, ahead);
+#pragma GCC unroll 2
+      for (int part = 0; part < 2; ++part) {
+        Vector keys[token_vectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < token_vectors; ++j) {
+          keys[j] =
+              Rows::load(k + pair * pair_bytes, page_tokens, part, t + std::int64_t{lanes} * j);
         }
-      }
-    } else {
-      const auto* values = reinterpret_cast<const float*>(k) + t;
-      for (std::int64_t i = 0; i < kv.padded_head_dim; ++i) {
-        const Vector keys = hn::LoadU(d, values + i * page_tokens);
+#pragma GCC unroll 4
         for (int n = 0; n < Queries; ++n) {
-          sum[n] = hn::MulAdd(hn::Set(d, q[n * stride + i]), keys, sum[n]);
+          const Vector element = hn::Set(d, q[n * stride + 2 * pair + part]);
+#pragma GCC unroll 4
+          for (int j = 0; j < token_vectors; ++j) add_product(sum[n][j], element, keys[j]);
         }
       }
     }
-    for (int n = 0; n < Queries; ++n) hn::StoreU(sum[n], d, scores + n * page_tokens + t);
+#pragma GCC unroll 4
+    for (int n = 0; n < Queries; ++n) {
+#pragma GCC unroll 4
+      for (int j = 0; j < token_vectors; ++j) {
+        hn::StoreU(sum[n][j], d, scores + n * page_tokens + t + std::int64_t{lanes} * j);
+      }
+    }
   }
 }
 
-HWY_INLINE void score_group(const KvHeads& kv, const std::byte* k, const float* q,
-                            std::int64_t group, float* scores) {
-  std::int64_t i = 0;
-  for (; i + max_queries <= group; i += max_queries) {
-    score_queries<max_queries>(kv, k, q + i * kv.padded_head_dim, scores + i * page_tokens);
-  }
-  for (; i < group; ++i) {
-    score_queries<1>(kv, k, q + i * kv.padded_head_dim, scores + i * page_tokens);
-  }
+template <class Rows>
+HWY_INLINE void score_group_of(const KvHeads& kv, const std::byte* k, std::int64_t ahead,
+                               const float* q, std::int64_t group, float* scores) {
+  in_fours(group, [&](auto count, std::int64_t i) {
+    score_queries<Rows, count.value>(kv, k, i == 0 ? ahead : 0, q + i * kv.padded_head_dim,
+                                     scores + i * page_tokens);
+  });
+}
+
+HWY_INLINE void score_group(const KvHeads& kv, const std::byte* k, std::int64_t ahead,
+                            const float* q, std::int64_t group, float* scores) {
+  kv.dtype == DType::bf16 ? score_group_of<Bf16Rows>(kv, k, ahead, q, group, scores)
+                          : score_group_of<F32Rows>(kv, k, ahead, q, group, scores);
 }
 
 /// Tokens [low, high) of a page.
@@ -118,70 +149,86 @@ struct Part {
   std::int64_t low, high;
 };
 
+/// sum_i += w[i, token] v_token
+template <class Rows, int Queries, int Vectors>
+HWY_INLINE void add_value(const std::byte* pair, std::int64_t columns, int part, std::int64_t dim,
+                          const float* weights, Vector (&sum)[Queries][Vectors]) {
+  Vector values[Vectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < Vectors; ++j) {
+    values[j] = Rows::load(pair, columns, part, dim + std::int64_t{lanes} * j);
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < Queries; ++n) {
+    const Vector weight = hn::Set(FloatTag(), weights[n * page_tokens]);
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j) add_product(sum[n][j], weight, values[j]);
+  }
+}
+
 /// sum_i += sum_t w[i, t] v_t over `Vectors` vectors of the head from `dim` on.
-template <int Queries, int Vectors>
-HWY_INLINE void add_values(const KvHeads& kv, const std::byte* v, const Part& part,
-                           const float* weights, std::int64_t dim, float* sums) {
+template <class Rows, int Queries, int Vectors>
+HWY_INLINE void add_values(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
+                           const Part& part, const float* weights, std::int64_t dim, float* sums) {
   const FloatTag d;
-  const std::int64_t stride = kv.padded_head_dim;
+  const std::int64_t columns = kv.padded_head_dim;
   Vector sum[Queries][Vectors];
+#pragma GCC unroll 4
   for (int n = 0; n < Queries; ++n) {
-    for (int j = 0; j < Vectors; ++j) {
-      sum[n][j] = hn::LoadU(d, sums + n * stride + dim + j * lanes());
-    }
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j)
+      sum[n][j] = hn::LoadU(d, sums + n * columns + dim + j * lanes);
   }
-  const auto add = [&](std::int64_t token, const auto& value_of) {
-    for (int n = 0; n < Queries; ++n) {
-      const Vector weight = hn::Set(d, weights[n * page_tokens + token]);
-      for (int j = 0; j < Vectors; ++j) sum[n][j] = hn::MulAdd(weight, value_of(j), sum[n][j]);
-    }
-  };
+  const std::int64_t pair_bytes = Rows::pair_bytes * columns;
+  const std::byte* pair = v + part.low / 2 * pair_bytes;
   std::int64_t token = part.low;
-  if (kv.dtype == DType::bf16) {
-    const auto* words = reinterpret_cast<const std::uint32_t*>(v) + dim;
-    while (token < part.high) {
-      Words pair[Vectors];
-      for (int j = 0; j < Vectors; ++j) {
-        pair[j] = hn::LoadU(WordTag(), words + token / 2 * stride + j * lanes());
-      }
-      if (token % 2 == 0) add(token++, [&](int j) { return lower(pair[j]); });
-      if (token < part.high) add(token++, [&](int j) { return upper(pair[j]); });
-    }
-  } else {
-    const auto* values = reinterpret_cast<const float*>(v) + dim;
-    for (; token < part.high; ++token) {
-      add(token, [&](int j) { return hn::LoadU(d, values + token * stride + j * lanes()); });
-    }
+  if (token % 2 == 1) {
+    add_value<Rows>(pair, columns, 1, dim, weights + token, sum);
+    pair += pair_bytes;
+    ++token;
   }
+  for (; token + 2 <= part.high; token += 2, pair += pair_bytes) {
+    fetch(pair + dim * 4, std::int64_t{Vectors} * lanes * 4, ahead);
+    add_value<Rows>(pair, columns, 0, dim, weights + token, sum);
+    add_value<Rows>(pair, columns, 1, dim, weights + token + 1, sum);
+  }
+  if (token < part.high) add_value<Rows>(pair, columns, 0, dim, weights + token, sum);
+#pragma GCC unroll 4
   for (int n = 0; n < Queries; ++n) {
-    for (int j = 0; j < Vectors; ++j) {
-      hn::StoreU(sum[n][j], d, sums + n * stride + dim + j * lanes());
-    }
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j)
+      hn::StoreU(sum[n][j], d, sums + n * columns + dim + j * lanes);
   }
 }
 
-template <int Queries>
-HWY_INLINE void add_values_of(const KvHeads& kv, const std::byte* v, const Part& part,
-                              const float* weights, float* sums) {
+template <class Rows, int Queries>
+HWY_NOINLINE void add_values_of(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
+                                const Part& part, const float* weights, float* sums) {
   std::int64_t dim = 0;
-  for (; dim + 4 * lanes() <= kv.padded_head_dim; dim += 4 * lanes()) {
-    add_values<Queries, 4>(kv, v, part, weights, dim, sums);
+  constexpr int vectors = Queries == 1 ? 4 : head_vectors;
+  for (; dim + vectors * lanes <= kv.padded_head_dim; dim += vectors * lanes) {
+    add_values<Rows, Queries, vectors>(kv, v, ahead, part, weights, dim, sums);
   }
-  for (; dim < kv.padded_head_dim; dim += lanes()) {
-    add_values<Queries, 1>(kv, v, part, weights, dim, sums);
+  for (; dim < kv.padded_head_dim; dim += lanes) {
+    add_values<Rows, Queries, 1>(kv, v, ahead, part, weights, dim, sums);
   }
 }
 
-HWY_INLINE void add_group_values(const KvHeads& kv, const std::byte* v, const Part& part,
-                                 std::int64_t group, const float* weights, float* sums) {
-  std::int64_t i = 0;
-  for (; i + max_queries <= group; i += max_queries) {
-    add_values_of<max_queries>(kv, v, part, weights + i * page_tokens,
-                               sums + i * kv.padded_head_dim);
-  }
-  for (; i < group; ++i) {
-    add_values_of<1>(kv, v, part, weights + i * page_tokens, sums + i * kv.padded_head_dim);
-  }
+template <class Rows>
+HWY_INLINE void add_group_values_of(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
+                                    const Part& part, std::int64_t group, const float* weights,
+                                    float* sums) {
+  in_fours(group, [&](auto count, std::int64_t i) {
+    add_values_of<Rows, count.value>(kv, v, i == 0 ? ahead : 0, part, weights + i * page_tokens,
+                                     sums + i * kv.padded_head_dim);
+  });
+}
+
+HWY_INLINE void add_group_values(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
+                                 const Part& part, std::int64_t group, const float* weights,
+                                 float* sums) {
+  kv.dtype == DType::bf16 ? add_group_values_of<Bf16Rows>(kv, v, ahead, part, group, weights, sums)
+                          : add_group_values_of<F32Rows>(kv, v, ahead, part, group, weights, sums);
 }
 
 /// Whether some of the tokens at hand are not to be seen.
@@ -204,15 +251,15 @@ HWY_INLINE float weigh_some(const float* scores, std::int64_t columns, std::int6
     return hn::IfThenElse(seen, score, hn::Set(d, minus_infinity));
   };
   Vector highest = hn::Set(d, *maximum);
-  for (std::int64_t t = 0; t < columns; t += lanes()) highest = hn::Max(highest, load(t));
+  for (std::int64_t t = 0; t < columns; t += lanes) highest = hn::Max(highest, load(t));
   const float new_maximum = hn::GetLane(hn::MaxOfLanes(d, highest));
   if (new_maximum == minus_infinity) {  // nothing seen yet
-    for (std::int64_t t = 0; t < columns; t += lanes()) store(hn::Zero(d), t);
+    for (std::int64_t t = 0; t < columns; t += lanes) store(hn::Zero(d), t);
     return 1.0F;
   }
   const Vector shift = hn::Set(d, new_maximum);
   Vector total = hn::Zero(d);
-  for (std::int64_t t = 0; t < columns; t += lanes()) {
+  for (std::int64_t t = 0; t < columns; t += lanes) {
     const Vector weight = exp2_of(hn::Sub(load(t), shift));
     total = hn::Add(total, weight);
     store(weight, t);
@@ -238,7 +285,7 @@ HWY_INLINE float weigh(const float* scores, std::int64_t columns, std::int64_t l
 HWY_INLINE void scale_row(float factor, std::int64_t n, float* row) {
   const FloatTag d;
   const Vector by = hn::Set(d, factor);
-  for (std::int64_t i = 0; i < n; i += lanes()) {
+  for (std::int64_t i = 0; i < n; i += lanes) {
     hn::StoreU(hn::Mul(by, hn::LoadU(d, row + i)), d, row + i);
   }
 }
@@ -248,12 +295,12 @@ HWY_INLINE void scale_row(float factor, std::int64_t n, float* row) {
 HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float scale, std::int64_t i,
                            const PartialAttention& out, float* scores) {
   const FloatTag d;
-  constexpr std::int64_t vectors = page_tokens / lanes();
+  constexpr std::int64_t vectors = page_tokens / lanes;
   const bool whole = part.low == 0 && part.high == page_tokens;
   const auto scaled = [&](std::int64_t n) {
-    const Vector score = hn::Mul(hn::LoadU(d, scores + n * lanes()), hn::Set(d, scale));
+    const Vector score = hn::Mul(hn::LoadU(d, scores + n * lanes), hn::Set(d, scale));
     if (whole) return score;
-    const Vector index = hn::Iota(d, static_cast<float>(n * lanes()));
+    const Vector index = hn::Iota(d, static_cast<float>(n * lanes));
     const auto seen = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(part.low))),
                               hn::Lt(index, hn::Set(d, static_cast<float>(part.high))));
     return hn::IfThenElse(seen, score, hn::Set(d, minus_infinity));
@@ -276,10 +323,10 @@ HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float sc
     out.maximum[i] = hn::GetLane(maximum);
   }
   for (std::int64_t n = 0; n < vectors; ++n) {
-    float* sum = denominators + n * lanes();
+    float* sum = denominators + n * lanes;
     const Vector weight = exp2_of(hn::Sub(score[n], maximum));
     hn::StoreU(hn::Add(hn::LoadU(d, sum), weight), d, sum);
-    hn::StoreU(weight, d, scores + n * lanes());
+    hn::StoreU(weight, d, scores + n * lanes);
   }
 }
 
@@ -294,8 +341,10 @@ HWY_INLINE void load_query(const GroupedQuery& query, std::int64_t i, float* to)
 void attend(const GroupedQuery& query, const PartialAttention& out, void* scratch) {
   const KvHeads& kv = query.kv;
   const std::int64_t padded = kv.padded_head_dim;
-  const bool strips = kv.dtype == DType::bf16 && kv.head_dim % 2 == 0 && has_bf16_strips();
-  const bool dot_products = strips && fastest_bf16_arithmetic() == Bf16Arithmetic::dot_products;
+  const Bf16Arithmetic arithmetic = fastest_bf16_arithmetic();
+  const bool avx512 =
+      kv.dtype == DType::bf16 && kv.head_dim % 2 == 0 && arithmetic != Bf16Arithmetic::portable;
+  const bool dot_products = avx512 && arithmetic == Bf16Arithmetic::dot_products;
   [[maybe_unused]] const FlushSubnormals flush;  // that KV may hold
   const std::int64_t num_queries = query.num_queries();
   auto* scores = static_cast<float*>(scratch);
@@ -326,7 +375,7 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
       const std::int64_t first = head * query.group;
       const auto* head_q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim;
       const auto* head_k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head));
-      if (strips && is_whole) {
+      if (avx512 && is_whole) {
         attend_page({.queries = query.group,
                      .depth = kv.head_dim,
                      .q = head_q,
@@ -342,6 +391,10 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
                      .near = later(head, heads_near())});
         continue;
       }
+      const PageFetch fetched = later(head, heads_far);
+      // V's, too. In f32 the hardware keeps up.
+      const bool is_bf16 = kv.dtype == DType::bf16;
+      const std::int64_t ahead = fetched && is_bf16 ? fetched.k - kv.k(page, head) : 0;
       if (dot_products) {
         page_scores({.queries = query.group,
                      .depth = kv.head_dim,
@@ -350,12 +403,13 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
                      .k = head_k,
                      .scores = scores});
       } else {
-        score_group(kv, kv.k(page, head), q + first * padded, query.group, scores);
+        score_group(kv, kv.k(page, head), ahead, q + first * padded, query.group, scores);
       }
       for (std::int64_t i = 0; i < query.group; ++i) {
         weigh_page(query, part, scale, first + i, out, scores + i * page_tokens);
       }
-      add_group_values(kv, kv.v(page, head), part, query.group, scores, out.sum + first * padded);
+      add_group_values(kv, kv.v(page, head), ahead, part, query.group, scores,
+                       out.sum + first * padded);
     }
   }
 }
@@ -392,7 +446,7 @@ void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num
     float* sum = total.sum + i * kv.padded_head_dim;
     float* denominators = total.denominators + i * page_tokens;
     const auto add = [&](float factor, const float* from, std::int64_t n, float* to) {
-      for (std::int64_t k = 0; k < n; k += lanes()) {
+      for (std::int64_t k = 0; k < n; k += lanes) {
         const Vector sum_so_far = hn::LoadU(d, to + k);
         hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, from + k), sum_so_far), d, to + k);
       }
@@ -407,7 +461,7 @@ void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num
       add(factor, from.denominators + i * page_tokens, page_tokens, denominators);
     }
     Vector denominator = hn::Zero(d);
-    for (std::int64_t t = 0; t < page_tokens; t += lanes()) {
+    for (std::int64_t t = 0; t < page_tokens; t += lanes) {
       denominator = hn::Add(denominator, hn::LoadU(d, denominators + t));
     }
     store_attention_row(sum, hn::GetLane(hn::SumOfLanes(d, denominator)), kv.head_dim, kv.dtype,
@@ -421,7 +475,7 @@ void score_row(const GroupedQuery& query, float* scores, void* scratch) {
   float in_page[page_tokens];
   for (std::int64_t token = query.first_token; token < query.end_token;) {
     const std::int64_t page = token / page_tokens;
-    score_group(query.kv, query.kv.k(page, 0), q, 1, in_page);
+    score_group(query.kv, query.kv.k(page, 0), 0, q, 1, in_page);
     for (; token < query.end_token && token / page_tokens == page; ++token) {
       scores[token - query.first_token] = query.scale * in_page[token % page_tokens];
     }
@@ -444,7 +498,7 @@ void value_row(const GroupedQuery& query, const float* scores, std::byte* out, v
       weights[t] = std::exp(scores[token - query.first_token] - maximum);
       denominator += weights[t];
     }
-    add_group_values(kv, kv.v(page, 0), part, 1, weights, sum);
+    add_group_values(kv, kv.v(page, 0), 0, part, 1, weights, sum);
   }
   store_attention_row(sum, denominator, kv.head_dim, kv.dtype, out);
 }

@@ -1,26 +1,54 @@
 #include "codelets/kernels/bf16_arithmetic.h"
 
-#include "codelets/kernels/bf16_strip.h"
+#include <dnnl.h>
 
 namespace sluice {
+namespace {
 
 #if defined(__x86_64__)
 
-bool has_bf16_dot_products() {
-  static const bool has = has_bf16_strips() && __builtin_cpu_supports("avx512bf16");
-  return has;
+bool cpu_has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-
-Bf16Arithmetic fastest_bf16_arithmetic() {
-  static const bool dot_products = has_bf16_dot_products() && !__builtin_cpu_is("intel");
-  return dot_products ? Bf16Arithmetic::dot_products : Bf16Arithmetic::multiply_add;
-}
+bool cpu_has_bf16_dot_products() { return __builtin_cpu_supports("avx512bf16"); }
+bool is_intel() { return __builtin_cpu_is("intel"); }
 
 #else
 
-bool has_bf16_dot_products() { return false; }
-Bf16Arithmetic fastest_bf16_arithmetic() { return Bf16Arithmetic::multiply_add; }
+bool cpu_has_avx512() { return false; }
+bool cpu_has_bf16_dot_products() { return false; }
+bool is_intel() { return false; }
 
 #endif
+
+bool onednn_may_use_avx512() {
+  return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
+}  // namespace
+
+bool has_arithmetic(Bf16Arithmetic arithmetic) {
+  static const bool has_avx512 = cpu_has_avx512() && onednn_may_use_avx512();
+  switch (arithmetic) {
+    case Bf16Arithmetic::dot_products:
+      return has_avx512 && cpu_has_bf16_dot_products();
+    case Bf16Arithmetic::multiply_add:
+      return has_avx512;
+    case Bf16Arithmetic::portable:
+      break;
+  }
+  return true;
+}
+
+Bf16Arithmetic fastest_bf16_arithmetic() {
+  static const Bf16Arithmetic fastest = [] {
+    if (has_arithmetic(Bf16Arithmetic::dot_products) && !is_intel())
+      return Bf16Arithmetic::dot_products;
+    return has_arithmetic(Bf16Arithmetic::multiply_add) ? Bf16Arithmetic::multiply_add
+                                                        : Bf16Arithmetic::portable;
+  }();
+  return fastest;
+}
 
 }  // namespace sluice

@@ -11,22 +11,6 @@ namespace sluice {
 
 #if defined(__x86_64__)
 
-/// While it lives, this thread's subnormal numbers count as zeros, as they do for VDPBF16PS:
-/// otherwise a multiply-add that meets one takes many times longer.
-class FlushSubnormals {
- public:
-  FlushSubnormals() : before_(_mm_getcsr()) {
-    _mm_setcsr(before_ | _MM_FLUSH_ZERO_MASK | denormals_are_zeros);
-  }
-  ~FlushSubnormals() { _mm_setcsr(before_); }
-  FlushSubnormals(const FlushSubnormals&) = delete;
-  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
-
- private:
-  static constexpr unsigned denormals_are_zeros = 0x0040;
-  unsigned before_;
-};
-
 /// Either arithmetic on vectors of 16 pairs of bf16, as packed weights and KV pages hold them, as
 /// the kernels' loops need it: `parts` steps a pair, each `add(sum, row(a, part), column(b, part))`
 /// with Elements of `a`, two a pair, side by side. Only what uses DotProducts executes AVX512_BF16.
@@ -81,10 +65,6 @@ struct MultiplyAdd {
     return _mm512_fmadd_ps(row, column, sum);
   }
 };
-
-#else
-
-class FlushSubnormals {};
 
 #endif
 

@@ -14,8 +14,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/simd.h"
+#include "codelets/kernels/strip_gemm.h"
 
 namespace sluice {
 namespace {
@@ -28,13 +28,22 @@ constexpr std::int64_t onednn_block_rows = 64;
 /// Rows that pass over a strip at once: a narrow one stays in cache for more of them.
 constexpr std::int64_t strip_block_rows = 256;
 
-/// Our strips run where oneDNN would use AVX-512; AMX is faster than both.
+template <typename Pointer>
+Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte,
+                                  std::byte>;
+  return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
+}
+
+/// Our strips run in bf16 where oneDNN would use AVX-512 (AMX is faster than both), and in either
+/// type without it.
 bool computes_with_strips(const LinearShape& shape) {
+  if (fastest_bf16_arithmetic() == Bf16Arithmetic::portable) return true;
+  if (shape.dtype != DType::bf16) return false;
   constexpr std::array with_avx512 = {dnnl_cpu_isa_avx512_core, dnnl_cpu_isa_avx512_core_vnni,
                                       dnnl_cpu_isa_avx512_core_bf16};
-  return shape.dtype == DType::bf16 && shape.in % 2 == 0 && has_bf16_strips() &&
-         std::find(with_avx512.begin(), with_avx512.end(), dnnl_get_effective_cpu_isa()) !=
-             with_avx512.end();
+  return shape.in % 2 == 0 && std::find(with_avx512.begin(), with_avx512.end(),
+                                        dnnl_get_effective_cpu_isa()) != with_avx512.end();
 }
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.
@@ -169,8 +178,10 @@ namespace {
 
 /// The layout oneDNN likes best for a weight panel. One layout serves every number of rows.
 memory::desc packed_desc(const LinearShape& shape, std::int64_t columns) {
-  if (computes_with_strips(shape)) {  // what `any` becomes, for narrow panels too
-    return {{shape.in, columns}, dnnl_type(shape.dtype), memory::format_tag::BA16a64b2a};
+  if (computes_with_strips(shape)) {  // what `any` becomes with AVX-512, for narrow panels too
+    const auto tag =
+        shape.dtype == DType::f32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
+    return {{shape.in, columns}, dnnl_type(shape.dtype), tag};
   }
   constexpr std::int64_t typical_rows = 16;
   const memory::desc source({typical_rows, shape.in}, dnnl_type(shape.dtype),
@@ -211,6 +222,7 @@ PackedLayout::PackedLayout(const LinearShape& shape)
     const auto packing = [](const memory::desc& plain, const memory::desc& packed) {
       return dnnl::reorder({cpu_engine(), plain, cpu_engine(), packed});
     };
+    if (computes_with_strips(shape)) return;  // pack_strip() packs
     impl_->pack_full = packing(plain_desc(shape, columns_), impl_->full_panel);
     impl_->pack_last = packing(plain_desc(shape, last_columns), impl_->last_panel);
   });
@@ -238,13 +250,15 @@ std::int64_t PackedLayout::panel_columns(std::int64_t panel) const {
 bool PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const {
   const std::int64_t columns = panel_columns(panel);
   if (computes_with_strips(shape_)) {
-    const auto* from = static_cast<const std::uint16_t*>(rows);
-    auto* to = reinterpret_cast<std::uint16_t*>(packed + panel_offset_bytes(panel));
+    std::byte* to = packed + panel_offset_bytes(panel);
     bool finite = true;
     for (std::int64_t first = 0; first < columns; first += strip_columns) {
-      const StripValues values =
-          pack_strip(from + first * shape_.in, std::min(strip_columns, columns - first), shape_.in,
-                     to + first / strip_columns * strip_elements(shape_.in));
+      const StripValues values = pack_strip({.dtype = shape_.dtype,
+                                             .rows = advance(rows, first * shape_.in, shape_.dtype),
+                                             .columns = std::min(strip_columns, columns - first),
+                                             .depth = shape_.in},
+                                            to);
+      to += strip_bytes(shape_.in, shape_.dtype);
       finite = finite && values == StripValues::finite;
     }
     return finite;
@@ -300,55 +314,48 @@ PackedBlocks PackedLayout::blocks() const {
 
 namespace {
 
-template <typename Pointer>
-Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte,
-                                  std::byte>;
-  return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
+/// Strips of a job. One row passes over four side by side, where the arithmetic can and as long as
+/// each thread has jobs.
+std::int64_t strips_of_a_job(std::int64_t columns, std::int64_t rows, int num_threads) {
+  if (rows > 1 || fastest_bf16_arithmetic() != Bf16Arithmetic::portable) return 1;
+  return std::clamp<std::int64_t>(columns / strip_columns / (2 * num_threads), 1, 4);
 }
 
 /// The grid of (columns, rows) that a call is cut into; each cell is one job. Columns are a
-/// panel's, or a strip's where our own kernel computes.
+/// panel's, or those of some strips where our own kernel computes.
 struct Grid {
-  Grid(const PackedLayout& the_layout, std::int64_t num_rows, std::int64_t wanted_x_stride)
+  Grid(const ThreadPool& pool, const PackedLayout& the_layout, std::int64_t num_rows,
+       std::int64_t wanted_x_stride)
       : layout(the_layout),
         rows(num_rows),
         x_stride(wanted_x_stride != 0 ? wanted_x_stride : the_layout.shape().in),
         strips(computes_with_strips(the_layout.shape())),
-        block_rows(strips ? strip_block_rows : onednn_block_rows) {}
+        block_rows(strips ? strip_block_rows : onednn_block_rows),
+        block_columns(strips ? strip_columns * strips_of_a_job(the_layout.shape().out, num_rows,
+                                                               pool.num_threads())
+                             : the_layout.panel_columns(0)) {}
 
   const PackedLayout& layout;
   std::int64_t rows;
   std::int64_t x_stride;
   bool strips;
   std::int64_t block_rows;
+  std::int64_t block_columns;
 
-  std::int64_t strips_per_panel() const {
-    return strips ? (layout.panel_columns(0) + strip_columns - 1) / strip_columns : 1;
-  }
   std::int64_t num_column_blocks() const {
-    if (!strips) return layout.num_panels();
-    return (layout.shape().out + strip_columns - 1) / strip_columns;
+    return (layout.shape().out + block_columns - 1) / block_columns;
   }
   std::int64_t num_row_blocks() const { return (rows + block_rows - 1) / block_rows; }
   std::int64_t num_jobs() const { return num_column_blocks() * num_row_blocks(); }
 
   struct Cell {
-    std::int64_t panel, strip, first_row, num_rows, first_column, num_columns;
+    std::int64_t first_row, num_rows, first_column, num_columns;
   };
   Cell cell(std::int64_t job) const {
-    const std::int64_t block = job / num_row_blocks();
     const std::int64_t first_row = job % num_row_blocks() * block_rows;
-    const std::int64_t panel = block / strips_per_panel();
-    const std::int64_t strip = block % strips_per_panel();
-    const std::int64_t in_panel = strip * strip_columns;
-    const std::int64_t left = layout.panel_columns(panel) - in_panel;
-    return {panel,
-            strip,
-            first_row,
-            std::min(block_rows, rows - first_row),
-            layout.first_column(panel) + in_panel,
-            strips ? std::min(strip_columns, left) : left};
+    const std::int64_t first_column = job / num_row_blocks() * block_columns;
+    return {first_row, std::min(block_rows, rows - first_row), first_column,
+            std::min(block_columns, layout.shape().out - first_column)};
   }
 };
 
@@ -370,32 +377,39 @@ class CellGemm {
 
   /// Elements between the rows of a tile.
   std::int64_t tile_stride(const Grid::Cell& cell) const {
-    return grid_.strips ? strip_columns : cell.num_columns;
+    return grid_.strips ? grid_.block_columns : cell.num_columns;
   }
 
   /// tile = x W^T for the cell; `x` and `packed` are the whole matrices.
   void run(const Grid::Cell& cell, const void* x, const std::byte* packed, float* tile) const {
     const LinearShape& shape = grid_.layout.shape();
-    const std::byte* panel = packed + grid_.layout.panel_offset_bytes(cell.panel);
     const void* rows = advance(x, cell.first_row * grid_.x_stride, shape.dtype);
     if (!grid_.strips) {
-      const_cast<CellGemm*>(this)->at(cell)->run(rows, panel, tile);
+      const std::int64_t panel = cell.first_column / grid_.block_columns;
+      const_cast<CellGemm*>(this)->at(cell)->run(
+          rows, packed + grid_.layout.panel_offset_bytes(panel), tile);
       return;
     }
+    // Panels are whole strips, but for the last one, so all strips lie one behind the other.
+    const std::int64_t first_strip = cell.first_column / strip_columns;
+    const bool is_f32 = shape.dtype == DType::f32;
     strip_gemm(
-        {.rows = cell.num_rows,
+        {.dtype = shape.dtype,
+         .rows = cell.num_rows,
          .depth = shape.in,
-         .a = static_cast<const std::uint16_t*>(rows),
+         .a = is_f32 ? nullptr : static_cast<const std::uint16_t*>(rows),
+         .wide_a = is_f32 ? static_cast<const float*>(rows) : nullptr,
          .a_stride = grid_.x_stride,
-         .b = reinterpret_cast<const std::uint16_t*>(panel) + cell.strip * strip_elements(shape.in),
+         .b = packed + static_cast<std::size_t>(first_strip) * strip_bytes(shape.in, shape.dtype),
+         .strips = (cell.num_columns + strip_columns - 1) / strip_columns,
          .c = tile,
-         .c_stride = strip_columns,
+         .c_stride = grid_.block_columns,
          .source = StripSource::memory});
   }
 
  private:
   Gemm*& at(const Grid::Cell& cell) {
-    const bool last_panel = cell.panel == grid_.layout.num_panels() - 1;
+    const bool last_panel = cell.first_column + cell.num_columns == grid_.layout.shape().out;
     const bool last_block = cell.first_row + cell.num_rows == grid_.rows;
     return gemms_[last_panel ? 1 : 0][last_block ? 1 : 0];
   }
@@ -442,7 +456,7 @@ void linear(ThreadPool& pool, const LinearCall& call) {
   const PackedLayout& layout = *call.layout;
   with_onednn(layout.shape(), [&] {
     const Rows from = rows_of(pool, call);
-    const Grid grid(layout, call.rows, from.stride);
+    const Grid grid(pool, layout, call.rows, from.stride);
     const CellGemm gemm(grid);
     const std::int64_t dst_stride = call.dst_stride != 0 ? call.dst_stride : layout.shape().out;
     pool.run(grid.num_jobs(), [&](std::int64_t job) {
@@ -470,7 +484,7 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
   const DType dtype = layout.shape().dtype;
   with_onednn(layout.shape(), [&] {
     const Rows from = rows_of(pool, call);
-    const Grid grid(layout, call.rows, from.stride);
+    const Grid grid(pool, layout, call.rows, from.stride);
     const CellGemm gemm(grid);
     const std::int64_t dst_stride = call.dst_stride != 0 ? call.dst_stride : layout.shape().out;
     pool.run(grid.num_jobs(), [&](std::int64_t job) {
@@ -517,6 +531,8 @@ const char* onednn_isa_name() {
       return "AVX";
     case dnnl_cpu_isa_avx2:
       return "AVX2";
+    case dnnl_cpu_isa_avx2_vnni:
+      return "AVX2 VNNI";
     case dnnl_cpu_isa_avx512_core:
       return "AVX-512";
     case dnnl_cpu_isa_avx512_core_vnni:
@@ -528,11 +544,6 @@ const char* onednn_isa_name() {
     default:
       return "other";
   }
-}
-
-bool onednn_has_fast_bf16() {
-  const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-  return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
 }  // namespace sluice

@@ -21,8 +21,8 @@ struct LinearShape {
   bool operator==(const LinearShape&) const = default;
 };
 
-/// The CPU's layout of a weight: panels of output columns, each packed by oneDNN
-/// (`format_tag::any`), one behind the other. It depends on the shape and the CPU only, never on
+/// The CPU's layout of a weight: panels of output columns, each as oneDNN packs it on some CPU,
+/// one behind the other. It depends on the shape and the CPU only, never on
 /// the number of threads or rows.
 class PackedLayout {
  public:
@@ -104,7 +104,5 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call);
 const char* onednn_isa_name();
 /// "2.6.3"
 std::string onednn_version();
-/// bf16 GEMMs run on matrix or vector units made for them, or at least on AVX-512.
-bool onednn_has_fast_bf16();
 
 }  // namespace sluice

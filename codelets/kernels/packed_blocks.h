@@ -30,7 +30,7 @@ struct PanelBlocks {
   }
 
   /// Strips of 64 columns one behind the other, each [depth / 2][64][2] for `depth` rounded up to
-  /// 32 (codelets/kernels/bf16_strip.h).
+  /// 32 (codelets/kernels/strip_gemm.h).
   constexpr bool is_strips(std::int64_t in) const {
     return num_inner == 3 && inner_size[0] == 16 && inner_size[1] == 64 && inner_size[2] == 2 &&
            !inner_is_column[0] && inner_is_column[1] && !inner_is_column[2] &&

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// Decode attention over one KV page of one KV head in bf16, with AVX-512 (has_bf16_strips()). See
-/// DecoderShape for a page's layout.
+/// Decode attention over one KV page of one KV head in bf16, with AVX-512: not by the portable
+/// arithmetic. See DecoderShape for a page's layout.
 
 /// Dot products of queries with the 16 keys of a page, by Bf16Arithmetic::dot_products:
 /// scores[i, t] = q_i . k_t.

@@ -5,8 +5,8 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "codelets/kernels/bf16_strip.h"
 #include "codelets/kernels/probe.h"
+#include "codelets/kernels/strip_gemm.h"
 
 namespace sluice {
 namespace {
@@ -82,27 +82,29 @@ class StripKernel {
     Buffer x, weights, result;
   };
 
-  StripKernel(const ProbeShape& shape, DType /*dtype*/) : shape_(shape) {}
+  StripKernel(const ProbeShape& shape, DType dtype) : shape_(shape), dtype_(dtype) {}
 
   std::unique_ptr<Operands> make_operands() const {
     const auto strips = static_cast<std::size_t>(shape_.columns / strip_columns);
     auto made = std::make_unique<Operands>();
-    made->x = Buffer(static_cast<std::size_t>(shape_.rows * x_stride()) * sizeof(BFloat16));
-    made->weights =
-        Buffer(strips * static_cast<std::size_t>(strip_elements(shape_.in)) * sizeof(BFloat16));
+    made->x = Buffer(static_cast<std::size_t>(shape_.rows * x_stride()) * size_bytes(dtype_));
+    made->weights = Buffer(strips * strip_bytes(shape_.in, dtype_));
     made->result = Buffer(static_cast<std::size_t>(shape_.rows * strip_columns) * sizeof(float));
-    fill_half(made->x, DType::bf16);
-    fill_half(made->weights, DType::bf16);
+    fill_half(made->x, dtype_);
+    fill_half(made->weights, dtype_);
     return made;
   }
 
   void multiply(Operands& operands) const {
     for (std::int64_t strip = 0; strip < shape_.columns / strip_columns; ++strip) {
-      strip_gemm({.rows = shape_.rows,
+      strip_gemm({.dtype = dtype_,
+                  .rows = shape_.rows,
                   .depth = shape_.in,
-                  .a = operands.x.as<std::uint16_t>(),
+                  .a = dtype_ == DType::f32 ? nullptr : operands.x.as<std::uint16_t>(),
+                  .wide_a = dtype_ == DType::f32 ? operands.x.as<float>() : nullptr,
                   .a_stride = x_stride(),
-                  .b = operands.weights.as<std::uint16_t>() + strip * strip_elements(shape_.in),
+                  .b = operands.weights.data() +
+                       static_cast<std::size_t>(strip) * strip_bytes(shape_.in, dtype_),
                   .c = operands.result.as<float>(),
                   .c_stride = strip_columns});
     }
@@ -111,6 +113,7 @@ class StripKernel {
  private:
   std::int64_t x_stride() const { return shape_.in + 32; }  // rows in different cache sets
   ProbeShape shape_;
+  DType dtype_;
 };
 
 /// A kernel, and operands for each thread that uses it, made by that thread.
@@ -144,12 +147,14 @@ GemmCandidate candidate(const char* kernel, const ProbeShape& shape, DType dtype
 /// Everything that may be the fastest. A new kernel adds its shapes here.
 std::vector<GemmCandidate> gemm_candidates(DType dtype) {
   std::vector<GemmCandidate> candidates;
+  // Without AVX-512 both types are multiplied as f32, by strips; oneDNN has no bf16 there.
+  const bool portable = fastest_bf16_arithmetic() == Bf16Arithmetic::portable;
   for (const ProbeShape& shape :
        {ProbeShape{64, 2048, 128}, ProbeShape{96, 2048, 256}, ProbeShape{128, 2048, 128},
         ProbeShape{192, 2048, 256}, ProbeShape{128, 1024, 256}, ProbeShape{256, 1024, 256},
         ProbeShape{128, 512, 512}, ProbeShape{512, 1024, 512}}) {
-    candidates.push_back(candidate<OneDnnKernel>("oneDNN", shape, dtype));
-    if (dtype == DType::bf16 && has_bf16_strips())
+    candidates.push_back(candidate<OneDnnKernel>("oneDNN", shape, portable ? DType::f32 : dtype));
+    if (portable || dtype == DType::bf16)
       candidates.push_back(candidate<StripKernel>("strips", shape, dtype));
   }
   return candidates;

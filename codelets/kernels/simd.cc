@@ -81,6 +81,14 @@ void store_row(const float* x, std::int64_t n, DType dtype, void* out) {
   for (; i < n; ++i) to[i] = to_bf16(x[i]).bits;
 }
 
+/// x[i, i + count), zeros behind it. Not MaskedLoad, which reads a whole aligned vector before AVX.
+HWY_INLINE Vector load_some(FloatTag d, const float* x, std::int64_t i, std::int64_t count) {
+  if (count == lanes()) return hn::LoadU(d, x + i);
+  HWY_ALIGN float some[HWY_MAX_BYTES / sizeof(float)] = {};
+  std::copy_n(x + i, count, some);
+  return hn::Load(d, some);
+}
+
 /// Applies `body(vector, first index)` to x, the tail padded with zeros, and stores the results.
 template <class Body>
 HWY_INLINE void map_row(const float* x, std::int64_t n, DType dtype, void* out, Body&& body) {
@@ -88,9 +96,7 @@ HWY_INLINE void map_row(const float* x, std::int64_t n, DType dtype, void* out, 
   HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)] = {};
   for (std::int64_t i = 0; i < n; i += lanes()) {
     const std::int64_t count = std::min(lanes(), n - i);
-    const Vector value = count == lanes()
-                             ? body(hn::LoadU(d, x + i), i, count)
-                             : body(hn::MaskedLoad(hn::FirstN(d, count), d, x + i), i, count);
+    const Vector value = body(load_some(d, x, i, count), i, count);
     if (dtype == DType::f32) {
       auto* to = static_cast<float*>(out) + i;
       if (count == lanes()) {
@@ -109,10 +115,6 @@ HWY_INLINE void map_row(const float* x, std::int64_t n, DType dtype, void* out, 
       }
     }
   }
-}
-
-HWY_INLINE Vector load_some(FloatTag d, const float* x, std::int64_t i, std::int64_t count) {
-  return count == lanes() ? hn::LoadU(d, x + i) : hn::MaskedLoad(hn::FirstN(d, count), d, x + i);
 }
 
 template <Epilogue Kind>

@@ -2,26 +2,40 @@
 
 #include <gtest/gtest.h>
 
-#include "codelets/kernels/bf16_strip.h"
+#include "codelets/kernels/strip_gemm.h"
 #include "tests/codelets/codelet_data.h"
 
 namespace sluice::test {
 
-/// A test of an AVX-512 kernel with either arithmetic, where the CPU has it.
+inline std::string name_of(Bf16Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Bf16Arithmetic::dot_products:
+      return "DotProducts";
+    case Bf16Arithmetic::multiply_add:
+      return "MultiplyAdd";
+    case Bf16Arithmetic::portable:
+      break;
+  }
+  return "Portable";
+}
+
+/// A test of a kernel with an arithmetic, where the CPU has it.
 class Bf16ArithmeticTest : public ::testing::TestWithParam<Bf16Arithmetic> {
  public:
-  static auto both() {
+  static auto with_avx512() {
     return ::testing::Values(Bf16Arithmetic::dot_products, Bf16Arithmetic::multiply_add);
   }
+  static auto all() {
+    return ::testing::Values(Bf16Arithmetic::dot_products, Bf16Arithmetic::multiply_add,
+                             Bf16Arithmetic::portable);
+  }
   static std::string name(const ::testing::TestParamInfo<Bf16Arithmetic>& info) {
-    return info.param == Bf16Arithmetic::dot_products ? "DotProducts" : "MultiplyAdd";
+    return name_of(info.param);
   }
 
  protected:
   void SetUp() override {
-    if (!has_bf16_strips()) GTEST_SKIP() << "this CPU has no AVX-512";
-    if (GetParam() == Bf16Arithmetic::dot_products && !has_bf16_dot_products())
-      GTEST_SKIP() << "this CPU has no AVX512_BF16";
+    if (!has_arithmetic(GetParam())) GTEST_SKIP() << "this CPU has no AVX-512, or no AVX512_BF16";
   }
   Random random_{91};
 };

@@ -16,11 +16,11 @@ using test::Numbers;
 using test::Random;
 
 class PageAttentionTest : public test::Bf16ArithmeticTest {};
-INSTANTIATE_TEST_SUITE_P(Either, PageAttentionTest, test::Bf16ArithmeticTest::both(),
+INSTANTIATE_TEST_SUITE_P(Either, PageAttentionTest, test::Bf16ArithmeticTest::with_avx512(),
                          PageAttentionTest::name);
 
 TEST(PageScoresTest, MatchReference) {
-  if (!has_bf16_dot_products()) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+  if (!has_arithmetic(Bf16Arithmetic::dot_products)) GTEST_SKIP() << "this CPU has no AVX512_BF16";
   Random random(91);
   for (const std::int64_t depth : {2, 6, 64, 80, 128}) {
     for (const std::int64_t queries : {1, 2, 3, 4, 5, 7, 8, 9, 16}) {

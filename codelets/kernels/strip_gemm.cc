@@ -1,0 +1,60 @@
+#include "codelets/kernels/strip_gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "codelets/kernels/simd.h"
+#include "codelets/kernels/strip_kernels.h"
+
+namespace sluice {
+namespace {
+
+/// As fast as memory even so: a cache line of each row after the other, in words of 32 bits.
+StripValues pack_portable(const StripRows& from, std::byte* strip) {
+  constexpr std::int64_t line_words = 16;
+  const auto* rows = static_cast<const std::byte*>(from.rows);
+  const auto row_bytes = from.depth * static_cast<std::int64_t>(size_bytes(from.dtype));
+  auto* words = reinterpret_cast<std::uint32_t*>(strip);
+  for (std::int64_t first = 0; first * 4 < row_bytes; first += line_words) {
+    const std::int64_t count_bytes = std::min(row_bytes - first * 4, line_words * 4);
+    for (std::int64_t column = 0; column < strip_columns; ++column) {
+      std::uint32_t line[line_words] = {};
+      if (column < from.columns) {
+        std::memcpy(line, rows + column * row_bytes + first * 4,
+                    static_cast<std::size_t>(count_bytes));
+      }
+      std::uint32_t* to = words + first * strip_columns + column;
+      for (const std::uint32_t word : line) {
+        *to = word;
+        to += strip_columns;
+      }
+    }
+  }
+  const bool finite = simd::find_not_finite(rows, from.columns * from.depth, from.dtype) < 0;
+  return finite ? StripValues::finite : StripValues::not_finite;
+}
+
+}  // namespace
+
+void strip_gemm(const StripGemm& call) {
+  const bool portable = call.arithmetic == Bf16Arithmetic::portable;
+  if (!portable && (call.dtype != DType::bf16 || call.depth % 2 == 1))
+    throw Error("strips in {}, {} deep, take the portable arithmetic", to_string(call.dtype),
+                call.depth);
+  if (portable && call.rows == 1) return strip::gemv_portable(call);
+  StripGemm one = call;
+  one.strips = 1;
+  for (std::int64_t strip = 0; strip < call.strips; ++strip) {
+    portable ? strip::gemm_portable(one) : strip::gemm_avx512(one);
+    one.b += strip_bytes(call.depth, call.dtype);
+    one.c += strip_columns;
+  }
+}
+
+StripValues pack_strip(const StripRows& from, std::byte* strip, Bf16Arithmetic arithmetic) {
+  return arithmetic == Bf16Arithmetic::portable ? pack_portable(from, strip)
+                                                : strip::pack_avx512(from, strip);
+}
+
+}  // namespace sluice

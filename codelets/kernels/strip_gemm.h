@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "codelets/kernels/bf16_arithmetic.h"
+
+namespace sluice {
+
+/// GEMM over the layouts that oneDNN packs weights into where the CPU has AVX-512: strips of 64
+/// columns, in bf16 each [depth / 2][64][2] (its BA16a64b2a), in f32 [depth][64] (BA16a64b). Ours
+/// because oneDNN reaches neither the memory's nor the units' limit at 8 to 32 rows in bf16, on
+/// Intel's CPUs half of the units' limit at best; and because without AVX-512 it has no bf16 at
+/// all, and f32 only with sums whose order changes with the number of rows (docs/performance.md).
+constexpr std::int64_t strip_columns = 64;
+
+enum class StripSource : std::uint8_t {
+  cache,   ///< B was just written or read
+  memory,  ///< B comes from memory, and what lies behind it is needed next
+};
+
+/// C = A B, or C += A B.
+struct StripGemm {
+  DType dtype = DType::bf16;  ///< of B: bf16, or f32 (with wide_a, by the portable arithmetic)
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;            ///< even, but for the portable arithmetic
+  const std::uint16_t* a = nullptr;  ///< bf16 [rows, depth]
+  const float* wide_a = nullptr;     ///< f32 instead, for all but dot_products
+  std::int64_t a_stride = 0;         ///< elements between rows of A
+  const std::byte* b = nullptr;      ///< strips one behind the other, 64-byte aligned
+  std::int64_t strips = 1;
+  float* c = nullptr;         ///< [rows, 64 strips]
+  std::int64_t c_stride = 0;  ///< elements between rows of C
+  bool accumulate = false;
+  StripSource source = StripSource::cache;  ///< no matter to one row of the portable arithmetic
+  Bf16Arithmetic arithmetic = fastest_bf16_arithmetic();
+};
+/// A value is the sum over depth in order, one or two products at a time: a row's bits do not
+/// depend on the other rows.
+void strip_gemm(const StripGemm& call);
+
+/// Bytes of a strip of a weight `depth` deep, as oneDNN pads it: each column to whole cache lines.
+constexpr std::size_t strip_bytes(std::int64_t depth, DType dtype) {
+  return (static_cast<std::size_t>(depth) * size_bytes(dtype) + 63) / 64 * 64 * strip_columns;
+}
+
+/// Whether all values of a strip are numbers.
+enum class StripValues : std::uint8_t { finite, not_finite };
+
+/// `columns` <= 64 rows of W [columns, depth], one behind the other.
+struct StripRows {
+  DType dtype = DType::bf16;  ///< or f32, for the portable arithmetic
+  const void* rows = nullptr;
+  std::int64_t columns = 0;
+  std::int64_t depth = 0;  ///< even, but for the portable arithmetic
+};
+/// Packs them into a strip of strip_bytes(), the rest of it zero.
+StripValues pack_strip(const StripRows& from, std::byte* strip,
+                       Bf16Arithmetic arithmetic = fastest_bf16_arithmetic());
+
+}  // namespace sluice

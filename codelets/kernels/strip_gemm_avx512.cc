@@ -1,0 +1,219 @@
+#include "codelets/kernels/strip_kernels.h"
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+#include "base/memory.h"
+#include "codelets/kernels/bf16_avx512.h"
+#include "codelets/kernels/flush_subnormals.h"
+#include "codelets/kernels/strip_tiles.h"
+
+namespace sluice::strip {
+namespace {
+
+constexpr int strip_vectors = strip_columns / 16;
+constexpr std::int64_t pair_elements = 2 * strip_columns;
+
+/// Rows of A, and of C: where they begin, and elements between them.
+template <class Arithmetic>
+struct Operands;
+template <>
+struct Operands<DotProducts> {
+  const std::uint16_t* a;
+  std::int64_t a_stride;
+  float* c;
+  std::int64_t c_stride;
+};
+/// Of A a block that was widened: rows at fixed offsets need one register for all of them.
+template <>
+struct Operands<MultiplyAdd> {
+  static constexpr std::int64_t max_pairs = 128;
+  static constexpr std::int64_t a_stride = 2 * max_pairs + 16;  // rows in different cache sets
+  const float* a;
+  float* c;
+  std::int64_t c_stride;
+};
+
+/// Elements [first, first + 2 pairs) of the rows of A, as the arithmetic takes them.
+Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call,
+                               std::int64_t first, std::int64_t /*pairs*/) {
+  return {call.a + first, call.a_stride, call.c, call.c_stride};
+}
+/// In scratch memory of this thread until the next call.
+[[SLUICE_BF16_TARGET]] Operands<MultiplyAdd> operands(MultiplyAdd /*arithmetic*/,
+                                                      const StripGemm& call, std::int64_t first,
+                                                      std::int64_t pairs) {
+  constexpr std::int64_t lanes = 16;
+  constexpr std::int64_t stride = Operands<MultiplyAdd>::a_stride;
+  const std::int64_t count = 2 * pairs;
+  thread_local Workspace scratch;
+  auto* wide = reinterpret_cast<float*>(
+      scratch.reserve(static_cast<std::size_t>(call.rows * stride) * sizeof(float)));
+  for (std::int64_t r = 0; r < call.rows; ++r) {
+    if (call.wide_a != nullptr) {
+      const float* from = call.wide_a + r * call.a_stride + first;
+      std::copy_n(from, count, wide + r * stride);
+      continue;
+    }
+    const std::uint16_t* from = call.a + r * call.a_stride + first;
+    for (std::int64_t i = 0; i < count; i += lanes) {
+      const auto exists = static_cast<__mmask16>((1U << std::min(count - i, lanes)) - 1);
+      _mm512_store_ps(wide + r * stride + i, widen(exists, from + i));
+    }
+  }
+  return {wide, call.c, call.c_stride};
+}
+
+/// Tiles `Vectors` vectors wide, of as many rows as their sums fit into registers.
+template <class Arithmetic, int Vectors>
+struct Avx512Kernel {
+  using Operands = strip::Operands<Arithmetic>;
+  static constexpr std::int64_t pair_bytes = 2 * pair_elements;
+  static constexpr std::int64_t columns = std::int64_t{16} * Vectors;
+  static constexpr std::int64_t max_rows = 24 / Vectors;
+
+  static Operands operands(const StripGemm& call, std::int64_t first, std::int64_t pairs) {
+    return strip::operands(Arithmetic(), call, first, pairs);
+  }
+  template <int Rows, int Lines, bool Near>
+  [[SLUICE_BF16_TARGET]] static void tile(const Operands& rows, const std::byte* strip,
+                                          const Depth& depth) {
+    const auto* b = reinterpret_cast<const std::uint16_t*>(strip);
+    // The pragmas keep the sums in registers.
+    __m512 sum[Rows][Vectors];
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+      for (int j = 0; j < Vectors; ++j) {
+        sum[r][j] = depth.accumulate ? _mm512_loadu_ps(rows.c + r * rows.c_stride + 16 * j)
+                                     : _mm512_setzero_ps();
+      }
+    }
+    for (std::int64_t k = 0; k < depth.pairs; ++k) {
+      for (int line = 0; line < Lines; ++line) {
+        _mm_prefetch(depth.ahead + 64 * (Lines * k + line), _MM_HINT_T1);
+      }
+      if constexpr (Near) {
+#pragma GCC unroll 4
+        for (int j = 0; j < Vectors; ++j) {
+          const std::byte* near = strip + k * pair_bytes + near_bytes + 64 * j;
+          _mm_prefetch(near, _MM_HINT_T0);
+        }
+      }
+#pragma GCC unroll 2
+      for (int part = 0; part < Arithmetic::parts; ++part) {
+        typename Arithmetic::Vector column[Vectors];
+#pragma GCC unroll 12
+        for (int j = 0; j < Vectors; ++j) {
+          column[j] = Arithmetic::column(b + k * pair_elements + 32 * j, part);
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < Rows; ++r) {
+          const auto row = Arithmetic::row(rows.a + r * rows.a_stride + 2 * k, part);
+#pragma GCC unroll 12
+          for (int j = 0; j < Vectors; ++j) sum[r][j] = Arithmetic::add(sum[r][j], row, column[j]);
+        }
+      }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+      for (int j = 0; j < Vectors; ++j) {
+        _mm512_storeu_ps(rows.c + r * rows.c_stride + 16 * j, sum[r][j]);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void gemm_avx512(const StripGemm& call) {
+  if (call.arithmetic == Bf16Arithmetic::dot_products) {
+    multiply<Avx512Kernel<DotProducts, strip_vectors>>(call, call.rows <= 16 ? 256 : 1024);
+    return;
+  }
+  const FlushSubnormals flush;
+  using Wide = Avx512Kernel<MultiplyAdd, strip_vectors>;
+  // Narrow tiles widen half as many columns for each row.
+  using Narrow = Avx512Kernel<MultiplyAdd, strip_vectors / 2>;
+  constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
+  call.rows <= Wide::max_rows ? multiply<Wide>(call, block_pairs)
+                              : multiply<Narrow>(call, block_pairs);
+}
+
+namespace {
+
+/// Rows become columns, words of 32 bits: result[j] holds word j of every row.
+[[SLUICE_BF16_TARGET, gnu::always_inline]] inline void transpose(__m512i (&row)[16]) {
+  constexpr __mmask16 all = 0xffff;  // unmasked, these make GCC 12 warn of its own header
+  __m512i pair[16];
+  for (int i = 0; i < 16; i += 2) {
+    pair[i] = _mm512_maskz_unpacklo_epi32(all, row[i], row[i + 1]);
+    pair[i + 1] = _mm512_maskz_unpackhi_epi32(all, row[i], row[i + 1]);
+  }
+  __m512i quad[16];
+  for (int i = 0; i < 16; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      quad[i + 2 * half] = _mm512_maskz_unpacklo_epi64(0xff, pair[i + half], pair[i + half + 2]);
+      quad[i + 2 * half + 1] =
+          _mm512_maskz_unpackhi_epi64(0xff, pair[i + half], pair[i + half + 2]);
+    }
+  }
+  // quad[4 g + w] holds, in its quarter q, word 4 q + w of rows 4 g to 4 g + 3.
+  for (int w = 0; w < 4; ++w) {
+    const __m512i low_even = _mm512_maskz_shuffle_i32x4(all, quad[w], quad[4 + w], 0x88);
+    const __m512i low_odd = _mm512_maskz_shuffle_i32x4(all, quad[w], quad[4 + w], 0xdd);
+    const __m512i high_even = _mm512_maskz_shuffle_i32x4(all, quad[8 + w], quad[12 + w], 0x88);
+    const __m512i high_odd = _mm512_maskz_shuffle_i32x4(all, quad[8 + w], quad[12 + w], 0xdd);
+    row[w] = _mm512_maskz_shuffle_i32x4(all, low_even, high_even, 0x88);
+    row[8 + w] = _mm512_maskz_shuffle_i32x4(all, low_even, high_even, 0xdd);
+    row[4 + w] = _mm512_maskz_shuffle_i32x4(all, low_odd, high_odd, 0x88);
+    row[12 + w] = _mm512_maskz_shuffle_i32x4(all, low_odd, high_odd, 0xdd);
+  }
+}
+
+}  // namespace
+
+[[SLUICE_BF16_TARGET]] StripValues pack_avx512(const StripRows& from, std::byte* strip) {
+  const auto* rows = static_cast<const std::uint16_t*>(from.rows);
+  auto* to = reinterpret_cast<std::uint16_t*>(strip);
+  const std::int64_t depth = from.depth;
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 not_finite = 0;
+  for (std::int64_t pair = 0; pair < (depth + 31) / 32 * 16; pair += 16) {
+    const std::int64_t left = std::clamp<std::int64_t>(depth / 2 - pair, 0, 16);
+    const auto words = static_cast<__mmask16>((1U << left) - 1);
+    for (std::int64_t column = 0; column < strip_columns; column += 16) {
+      __m512i row[16];
+      for (std::int64_t i = 0; i < 16; ++i) {
+        const bool exists = column + i < from.columns && left > 0;
+        row[i] = exists ? _mm512_maskz_loadu_epi32(words, rows + (column + i) * depth + 2 * pair)
+                        : _mm512_setzero_si512();
+        not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(row[i], exponent), exponent);
+      }
+      transpose(row);
+      for (std::int64_t i = 0; i < 16; ++i) {
+        _mm512_store_si512(to + (pair + i) * pair_elements + 2 * column, row[i]);
+      }
+    }
+  }
+  return not_finite == 0 ? StripValues::finite : StripValues::not_finite;
+}
+
+}  // namespace sluice::strip
+
+#else
+
+#include "base/error.h"
+
+namespace sluice::strip {
+
+void gemm_avx512(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
+StripValues pack_avx512(const StripRows& /*from*/, std::byte* /*strip*/) {
+  throw Error("no AVX-512 on this CPU");
+}
+
+}  // namespace sluice::strip
+
+#endif
