@@ -56,19 +56,28 @@ else()
   set(SLUICE_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endif()
 
-# sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries)
+# sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries SLOW patterns). SLOW: of a fast one the tests
+# that take long with sanitizers and show them nothing that others do not, as --gtest_filter has them.
 function(sluice_test)
-  cmake_parse_arguments(ARG "" "NAME" "LABELS;SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "LABELS;SOURCES;LIBRARIES;SLOW" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main sluice_options)
   target_compile_definitions(${ARG_NAME} PRIVATE SLUICE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests")
+  target_compile_options(${ARG_NAME} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)  # compiled more often than run
   # Of a sanitized build only the fast ones are run.
   if(SLUICE_SANITIZE AND NOT "fast" IN_LIST ARG_LABELS)
     set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL TRUE)
   endif()
   string(REPLACE ";" "\\;" labels "${ARG_LABELS}")
-  gtest_discover_tests(${ARG_NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${labels}" TIMEOUT 600
-                       ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
+  set(filter)
+  if(ARG_SLOW)
+    string(REPLACE ";" ":" patterns "${ARG_SLOW}")
+    set(filter TEST_FILTER "-${patterns}")
+    gtest_discover_tests(${ARG_NAME} TEST_FILTER "${patterns}" TEST_LIST ${ARG_NAME}_SLOW DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
+  endif()
+  gtest_discover_tests(${ARG_NAME} ${filter} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${labels}" TIMEOUT 600 ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 
 # sluice_gpu_test(NAME name SOURCES sources LIBRARIES libraries): one that runs where there is a GPU, and is skipped as a

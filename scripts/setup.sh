@@ -4,8 +4,8 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 readonly logs=build/logs
-# Compilations are found again in another checkout of the same sources.
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+# Compilations are found again in another checkout of the same sources, and under another locale.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=locale CCACHE_COMPILERCHECK=content
 # shellcheck disable=SC2034  # for run.sh
 readonly sluice_program=$PWD/build/release/engine/sluice
 mkdir -p "$logs"

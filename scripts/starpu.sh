@@ -58,8 +58,9 @@ find_cuda() {
   cuda_dir=
   local nvcc
   nvcc=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc) || return 0
-  cuda_dir=$(dirname "$(dirname "$nvcc")")
-  [[ -e $cuda_dir/include/cuda_runtime.h ]] || cuda_dir=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+  # nvcc itself knows best: the one that is found may be a wrapper, beside links to some of the toolkit.
+  cuda_dir=$("$nvcc" --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
+  if [[ -e $cuda_dir/include/cuda_runtime.h ]]; then cuda_dir=$(realpath "$cuda_dir"); else cuda_dir=${nvcc%/bin/*}; fi
   cuda_version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 }
 

@@ -69,6 +69,7 @@ Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call
 template <class Arithmetic, int Vectors>
 struct Avx512Kernel {
   using Operands = strip::Operands<Arithmetic>;
+  static constexpr bool has_tiles_by_lines = true;
   static constexpr std::int64_t pair_bytes = 2 * pair_elements;
   static constexpr std::int64_t columns = std::int64_t{16} * Vectors;
   static constexpr std::int64_t max_rows = 24 / Vectors;

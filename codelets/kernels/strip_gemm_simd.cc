@@ -57,6 +57,7 @@ BlockOperands widen_block(const StripGemm& call, std::int64_t first, std::int64_
 template <class Weights, int Vectors>
 struct PortableKernel {
   using Operands = BlockOperands;
+  static constexpr bool has_tiles_by_lines = false;  // it is compiled for many CPUs
   static constexpr std::int64_t pair_bytes = Weights::pair_bytes * strip_columns;
   static constexpr std::int64_t columns = std::int64_t{lanes} * Vectors;
   static constexpr std::int64_t max_rows = max_sums / Vectors;
@@ -78,9 +79,10 @@ struct PortableKernel {
             depth.accumulate ? hn::LoadU(d, rows.c + r * rows.c_stride + lanes * j) : hn::Zero(d);
       }
     }
+    const std::int64_t lines = Lines == any_lines ? depth.lines : Lines;
     for (std::int64_t k = 0; k < depth.pairs; ++k) {
-      for (int line = 0; line < Lines; ++line) {
-        __builtin_prefetch(depth.ahead + 64 * (Lines * k + line), 0, 2);
+      for (std::int64_t line = 0; line < lines; ++line) {
+        __builtin_prefetch(depth.ahead + 64 * (lines * k + line), 0, 2);
       }
       if constexpr (Near) {
         for (std::int64_t at = 0; at < 4 * columns; at += 64) {
@@ -144,7 +146,7 @@ void gemv_of(const StripGemm& call) {
     const std::int64_t pairs = std::min(BlockOperands::max_pairs, all_pairs - first);
     const BlockOperands row = widen_block(call, 2 * first, pairs);
     for (std::int64_t k = 0; k < pairs; ++k) {
-      const Depth depth{1, call.accumulate || first + k > 0, nullptr};
+      const Depth depth{1, call.accumulate || first + k > 0, nullptr, 0};
       for (std::int64_t strip = 0; strip < call.strips; ++strip) {
         const std::byte* b = call.b + strip * bytes_per_strip + (first + k) * Kernel::pair_bytes;
         for (std::int64_t column = 0; column < strip_columns; column += Kernel::columns) {

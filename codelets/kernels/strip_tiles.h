@@ -20,7 +20,11 @@ struct Depth {
   std::int64_t pairs;
   bool accumulate;         ///< continues a sum
   const std::byte* ahead;  ///< memory to fetch meanwhile
+  std::int64_t lines;      ///< of it, a pair
 };
+
+/// In place of a tile's number of lines: Depth has it.
+constexpr int any_lines = -1;
 
 /// How far ahead of itself what reads B once, from memory, fetches it; 0: not at all.
 inline std::int64_t fetch_distance_bytes() { return core_prefetches_enough() ? 0 : 8192; }
@@ -44,15 +48,19 @@ Tile<Kernel> tile_of(std::int64_t num_rows) {
 }
 template <class Kernel, bool Near>
 Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
-  switch (lines) {
-    case 0:
-      return tile_of<Kernel, 0, Near>(num_rows);
-    case 1:
-      return tile_of<Kernel, 1, Near>(num_rows);
-    case 2:
-      return tile_of<Kernel, 2, Near>(num_rows);
-    default:
-      return tile_of<Kernel, lines_per_pair<Kernel>, Near>(num_rows);
+  if constexpr (!Kernel::has_tiles_by_lines) {
+    return tile_of<Kernel, any_lines, Near>(num_rows);
+  } else {
+    switch (lines) {
+      case 0:
+        return tile_of<Kernel, 0, Near>(num_rows);
+      case 1:
+        return tile_of<Kernel, 1, Near>(num_rows);
+      case 2:
+        return tile_of<Kernel, 2, Near>(num_rows);
+      default:
+        return tile_of<Kernel, lines_per_pair<Kernel>, Near>(num_rows);
+    }
   }
 }
 
@@ -65,7 +73,7 @@ Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
 /// pairs)` gives them for elements [first, first + 2 pairs) of A. `Kernel::tile<Rows, Lines,
 /// Near>(operands, b, depth)` computes a tile of C; meanwhile fetches `Lines` lines a pair from
 /// depth.ahead on into the second-level cache, and, if `Near`, what it reads next on into the
-/// first-level cache.
+/// first-level cache. Where Kernel::has_tiles_by_lines, each number of lines has a tile of its own.
 template <class Kernel>
 void multiply(const StripGemm& call, std::int64_t block_pairs) {
   constexpr std::int64_t tiles_wide = strip_columns / Kernel::columns;
@@ -85,7 +93,7 @@ void multiply(const StripGemm& call, std::int64_t block_pairs) {
     const std::int64_t pairs = std::min(block_pairs, all_pairs - first);
     const std::byte* b = call.b + first * Kernel::pair_bytes;
     const std::byte* next = b + pairs * Kernel::pair_bytes;
-    Depth depth{pairs, call.accumulate || first > 0, b + distance};
+    Depth depth{pairs, call.accumulate || first > 0, b + distance, 0};
     typename Kernel::Operands rows = Kernel::operands(call, 2 * first, pairs);
     std::int64_t left = call.rows;
     for (std::int64_t high = 0; high < tiles_high; ++high) {
@@ -93,12 +101,12 @@ void multiply(const StripGemm& call, std::int64_t block_pairs) {
       for (std::int64_t wide = 0; wide < tiles_wide; ++wide) {
         const std::int64_t before = high * tiles_wide + wide;
         if (num_tiles > 1) depth.ahead = next + before * lines * pairs * 64;
-        const std::int64_t ahead = (before + 1) * lines <= all_lines ? lines : 0;
+        depth.lines = (before + 1) * lines <= all_lines ? lines : 0;
         typename Kernel::Operands part = rows;
         part.c += wide * Kernel::columns;
         const Tile<Kernel> tile = fetches_near && high == 0
-                                      ? tile_of<Kernel, true>(num_rows, ahead)
-                                      : tile_of<Kernel, false>(num_rows, ahead);
+                                      ? tile_of<Kernel, true>(num_rows, depth.lines)
+                                      : tile_of<Kernel, false>(num_rows, depth.lines);
         tile(part, b + wide * Kernel::columns * 4, depth);
       }
       left -= num_rows;
