@@ -33,6 +33,8 @@ constexpr int token_vectors = static_cast<int>(std::bit_floor(
     static_cast<unsigned>(std::min(static_cast<int>(page_tokens) / lanes, max_sums / 4))));
 static_assert(page_tokens % (token_vectors * lanes) == 0);
 constexpr int head_vectors = HWY_MAX_BYTES >= 64 ? 4 : 2;
+/// Sums that hide the latency of a multiply-add.
+constexpr int sums_in_flight = 8;
 
 /// With as many queries a KV head, what lies ahead is fetched: the arithmetic and the rows of their
 /// own that it touches interrupt the stream so often that the hardware falls behind. With fewer,
@@ -48,10 +50,13 @@ std::int64_t heads_near() { return core_prefetches_enough() ? 0 : 1; }
 HWY_INLINE Vector exp2_of(Vector x) {
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;
-  const auto vanishes = hn::Lt(x, hn::Set(d, -126.0F));
-  x = hn::IfThenZeroElse(vanishes, x);
-  const auto whole = hn::NearestInt(x);
-  const Vector f = hn::Sub(x, hn::ConvertTo(d, whole));  // in [-0.5, 0.5]
+  const Vector least = hn::Set(d, -126.0F);
+  const auto vanishes = hn::Lt(x, least);
+  x = hn::Max(least, x);  // in this order it leaves what is no number
+  // Numbers of this size have no fraction: adding one rounds x into the sum's lowest bits.
+  const Vector whole_numbers = hn::Set(d, 12582912.0F);  // 1.5 * 2^23
+  const Vector rounded = hn::Add(x, whole_numbers);
+  const Vector f = hn::Sub(x, hn::Sub(rounded, whole_numbers));  // in [-0.5, 0.5]
   // Taylor's series of 2^f: ln(2)^n / n!; the first term left out is below 1.3e-8 of the sum.
   Vector y = hn::Set(d, 1.5252734e-5F);
   y = hn::MulAdd(y, f, hn::Set(d, 1.5403530e-4F));
@@ -61,7 +66,7 @@ HWY_INLINE Vector exp2_of(Vector x) {
   y = hn::MulAdd(y, f, hn::Set(d, 2.4022651e-1F));
   y = hn::MulAdd(y, f, hn::Set(d, 6.9314718e-1F));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0F));
-  const auto scaled = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(whole));
+  const auto scaled = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::BitCast(di, rounded)));
   return hn::IfThenZeroElse(vanishes, hn::BitCast(d, scaled));
 }
 constexpr float log2_of_e = 1.44269504F;
@@ -92,19 +97,28 @@ HWY_NOINLINE void score_queries(const KvHeads& kv, const std::byte* k, std::int6
                                 const float* q, float* scores) {
   const FloatTag d;
   const std::int64_t stride = kv.padded_head_dim;
+  // Few queries get several sums each, of the elements in turn.
+  constexpr int chains = std::max(1, sums_in_flight / (Queries * token_vectors));
+  constexpr int pairs = std::max(1, chains / 2);
+  static_assert(16 % (2 * pairs) == 0, "a head is padded to whole sixteens");
   for (std::int64_t t = 0; t < page_tokens; t += token_vectors * lanes) {
     // The pragmas keep the sums in registers.
-    Vector sum[Queries][token_vectors];
+    Vector sum[chains][Queries][token_vectors];
+#pragma GCC unroll 8
+    for (int chain = 0; chain < chains; ++chain) {
 #pragma GCC unroll 4
-    for (int n = 0; n < Queries; ++n) {
+      for (int n = 0; n < Queries; ++n) {
 #pragma GCC unroll 4
-      for (int j = 0; j < token_vectors; ++j) sum[n][j] = hn::Zero(d);
+        for (int j = 0; j < token_vectors; ++j) sum[chain][n][j] = hn::Zero(d);
+      }
     }
-    for (std::int64_t pair = 0; pair < kv.padded_head_dim / 2; ++pair) {
-      constexpr std::int64_t pair_bytes = Rows::pair_bytes * page_tokens;
-      fetch(k + pair * pair_bytes, pair_bytes, ahead);
-#pragma GCC unroll 2
-      for (int part = 0; part < 2; ++part) {
+    for (std::int64_t first = 0; first < kv.padded_head_dim / 2; first += pairs) {
+#pragma GCC unroll 8
+      for (int step = 0; step < 2 * pairs; ++step) {
+        const int part = step % 2;
+        const std::int64_t pair = first + step / 2;
+        constexpr std::int64_t pair_bytes = Rows::pair_bytes * page_tokens;
+        if (part == 0) fetch(k + pair * pair_bytes, pair_bytes, ahead);
         Vector keys[token_vectors];
 #pragma GCC unroll 4
         for (int j = 0; j < token_vectors; ++j) {
@@ -115,7 +129,8 @@ HWY_NOINLINE void score_queries(const KvHeads& kv, const std::byte* k, std::int6
         for (int n = 0; n < Queries; ++n) {
           const Vector element = hn::Set(d, q[n * stride + 2 * pair + part]);
 #pragma GCC unroll 4
-          for (int j = 0; j < token_vectors; ++j) add_product(sum[n][j], element, keys[j]);
+          for (int j = 0; j < token_vectors; ++j)
+            add_product(sum[step % chains][n][j], element, keys[j]);
         }
       }
     }
@@ -123,7 +138,10 @@ HWY_NOINLINE void score_queries(const KvHeads& kv, const std::byte* k, std::int6
     for (int n = 0; n < Queries; ++n) {
 #pragma GCC unroll 4
       for (int j = 0; j < token_vectors; ++j) {
-        hn::StoreU(sum[n][j], d, scores + n * page_tokens + t + std::int64_t{lanes} * j);
+#pragma GCC unroll 8
+        for (int chain = 1; chain < chains; ++chain)
+          sum[0][n][j] = hn::Add(sum[0][n][j], sum[chain][n][j]);
+        hn::StoreU(sum[0][n][j], d, scores + n * page_tokens + t + std::int64_t{lanes} * j);
       }
     }
   }
@@ -147,6 +165,7 @@ HWY_INLINE void score_group(const KvHeads& kv, const std::byte* k, std::int64_t 
 /// Tokens [low, high) of a page.
 struct Part {
   std::int64_t low, high;
+  bool is_whole() const { return low == 0 && high == page_tokens; }
 };
 
 /// sum_i += w[i, token] v_token
@@ -202,7 +221,7 @@ HWY_INLINE void add_values(const KvHeads& kv, const std::byte* v, std::int64_t a
 }
 
 template <class Rows, int Queries>
-HWY_NOINLINE void add_values_of(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
+HWY_INLINE void add_part_values(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
                                 const Part& part, const float* weights, float* sums) {
   std::int64_t dim = 0;
   constexpr int vectors = Queries == 1 ? 4 : head_vectors;
@@ -212,6 +231,14 @@ HWY_NOINLINE void add_values_of(const KvHeads& kv, const std::byte* v, std::int6
   for (; dim < kv.padded_head_dim; dim += lanes) {
     add_values<Rows, Queries, 1>(kv, v, ahead, part, weights, dim, sums);
   }
+}
+
+template <class Rows, int Queries>
+HWY_NOINLINE void add_values_of(const KvHeads& kv, const std::byte* v, std::int64_t ahead,
+                                const Part& part, const float* weights, float* sums) {
+  constexpr Part whole{0, page_tokens};  // limits that the compiler knows
+  part.is_whole() ? add_part_values<Rows, Queries>(kv, v, ahead, whole, weights, sums)
+                  : add_part_values<Rows, Queries>(kv, v, ahead, part, weights, sums);
 }
 
 template <class Rows>
@@ -296,35 +323,36 @@ HWY_INLINE void weigh_page(const GroupedQuery& query, const Part& part, float sc
                            const PartialAttention& out, float* scores) {
   const FloatTag d;
   constexpr std::int64_t vectors = page_tokens / lanes;
-  const bool whole = part.low == 0 && part.high == page_tokens;
-  const auto scaled = [&](std::int64_t n) {
-    const Vector score = hn::Mul(hn::LoadU(d, scores + n * lanes), hn::Set(d, scale));
-    if (whole) return score;
+  const bool whole = part.is_whole();
+  Vector score[vectors];
+  for (std::int64_t n = 0; n < vectors; ++n) {
+    score[n] = hn::LoadU(d, scores + n * lanes);
+    if (whole) continue;
     const Vector index = hn::Iota(d, static_cast<float>(n * lanes));
     const auto seen = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(part.low))),
                               hn::Lt(index, hn::Set(d, static_cast<float>(part.high))));
-    return hn::IfThenElse(seen, score, hn::Set(d, minus_infinity));
-  };
-  Vector score[vectors];
-  bool exceeds = false;
-  Vector maximum = hn::Set(d, out.maximum[i]);
-  const Vector limit = hn::Set(d, out.maximum[i] + score_slack);
-  for (std::int64_t n = 0; n < vectors; ++n) {
-    score[n] = scaled(n);
-    exceeds = exceeds || !hn::AllTrue(d, hn::Le(score[n], limit));
+    score[n] = hn::IfThenElse(seen, score[n], hn::Set(d, minus_infinity));
   }
+  const Vector factor = hn::Set(d, scale);
+  const auto above = [&](std::int64_t n, float maximum) {
+    return hn::MulSub(score[n], factor, hn::Set(d, maximum));
+  };
+  auto fits = hn::Le(above(0, out.maximum[i]), hn::Set(d, score_slack));
+  for (std::int64_t n = 1; n < vectors; ++n)
+    fits = hn::And(fits, hn::Le(above(n, out.maximum[i]), hn::Set(d, score_slack)));
   float* denominators = out.denominators + i * page_tokens;
-  if (HWY_UNLIKELY(exceeds)) {
-    for (const Vector& value : score) maximum = hn::Max(maximum, value);
-    maximum = hn::MaxOfLanes(d, maximum);
-    const float factor = std::exp2(out.maximum[i] - hn::GetLane(maximum));
-    scale_row(factor, query.kv.padded_head_dim, out.sum + i * query.kv.padded_head_dim);
-    scale_row(factor, page_tokens, denominators);
-    out.maximum[i] = hn::GetLane(maximum);
+  if (HWY_UNLIKELY(!hn::AllTrue(d, fits))) {
+    Vector highest = hn::Set(d, out.maximum[i]);
+    for (const Vector& value : score) highest = hn::Max(highest, hn::Mul(value, factor));
+    const float maximum = hn::GetLane(hn::MaxOfLanes(d, highest));
+    const float shrinks = std::exp2(out.maximum[i] - maximum);
+    scale_row(shrinks, query.kv.padded_head_dim, out.sum + i * query.kv.padded_head_dim);
+    scale_row(shrinks, page_tokens, denominators);
+    out.maximum[i] = maximum;
   }
   for (std::int64_t n = 0; n < vectors; ++n) {
     float* sum = denominators + n * lanes;
-    const Vector weight = exp2_of(hn::Sub(score[n], maximum));
+    const Vector weight = exp2_of(above(n, out.maximum[i]));
     hn::StoreU(hn::Add(hn::LoadU(d, sum), weight), d, sum);
     hn::StoreU(weight, d, scores + n * lanes);
   }
@@ -361,7 +389,6 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
        ++page) {
     const Part part{std::max(query.first_token - page * page_tokens, std::int64_t{0}),
                     std::min(query.end_token - page * page_tokens, page_tokens)};
-    const bool is_whole = part.low == 0 && part.high == page_tokens;
     const bool is_last = page + 1 == static_cast<std::int64_t>(kv.pages.size());
     // K and V of the head that is read so many heads later.
     const auto later = [&](std::int64_t head, std::int64_t heads) {
@@ -375,7 +402,7 @@ void attend(const GroupedQuery& query, const PartialAttention& out, void* scratc
       const std::int64_t first = head * query.group;
       const auto* head_q = reinterpret_cast<const std::uint16_t*>(query.q) + first * kv.head_dim;
       const auto* head_k = reinterpret_cast<const std::uint16_t*>(kv.k(page, head));
-      if (avx512 && is_whole) {
+      if (avx512 && part.is_whole()) {
         attend_page({.queries = query.group,
                      .depth = kv.head_dim,
                      .q = head_q,

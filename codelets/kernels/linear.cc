@@ -25,8 +25,11 @@ using dnnl::memory;
 /// Rows that one oneDNN call computes: enough to reuse a panel in cache, few enough that many calls
 /// can be dealt out to threads.
 constexpr std::int64_t onednn_block_rows = 64;
-/// Rows that pass over a strip at once: a narrow one stays in cache for more of them.
-constexpr std::int64_t strip_block_rows = 256;
+/// Rows that pass over a strip at once: a narrow one stays in cache for more of them. Where they
+/// pass over several, each has a sum there; 132 are whole tiles of 6 or 12 rows.
+std::int64_t strip_block_rows() {
+  return fastest_bf16_arithmetic() == Bf16Arithmetic::portable ? 132 : 256;
+}
 
 template <typename Pointer>
 Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
@@ -314,11 +317,11 @@ PackedBlocks PackedLayout::blocks() const {
 
 namespace {
 
-/// Strips of a job. One row passes over four side by side, where the arithmetic can and as long as
-/// each thread has jobs.
-std::int64_t strips_of_a_job(std::int64_t columns, std::int64_t rows, int num_threads) {
-  if (rows > 1 || fastest_bf16_arithmetic() != Bf16Arithmetic::portable) return 1;
-  return std::clamp<std::int64_t>(columns / strip_columns / (2 * num_threads), 1, 4);
+/// Strips of a job, as long as each thread has jobs: where rows must be widened, it is done once
+/// for several.
+std::int64_t strips_of_a_job(std::int64_t columns, std::int64_t row_blocks, int num_threads) {
+  if (fastest_bf16_arithmetic() != Bf16Arithmetic::portable) return 1;
+  return std::clamp<std::int64_t>(columns / strip_columns * row_blocks / (4 * num_threads), 1, 4);
 }
 
 /// The grid of (columns, rows) that a call is cut into; each cell is one job. Columns are a
@@ -330,9 +333,9 @@ struct Grid {
         rows(num_rows),
         x_stride(wanted_x_stride != 0 ? wanted_x_stride : the_layout.shape().in),
         strips(computes_with_strips(the_layout.shape())),
-        block_rows(strips ? strip_block_rows : onednn_block_rows),
-        block_columns(strips ? strip_columns * strips_of_a_job(the_layout.shape().out, num_rows,
-                                                               pool.num_threads())
+        block_rows(strips ? strip_block_rows() : onednn_block_rows),
+        block_columns(strips ? strip_columns * strips_of_a_job(the_layout.shape().out,
+                                                               num_row_blocks(), pool.num_threads())
                              : the_layout.panel_columns(0)) {}
 
   const PackedLayout& layout;

@@ -42,14 +42,7 @@ void strip_gemm(const StripGemm& call) {
   if (!portable && (call.dtype != DType::bf16 || call.depth % 2 == 1))
     throw Error("strips in {}, {} deep, take the portable arithmetic", to_string(call.dtype),
                 call.depth);
-  if (portable && call.rows == 1) return strip::gemv_portable(call);
-  StripGemm one = call;
-  one.strips = 1;
-  for (std::int64_t strip = 0; strip < call.strips; ++strip) {
-    portable ? strip::gemm_portable(one) : strip::gemm_avx512(one);
-    one.b += strip_bytes(call.depth, call.dtype);
-    one.c += strip_columns;
-  }
+  portable ? strip::gemm_portable(call) : strip::gemm_avx512(call);
 }
 
 StripValues pack_strip(const StripRows& from, std::byte* strip, Bf16Arithmetic arithmetic) {

@@ -33,11 +33,12 @@ struct StripGemm {
   float* c = nullptr;         ///< [rows, 64 strips]
   std::int64_t c_stride = 0;  ///< elements between rows of C
   bool accumulate = false;
-  StripSource source = StripSource::cache;  ///< no matter to one row of the portable arithmetic
+  StripSource source = StripSource::cache;
   Bf16Arithmetic arithmetic = fastest_bf16_arithmetic();
 };
-/// A value is the sum over depth in order, one or two products at a time: a row's bits do not
-/// depend on the other rows.
+/// A value is the sum over depth in order, one or two products at a time; by the portable
+/// arithmetic, from memory, in the order in which it reads B as four parts side by side. So a row's
+/// bits do not depend on the other rows.
 void strip_gemm(const StripGemm& call);
 
 /// Bytes of a strip of a weight `depth` deep, as oneDNN pads it: each column to whole cache lines.

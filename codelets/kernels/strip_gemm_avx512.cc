@@ -35,18 +35,18 @@ struct Operands<MultiplyAdd> {
   std::int64_t c_stride;
 };
 
-/// Elements [first, first + 2 pairs) of the rows of A, as the arithmetic takes them.
+/// A block of the rows of A, of one stream, as the arithmetic takes it.
 Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call,
-                               std::int64_t first, std::int64_t /*pairs*/) {
-  return {call.a + first, call.a_stride, call.c, call.c_stride};
+                               const Block& block) {
+  return {call.a + 2 * block.first, call.a_stride, call.c, call.c_stride};
 }
 /// In scratch memory of this thread until the next call.
 [[SLUICE_BF16_TARGET]] Operands<MultiplyAdd> operands(MultiplyAdd /*arithmetic*/,
-                                                      const StripGemm& call, std::int64_t first,
-                                                      std::int64_t pairs) {
+                                                      const StripGemm& call, const Block& block) {
   constexpr std::int64_t lanes = 16;
   constexpr std::int64_t stride = Operands<MultiplyAdd>::a_stride;
-  const std::int64_t count = 2 * pairs;
+  const std::int64_t first = 2 * block.first;
+  const std::int64_t count = 2 * block.turns;
   thread_local Workspace scratch;
   auto* wide = reinterpret_cast<float*>(
       scratch.reserve(static_cast<std::size_t>(call.rows * stride) * sizeof(float)));
@@ -70,12 +70,13 @@ template <class Arithmetic, int Vectors>
 struct Avx512Kernel {
   using Operands = strip::Operands<Arithmetic>;
   static constexpr bool has_tiles_by_lines = true;
+  static constexpr std::int64_t streams = 1;
   static constexpr std::int64_t pair_bytes = 2 * pair_elements;
   static constexpr std::int64_t columns = std::int64_t{16} * Vectors;
   static constexpr std::int64_t max_rows = 24 / Vectors;
 
-  static Operands operands(const StripGemm& call, std::int64_t first, std::int64_t pairs) {
-    return strip::operands(Arithmetic(), call, first, pairs);
+  static Operands operands(const StripGemm& call, const Block& block) {
+    return strip::operands(Arithmetic(), call, block);
   }
   template <int Rows, int Lines, bool Near>
   [[SLUICE_BF16_TARGET]] static void tile(const Operands& rows, const std::byte* strip,
@@ -91,7 +92,7 @@ struct Avx512Kernel {
                                      : _mm512_setzero_ps();
       }
     }
-    for (std::int64_t k = 0; k < depth.pairs; ++k) {
+    for (std::int64_t k = 0; k < depth.turns; ++k) {
       for (int line = 0; line < Lines; ++line) {
         _mm_prefetch(depth.ahead + 64 * (Lines * k + line), _MM_HINT_T1);
       }
@@ -131,7 +132,8 @@ struct Avx512Kernel {
 
 void gemm_avx512(const StripGemm& call) {
   if (call.arithmetic == Bf16Arithmetic::dot_products) {
-    multiply<Avx512Kernel<DotProducts, strip_vectors>>(call, call.rows <= 16 ? 256 : 1024);
+    const std::int64_t block_pairs = call.rows <= 16 ? 256 : 1024;
+    Multiplication<Avx512Kernel<DotProducts, strip_vectors>>(call, block_pairs).run();
     return;
   }
   const FlushSubnormals flush;
@@ -139,8 +141,8 @@ void gemm_avx512(const StripGemm& call) {
   // Narrow tiles widen half as many columns for each row.
   using Narrow = Avx512Kernel<MultiplyAdd, strip_vectors / 2>;
   constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
-  call.rows <= Wide::max_rows ? multiply<Wide>(call, block_pairs)
-                              : multiply<Narrow>(call, block_pairs);
+  call.rows <= Wide::max_rows ? Multiplication<Wide>(call, block_pairs).run()
+                              : Multiplication<Narrow>(call, block_pairs).run();
 }
 
 namespace {

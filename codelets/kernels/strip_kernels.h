@@ -2,7 +2,7 @@
 
 #include "codelets/kernels/strip_gemm.h"
 
-/// What strip_gemm() and pack_strip() choose from: kernels of one strip.
+/// What strip_gemm() and pack_strip() choose from.
 namespace sluice::strip {
 
 /// bf16 by dot_products or multiply_add. Throw Error where the compiler knows no AVX-512.
@@ -11,7 +11,5 @@ StripValues pack_avx512(const StripRows& from, std::byte* strip);
 
 /// In Highway's vectors.
 void gemm_portable(const StripGemm& call);
-/// The same of one row, and of any number of strips: they are read side by side.
-void gemv_portable(const StripGemm& call);
 
 }  // namespace sluice::strip

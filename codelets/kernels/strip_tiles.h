@@ -15,12 +15,21 @@ namespace sluice::strip {
 /// How far ahead of itself what reads B first takes it from the second-level cache.
 constexpr std::int64_t near_bytes = 4096;
 
-/// A tile's depth in pairs.
+/// What of a strip a tile multiplies: of each of `streams` parts of B as many pairs of rows, one of
+/// each part in turn.
 struct Depth {
-  std::int64_t pairs;
-  bool accumulate;         ///< continues a sum
-  const std::byte* ahead;  ///< memory to fetch meanwhile
+  std::int64_t turns;         ///< pairs of each part
+  std::int64_t streams;       ///< 1, or Kernel::streams
+  std::int64_t stream_bytes;  ///< between the parts' beginnings
+  bool accumulate;            ///< continues a sum
+  const std::byte* ahead;  ///< memory to fetch meanwhile, behind the first part; likewise the rest
   std::int64_t lines;      ///< of it, a pair
+};
+
+/// Rows of B, two a pair, and elements of A: of `streams` parts `stream_pairs` apart `turns` pairs
+/// each, in the first part from pair `first` on.
+struct Block {
+  std::int64_t first, turns, streams, stream_pairs;
 };
 
 /// In place of a tile's number of lines: Depth has it.
@@ -65,42 +74,81 @@ Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
 }
 
 /// Multiplies in tiles of Kernel::max_rows by Kernel::columns, a block of depth after the other:
-/// `block_pairs` stay in a cache while all rows pass over them. In B a tile's columns begin 4 bytes
-/// a column behind the strip's, in either type.
+/// `block_pairs` stay in a cache while all rows pass over them, and those of the rows while they
+/// pass over all strips. In B a tile's columns begin 4 bytes a column behind the strip's, in either
+/// type. What comes from memory is read as Kernel::streams equal parts side by side, then what
+/// remains.
 ///
 /// Two neighbouring rows of B are Kernel::pair_bytes. Kernel::Operands say where rows of A and C
-/// begin (a, c) and how far apart they lie (a_stride, c_stride); `Kernel::operands(call, first,
-/// pairs)` gives them for elements [first, first + 2 pairs) of A. `Kernel::tile<Rows, Lines,
-/// Near>(operands, b, depth)` computes a tile of C; meanwhile fetches `Lines` lines a pair from
-/// depth.ahead on into the second-level cache, and, if `Near`, what it reads next on into the
-/// first-level cache. Where Kernel::has_tiles_by_lines, each number of lines has a tile of its own.
+/// begin (a, c) and how far apart they lie (a_stride, c_stride); `Kernel::operands(call, block)`
+/// gives them for a Block of A. `Kernel::tile<Rows, Lines, Near>(operands, b, depth)` computes a
+/// tile of C; meanwhile fetches `Lines` lines a pair from depth.ahead on into the second-level
+/// cache, and, if `Near`, what it reads next on into the first-level cache. Where
+/// Kernel::has_tiles_by_lines, each number of lines has a tile of its own.
 template <class Kernel>
-void multiply(const StripGemm& call, std::int64_t block_pairs) {
-  constexpr std::int64_t tiles_wide = strip_columns / Kernel::columns;
-  const std::int64_t tiles_high = (call.rows + Kernel::max_rows - 1) / Kernel::max_rows;
-  const std::int64_t num_tiles = tiles_high * tiles_wide;
-  constexpr std::int64_t all_lines = lines_per_pair<Kernel>;
-  const std::int64_t all_pairs = (call.depth + 1) / 2;
-  // One tile reads B once. Several leave the memory idle while they compute from cache, so they
-  // fetch the block that comes next.
-  const std::int64_t distance = num_tiles == 1 ? fetch_distance_bytes() : 0;
-  const std::int64_t lines = call.source == StripSource::cache ? 0
-                             : num_tiles == 1                  ? (distance > 0 ? all_lines : 0)
-                             : num_tiles >= all_lines          ? 1
-                                                               : 2;
-  const bool fetches_near = call.source == StripSource::memory && !core_prefetches_enough();
-  for (std::int64_t first = 0; first < all_pairs; first += block_pairs) {
-    const std::int64_t pairs = std::min(block_pairs, all_pairs - first);
-    const std::byte* b = call.b + first * Kernel::pair_bytes;
-    const std::byte* next = b + pairs * Kernel::pair_bytes;
-    Depth depth{pairs, call.accumulate || first > 0, b + distance, 0};
-    typename Kernel::Operands rows = Kernel::operands(call, 2 * first, pairs);
-    std::int64_t left = call.rows;
-    for (std::int64_t high = 0; high < tiles_high; ++high) {
-      const std::int64_t num_rows = (left + tiles_high - high - 1) / (tiles_high - high);
+class Multiplication {
+ public:
+  Multiplication(const StripGemm& call, std::int64_t block_pairs)
+      : call_(call), block_pairs_(block_pairs) {}
+
+  void run() const {
+    const std::int64_t all_pairs = (call_.depth + 1) / 2;
+    const std::int64_t streams = call_.source == StripSource::memory ? Kernel::streams : 1;
+    const std::int64_t stream_pairs = all_pairs / streams;
+    const std::int64_t done = streams * stream_pairs;
+    for (std::int64_t first = 0; first < stream_pairs; first += block_pairs_ / streams) {
+      const std::int64_t turns = std::min(block_pairs_ / streams, stream_pairs - first);
+      const bool last = first + turns == stream_pairs;
+      run_block({first, turns, streams, stream_pairs}, last ? all_pairs : first + turns);
+    }
+    if (done < all_pairs) run_block({done, all_pairs - done, 1, 0}, all_pairs);
+  }
+
+ private:
+  static constexpr std::int64_t tiles_wide = strip_columns / Kernel::columns;
+  static constexpr std::int64_t all_lines = lines_per_pair<Kernel>;
+
+  std::int64_t tiles_high() const { return (call_.rows + Kernel::max_rows - 1) / Kernel::max_rows; }
+
+  /// Of all strips, whose next block begins at pair `then`.
+  void run_block(const Block& block, std::int64_t then) const {
+    const auto bytes_per_strip = static_cast<std::int64_t>(strip_bytes(call_.depth, call_.dtype));
+    const bool ends = then == (call_.depth + 1) / 2;
+    typename Kernel::Operands rows = Kernel::operands(call_, block);
+    for (std::int64_t strip = 0; strip < call_.strips; ++strip) {
+      const std::byte* b = call_.b + strip * bytes_per_strip + block.first * Kernel::pair_bytes;
+      const std::byte* next = strip + 1 < call_.strips ? b + bytes_per_strip
+                              : ends                   ? call_.b + call_.strips * bytes_per_strip
+                                                       : call_.b + then * Kernel::pair_bytes;
+      run_tiles(block, rows, b, next);
+      rows.c += strip_columns;
+    }
+  }
+
+  /// A block of one strip; `next` is read after it.
+  void run_tiles(const Block& block, typename Kernel::Operands rows, const std::byte* b,
+                 const std::byte* next) const {
+    const std::int64_t num_tiles = tiles_high() * tiles_wide;
+    // One tile reads B once. Several leave the memory idle while they compute from cache, so they
+    // fetch the block that comes next.
+    const std::int64_t distance = num_tiles == 1 ? fetch_distance_bytes() : 0;
+    const std::int64_t lines = call_.source == StripSource::cache ? 0
+                               : num_tiles == 1                   ? (distance > 0 ? all_lines : 0)
+                               : num_tiles >= all_lines           ? 1
+                                                                  : 2;
+    const bool fetches_near = call_.source == StripSource::memory && !core_prefetches_enough();
+    Depth depth{.turns = block.turns,
+                .streams = block.streams,
+                .stream_bytes = block.stream_pairs * Kernel::pair_bytes,
+                .accumulate = call_.accumulate || block.first > 0,
+                .ahead = b + distance,
+                .lines = 0};
+    std::int64_t left = call_.rows;
+    for (std::int64_t high = 0; high < tiles_high(); ++high) {
+      const std::int64_t num_rows = (left + tiles_high() - high - 1) / (tiles_high() - high);
       for (std::int64_t wide = 0; wide < tiles_wide; ++wide) {
         const std::int64_t before = high * tiles_wide + wide;
-        if (num_tiles > 1) depth.ahead = next + before * lines * pairs * 64;
+        if (num_tiles > 1) depth.ahead = next + before * lines * block.turns * 64;
         depth.lines = (before + 1) * lines <= all_lines ? lines : 0;
         typename Kernel::Operands part = rows;
         part.c += wide * Kernel::columns;
@@ -114,6 +162,9 @@ void multiply(const StripGemm& call, std::int64_t block_pairs) {
       rows.c += num_rows * rows.c_stride;
     }
   }
-}
+
+  const StripGemm& call_;
+  std::int64_t block_pairs_;
+};
 
 }  // namespace sluice::strip

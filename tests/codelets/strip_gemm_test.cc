@@ -195,26 +195,29 @@ TEST_P(StripTest, StripsSideBySideAreTheSame) {
     const bool is_f32 = dtype() == DType::f32;
     std::vector<float> together(static_cast<std::size_t>(rows * strips * strip_columns));
     std::vector<float> apart = together;
-    StripGemm call{.dtype = dtype(),
-                   .rows = rows,
-                   .depth = depth,
-                   .a = is_f32 ? nullptr : reinterpret_cast<const std::uint16_t*>(a.data()),
-                   .wide_a = is_f32 ? a.values.data() : nullptr,
-                   .a_stride = depth,
-                   .b = b.data(),
-                   .strips = strips,
-                   .c = together.data(),
-                   .c_stride = strips * strip_columns,
-                   .arithmetic = arithmetic()};
-    strip_gemm(call);
-    call.strips = 1;
-    call.c = apart.data();
-    for (std::int64_t i = 0; i < strips; ++i) {
+    for (const StripSource source : {StripSource::cache, StripSource::memory}) {
+      StripGemm call{.dtype = dtype(),
+                     .rows = rows,
+                     .depth = depth,
+                     .a = is_f32 ? nullptr : reinterpret_cast<const std::uint16_t*>(a.data()),
+                     .wide_a = is_f32 ? a.values.data() : nullptr,
+                     .a_stride = depth,
+                     .b = b.data(),
+                     .strips = strips,
+                     .c = together.data(),
+                     .c_stride = strips * strip_columns,
+                     .source = source,
+                     .arithmetic = arithmetic()};
       strip_gemm(call);
-      call.b += each;
-      call.c += strip_columns;
+      call.strips = 1;
+      call.c = apart.data();
+      for (std::int64_t i = 0; i < strips; ++i) {
+        strip_gemm(call);
+        call.b += each;
+        call.c += strip_columns;
+      }
+      EXPECT_EQ(together, apart) << rows << " rows";
     }
-    EXPECT_EQ(together, apart) << rows << " rows";
   }
 }
 
