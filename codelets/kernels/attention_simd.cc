@@ -45,7 +45,7 @@ constexpr std::int64_t heads_far = 4;
 /// The same where also the first-level cache is fetched into; 0: it is not.
 std::int64_t heads_near() { return core_prefetches_enough() ? 0 : 1; }
 
-/// 2^x for x <= 0, to 1e-7 of itself; 0 below -126, where no normal number is left. Softmax needs
+/// 2^x for x <= 100, to 1e-7 of itself; 0 below -126, where no normal number is left. Softmax needs
 /// no more than this part of Highway's Exp, at half its instructions.
 HWY_INLINE Vector exp2_of(Vector x) {
   const FloatTag d;
@@ -53,8 +53,9 @@ HWY_INLINE Vector exp2_of(Vector x) {
   const Vector least = hn::Set(d, -126.0F);
   const auto vanishes = hn::Lt(x, least);
   x = hn::Max(least, x);  // in this order it leaves what is no number
-  // Numbers of this size have no fraction: adding one rounds x into the sum's lowest bits.
-  const Vector whole_numbers = hn::Set(d, 12582912.0F);  // 1.5 * 2^23
+  // Numbers of this size have no fraction: adding one rounds x into the sum's lowest bits, beside
+  // an exponent's bias.
+  const Vector whole_numbers = hn::Set(d, 12582912.0F + 127.0F);  // 1.5 * 2^23
   const Vector rounded = hn::Add(x, whole_numbers);
   const Vector f = hn::Sub(x, hn::Sub(rounded, whole_numbers));  // in [-0.5, 0.5]
   // Taylor's series of 2^f: ln(2)^n / n!; the first term left out is below 1.3e-8 of the sum.
@@ -66,8 +67,8 @@ HWY_INLINE Vector exp2_of(Vector x) {
   y = hn::MulAdd(y, f, hn::Set(d, 2.4022651e-1F));
   y = hn::MulAdd(y, f, hn::Set(d, 6.9314718e-1F));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0F));
-  const auto scaled = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::BitCast(di, rounded)));
-  return hn::IfThenZeroElse(vanishes, hn::BitCast(d, scaled));
+  const Vector power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, rounded)));
+  return hn::IfThenZeroElse(vanishes, hn::Mul(y, power));
 }
 constexpr float log2_of_e = 1.44269504F;
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
 
 #include "codelets/qk/qk.h"
@@ -176,31 +178,54 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
                                   std::get<1>(case_info.param).name;
                          });
 
-TEST(AttentionHandComputedTest, TwoTokens) {
-  // One head of two elements, scale 1 / sqrt(2). q k = (0, ln 3 sqrt 2): weights 1/4 and 3/4.
-  AttentionArgs args;
-  args.shape.dtype = DType::f32;
-  args.shape.num_heads = args.shape.num_kv_heads = 1;
-  args.shape.head_dim = 2;
-  std::vector<float> slab(static_cast<std::size_t>(args.shape.page_elements()));
-  const std::size_t v = slab.size() / 2;
-  slab[1] = 1.5536724F;  // K [dim, token], of token 1: (ln 3 sqrt 2, 0)
-  slab[v] = 4;           // V [token, dim padded to 16], of token 0: (4, 0), of token 1: (0, 8)
-  slab[v + 16 + 1] = 8;
-  const std::vector<float> q = {1, 5};
-  std::vector<float> out(2);
-  BatchBuilder builder;
-  const std::vector<std::int32_t> one = {0};
-  builder.add({.context = 1, .tokens = one, .pages = one, .sampling = {}},
-              BatchBuilder::LogitRows::none);
-  const std::vector<std::int32_t> words = builder.build();
-  attention_cpu(test::cpu(), {.args = &args,
-                              .batch = BatchView(words.data()),
-                              .q = reinterpret_cast<const std::byte*>(q.data()),
-                              .slab = reinterpret_cast<const std::byte*>(slab.data()),
-                              .out = reinterpret_cast<std::byte*>(out.data())});
+/// One head of two elements, two tokens, scale 1 / sqrt(2).
+class AttentionHandComputedTest : public ::testing::Test {
+ protected:
+  AttentionHandComputedTest() {
+    args_.shape.dtype = DType::f32;
+    args_.shape.num_heads = args_.shape.num_kv_heads = 1;
+    args_.shape.head_dim = 2;
+    slab_.resize(static_cast<std::size_t>(args_.shape.page_elements()));
+    const std::size_t v = slab_.size() / 2;
+    slab_[v] = 4;  // V [token, dim padded to 16], of token 0: (4, 0), of token 1: (0, 8)
+    slab_[v + 16 + 1] = 8;
+  }
+
+  /// With query (1, 5) and keys (0, 0) and (`key`, 0).
+  std::vector<float> attend(float key) {
+    slab_[1] = key;  // K [dim, token]
+    const std::vector<float> q = {1, 5};
+    std::vector<float> out(2);
+    BatchBuilder builder;
+    const std::vector<std::int32_t> one = {0};
+    builder.add({.context = 1, .tokens = one, .pages = one, .sampling = {}},
+                BatchBuilder::LogitRows::none);
+    const std::vector<std::int32_t> words = builder.build();
+    attention_cpu(test::cpu(), {.args = &args_,
+                                .batch = BatchView(words.data()),
+                                .q = reinterpret_cast<const std::byte*>(q.data()),
+                                .slab = reinterpret_cast<const std::byte*>(slab_.data()),
+                                .out = reinterpret_cast<std::byte*>(out.data())});
+    return out;
+  }
+
+ private:
+  AttentionArgs args_;
+  std::vector<float> slab_;
+};
+
+TEST_F(AttentionHandComputedTest, TwoTokens) {
+  // q k / sqrt(2) = (0, ln 3): weights 1/4 and 3/4.
+  const std::vector<float> out = attend(1.5536724F);
   EXPECT_NEAR(out[0], 1.0, 1e-6);
   EXPECT_NEAR(out[1], 6.0, 1e-6);
+}
+
+TEST_F(AttentionHandComputedTest, AKeyThatIsNoNumberShows) {
+  for (const std::uint32_t bits : {0x7fc00000U, 0x7fffffffU, 0xffffffffU}) {
+    for (const float value : attend(std::bit_cast<float>(bits)))
+      EXPECT_TRUE(std::isnan(value)) << value << " from " << bits;
+  }
 }
 
 TEST(ScoreLayoutTest, IsAsLargeAsTheBuilderSays) {
