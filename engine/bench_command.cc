@@ -130,7 +130,6 @@ Settings read_settings(const CommandLine& line) {
   settings.domains = in_range(line, "domains", 1, 64);
   if (!settings.sweep) settings.accelerator = read_device(line);
   settings.tiers = read_tier_settings(line);
-  check_tiers_of(settings.accelerator, settings.tiers);
   settings.format = read_format(line);
   return settings;
 }
@@ -223,6 +222,7 @@ HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType 
     plan = HostPlan(config, dtype, need, settings.tiers);
     if (plan.missing_bytes() == 0) return plan;
   }
+  if (settings.accelerator && settings.tiers.disk) return plan;  // not the last one
   throw Error("{}", shortage_text(plan, settings.tiers, "use a smaller --batch, --depth or model"));
 }
 
@@ -289,7 +289,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
               TraceSession& trace) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
-  const HostPlan plan = check_memory(opened, settings, dtype);
+  HostPlan plan = check_memory(opened, settings, dtype);
   const std::int64_t batch = max_batch(settings.tests);
   const Accelerator accelerator =
       settings.accelerator.sized_for(config, dtype,
@@ -297,16 +297,21 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                                       .logit_rows = batch,
                                       .sequences = batch,
                                       .context_tokens = max_pages(settings.tests) * page_tokens});
-  MachineCosts costs = run_costs(
-      model_dimensions(config, dtype),
-      {.dtype = dtype, .threads = num_threads(domains), .domains = settings.domains}, accelerator);
+  const MachineCosts costs = run_costs(model_dimensions(config, dtype),
+                                       {.dtype = dtype,
+                                        .threads = num_threads(domains),
+                                        .domains = settings.domains,
+                                        .cxl = cxl_memory(plan, settings.tiers)},
+                                       accelerator);
   const Workload workload = workload_of(settings.tests);
   const bool has_cxl = plan.cxl().has_value();
-  if (has_cxl) costs = with_cxl(costs, model_dimensions(config, dtype), plan, settings.tiers);
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
   if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
   std::optional<AcceleratorRun> accelerated;
-  if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
+  if (accelerator) {
+    accelerated.emplace(accelerator, policy, *costs.model, workload);
+    plan = accelerated->beside(std::move(plan), settings.tiers);
+  }
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
   const RunSize size{.config = config,
                      .dtype = dtype,
@@ -322,7 +327,9 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     return 0;
   }
   std::optional<DiskRun> disk;
-  if (plan.uses_disk()) disk.emplace(plan, *settings.tiers.disk, opened.model, dtype, policy);
+  if (plan.uses_disk())
+    disk.emplace(plan, *settings.tiers.disk, opened.model, dtype, policy,
+                 accelerated ? accelerated->staging() : Staging{});
   Runtime runtime(
       accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
   if (disk) disk->attach();
@@ -335,7 +342,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
         if (interrupt_flag()) throw Interrupted();
         loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
       },
-      disk ? disk->homes() : nullptr, has_cxl ? settings.tiers.cxl->nodes : std::vector<int>{});
+      disk ? disk->homes() : nullptr, settings.tiers.cxl_homes());
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());

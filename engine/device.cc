@@ -17,10 +17,10 @@ std::uint64_t bytes_of(const DataHandle& handle) {
   return handle ? starpu_data_get_size(handle.get()) : 0;
 }
 
-void check_kept(const Plan& plan, const std::string& policy) {
+void check_kept(const Plan& plan, const CostModel& costs, const std::string& policy) {
   for (const LayerHomes& homes : plan.memory.layers) {
     for (const Tier tier : homes.weights) {
-      if (tier == Tier::cxl || tier == Tier::disk)
+      if (costs.capacity_bytes(tier) == 0)
         throw Error("policy {} has weights in {}, which this machine does not have", policy,
                     to_string(tier));
     }
@@ -108,9 +108,20 @@ AcceleratorRun::AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& pol
       plan_(make_plan(policy.policy(), costs,
                       {.batch = workload.batch,
                        .input_tokens = std::max<std::int64_t>(1, workload.input_tokens),
-                       .output_tokens = std::max<std::int64_t>(1, workload.output_tokens)})) {
-  check_kept(plan_, policy.name());
-  policy.set_staging(staging_of(plan_, costs.model()));
+                       .output_tokens = std::max<std::int64_t>(1, workload.output_tokens)})),
+      staging_(staging_of(plan_, costs.model())) {
+  check_kept(plan_, costs, policy.name());
+  policy.set_staging(staging_);
+}
+
+HostPlan AcceleratorRun::beside(HostPlan host, const TierSettings& settings) const {
+  HbmShare share;
+  for (const LayerHomes& homes : plan_.memory.layers) share.layers.push_back(homes.resident());
+  share.head = plan_.memory.lm_head == Tier::hbm;
+  share.passing_bytes = plan_.memory.uses_gpu ? staging_.bytes : 0;
+  host.set_accelerator(std::move(share));
+  if (host.missing_bytes() > 0) throw Error("{}", shortage_text(host, settings, ""));
+  return host;
 }
 
 /// Through the socket StarPU counts what it sends in an int.
@@ -218,9 +229,9 @@ TierUse AcceleratorRun::check(const RunSize& size) const {
 
 namespace {
 
-/// A handle's memory in main RAM.
+/// A handle's memory in main RAM; StarPU pins what it takes for data from a disk.
 void pin(PinnedMemory& pinned, const DataHandle& handle) {
-  if (!handle) return;
+  if (!handle || starpu_data_get_home_node(handle.get()) != STARPU_MAIN_RAM) return;
   pinned.pin(starpu_data_handle_to_pointer(handle.get(), STARPU_MAIN_RAM), bytes_of(handle));
 }
 

@@ -52,10 +52,16 @@ struct RunSize {
 /// to, and weights that stay in the accelerator's memory.
 class AcceleratorRun {
  public:
-  /// Plans, and tells the policy's scheduler how much may be on its way; before StarPU starts.
+  /// Plans, and tells the policy's scheduler how much may be on its way, staging(); before StarPU
+  /// starts.
   /// Throws Error when the plan does not fit, or is of a kind that only `plan` knows.
   AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& policy, const CostModel& costs,
                  const Workload& workload);
+
+  const Staging& staging() const { return staging_; }
+  /// The host's plan beside what this one takes of the weights. Throws Error when DDR has no room
+  /// for what passes through it.
+  HostPlan beside(HostPlan host, const TierSettings& settings) const;
 
   /// What is held in the accelerator's memory, and what is pinned for it, for as long as it lives.
   struct Residence {
@@ -83,6 +89,7 @@ class AcceleratorRun {
   void check_sendable(std::uint64_t bytes, const char* what) const;
   Accelerator accelerator_;
   Plan plan_;
+  Staging staging_;
 };
 
 }  // namespace sluice

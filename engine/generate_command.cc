@@ -132,7 +132,6 @@ Settings read_settings(const CommandLine& line) {
   settings.json = line.get<bool>("json");
   if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
   settings.accelerator = read_device(line);
-  check_tiers_of(settings.accelerator, settings.tiers);
   if (settings.accelerator && line.get<bool>("explain"))
     throw UsageError("--explain knows the CPU alone; give --device cpu");
   if (line.given("prompt") && line.given("prompts")) {
@@ -269,7 +268,8 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
   return need;
 }
 
-/// Throws Error when the run does not fit; called before anything is loaded.
+/// Throws Error when the run does not fit; called before anything is loaded. With a disk beside an
+/// accelerator the plan is not the last one, and is not checked.
 HostPlan check_memory(const std::vector<Request>& requests, const Model& model, DType dtype,
                       const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
   const auto plan = [&](DType other_dtype, std::int64_t other_batch) {
@@ -278,7 +278,7 @@ HostPlan check_memory(const std::vector<Request>& requests, const Model& model, 
     return HostPlan(model.config, other_dtype, need, settings.tiers);
   };
   HostPlan chosen = plan(dtype, batch);
-  if (chosen.missing_bytes() == 0) return chosen;
+  if (chosen.missing_bytes() == 0 || (settings.accelerator && settings.tiers.disk)) return chosen;
   std::string hint;
   if (dtype == DType::f32 && plan(DType::bf16, batch).missing_bytes() == 0)
     hint = "--dtype bf16 would fit";
@@ -464,7 +464,7 @@ class GenerateRun {
                                .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                     ? model_.config.eos_token_ids
                                                     : model_.generation.eos_token_ids};
-    const HostPlan plan =
+    HostPlan plan =
         check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const MemoryNeed need =
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
@@ -478,17 +478,20 @@ class GenerateRun {
         .sequences = batch,
         .context_tokens = kv_pages * page_tokens};
     const Accelerator accelerator = settings_.accelerator.sized_for(model_.config, dtype_, largest);
-    MachineCosts costs =
-        run_costs(model_dimensions(model_.config, dtype_),
-                  {.dtype = dtype_, .threads = num_threads(domains), .domains = settings_.domains},
-                  accelerator);
+    const MachineCosts costs = run_costs(model_dimensions(model_.config, dtype_),
+                                         {.dtype = dtype_,
+                                          .threads = num_threads(domains),
+                                          .domains = settings_.domains,
+                                          .cxl = cxl_memory(plan, settings_.tiers)},
+                                         accelerator);
     const bool has_cxl = plan.cxl().has_value();
-    if (has_cxl)
-      costs = with_cxl(costs, model_dimensions(model_.config, dtype_), plan, settings_.tiers);
     LoadedPolicy& policy = policy_.settle(*costs.model, workload);
     if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
     std::optional<AcceleratorRun> accelerated;
-    if (accelerator) accelerated.emplace(accelerator, policy, *costs.model, workload);
+    if (accelerator) {
+      accelerated.emplace(accelerator, policy, *costs.model, workload);
+      plan = accelerated->beside(std::move(plan), settings_.tiers);
+    }
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
     RunSize size{.config = model_.config,
                  .dtype = dtype_,
@@ -506,7 +509,9 @@ class GenerateRun {
       return 0;
     }
     std::optional<DiskRun> disk;
-    if (plan.uses_disk()) disk.emplace(plan, *settings_.tiers.disk, model_, dtype_, policy);
+    if (plan.uses_disk())
+      disk.emplace(plan, *settings_.tiers.disk, model_, dtype_, policy,
+                   accelerated ? accelerated->staging() : Staging{});
     Runtime runtime(
         accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
     if (disk) disk->attach();
@@ -519,7 +524,7 @@ class GenerateRun {
           if (interrupt_flag()) throw Interrupted();
           loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
         },
-        disk ? disk->homes() : nullptr, has_cxl ? settings_.tiers.cxl->nodes : std::vector<int>{});
+        disk ? disk->homes() : nullptr, settings_.tiers.cxl_homes());
     loading.clear();
     report_.load_s = seconds_since(load_start);
     std::vector<KvCache> kv;

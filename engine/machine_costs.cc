@@ -129,12 +129,6 @@ std::optional<MachineCosts> usable_calibration(const ModelDimensions& model, con
 
 }  // namespace
 
-MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
-  if (std::optional<MachineCosts> found = usable_calibration(model, use, ""))
-    return std::move(*found);
-  return analytic_costs(model, nominal_rates, "assumed: a desktop processor");
-}
-
 namespace {
 
 double in_gib(std::uint64_t bytes) {
@@ -185,6 +179,23 @@ DeviceProfile gpu_profile(const GpuDevice& gpu) {
           .price_usd = std::nullopt};
 }
 
+/// `host`, and CXL memory.
+MachineCosts with_cxl(const MachineCosts& host, const ModelDimensions& model,
+                      const CxlMemory& cxl) {
+  MachineProfile profile = profile_of_host(host);
+  const std::string source = cxl.is_emulated ? "emulated in DDR" : "assumed: half of DDR's rate";
+  const double ddr_gb_per_s = profile.cpu.memory_bandwidth_gb_per_s.value;
+  const double gb_per_s = cxl.is_emulated ? ddr_gb_per_s : ddr_gb_per_s / 2;
+  profile.tiers[static_cast<std::size_t>(Tier::cxl)] = {
+      .capacity_gib = {in_gib(cxl.bytes), "asked for"},
+      .reserved_gib = std::nullopt,
+      .cpu_bandwidth_gb_per_s = Sourced<double>{gb_per_s, source}};
+  for (const auto& [from, to] : {std::pair(Tier::cxl, Tier::ddr), {Tier::ddr, Tier::cxl}})
+    profile.links.push_back(link(from, to, gb_per_s, 0, source));
+  return {host.machine, fmt::format("{}, and CXL memory", host.source), false, "",
+          std::make_unique<AnalyticModel>(std::move(profile), model)};
+}
+
 /// `host`, and the stand-in accelerator: as `measured` knows it, else as fast as the CPU.
 MachineCosts with_stand_in(MachineCosts host, std::optional<MachineCosts> measured,
                            const SimulatedStandIn& stand_in) {
@@ -205,6 +216,12 @@ MachineCosts with_stand_in(MachineCosts host, std::optional<MachineCosts> measur
 }
 
 }  // namespace
+
+MachineCosts host_costs(const ModelDimensions& model, const HostUse& use) {
+  std::optional<MachineCosts> host = usable_calibration(model, use, "");
+  if (!host) host = analytic_costs(model, nominal_rates, "assumed: a desktop processor");
+  return use.cxl ? with_cxl(*host, model, *use.cxl) : std::move(*host);
+}
 
 MachineCosts stand_in_costs(const ModelDimensions& model, const HostUse& use,
                             const Accelerator& accelerator) {
@@ -242,10 +259,10 @@ MachineCosts gpu_costs(const ModelDimensions& model, const HostUse& use,
       memory_bytes, in_gib(reserved_bytes), "ours: padding, and kernels' scratch memory");
   const std::string copies = "measured: copies of pinned memory";
   const auto gb_per_s = [](double bytes_per_s) { return 1e-9 * bytes_per_s; };
-  profile.links = {link(Tier::ddr, Tier::hbm, gb_per_s(accelerator.copies.to_gpu_bytes_per_s),
-                        latency_us, copies),
-                   link(Tier::hbm, Tier::ddr, gb_per_s(accelerator.copies.from_gpu_bytes_per_s),
-                        latency_us, copies)};
+  profile.links.push_back(link(
+      Tier::ddr, Tier::hbm, gb_per_s(accelerator.copies.to_gpu_bytes_per_s), latency_us, copies));
+  profile.links.push_back(link(
+      Tier::hbm, Tier::ddr, gb_per_s(accelerator.copies.from_gpu_bytes_per_s), latency_us, copies));
   return {this_machine, std::move(source), false, "",
           std::make_unique<AnalyticModel>(std::move(profile), model)};
 }

@@ -17,11 +17,18 @@ namespace sluice {
 /// The name of the machine that the program runs on, where a profile's would stand.
 inline constexpr const char* this_machine = "this";
 
+/// CXL memory that a run has beside DDR.
+struct CxlMemory {
+  std::uint64_t bytes = 0;
+  bool is_emulated = false;  ///< in DDR, at its rate
+};
+
 /// How a run uses this machine.
 struct HostUse {
   DType dtype = DType::bf16;
   int threads = 1;
   int domains = 1;
+  std::optional<CxlMemory> cxl = std::nullopt;
 };
 
 /// A machine's cost model, and where it comes from.
@@ -70,7 +77,8 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
 
 /// This machine for one model: measured where a finished calibration fits, else analytic, by a
 /// desktop processor's rates: policies compare devices, and there is one. A calibration that cannot
-/// be read is said in a line on stderr, and left.
+/// be read is said in a line on stderr, and left. With CXL memory analytic always, as nobody has
+/// measured that: half of DDR's rate.
 MachineCosts host_costs(const ModelDimensions& model, const HostUse& use);
 
 /// The same machine with the stand-in accelerator: measured where a finished

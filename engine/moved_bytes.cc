@@ -32,8 +32,9 @@ MovedBytes::Counts MovedBytes::now() const {
     const AcceleratorUse use = runtime_.accelerator_use();
     Count& to = counts[{Tier::ddr, Tier::hbm}];
     Count& from = counts[{Tier::hbm, Tier::ddr}];
-    to.bytes = use.to_bytes;
+    to.bytes = use.to_bytes - use.cxl_bytes;
     from.bytes = use.from_bytes;
+    counts[{Tier::cxl, Tier::hbm}].bytes = use.cxl_bytes;
     if (accelerator_.kind == Accelerator::Kind::cuda) {
       to.copy_bytes_per_s = accelerator_.copies.to_gpu_bytes_per_s;
       from.copy_bytes_per_s = accelerator_.copies.from_gpu_bytes_per_s;
@@ -106,7 +107,7 @@ std::string MovedBytes::summary() const {
   std::string text =
       fmt::format("moved while generating ({:.2f} s): {}", wall_s_, fmt::join(during, ", "));
   if (!before.empty()) text += fmt::format("; before that: {}", fmt::join(before, ", "));
-  if (cxl_read_bytes_) {
+  if (cxl_read_bytes_.value_or(0) > 0) {
     text += fmt::format("; read in place in cxl: {} at {}", format_bytes(*cxl_read_bytes_),
                         format_rate(per_s(*cxl_read_bytes_)));
   }

@@ -44,7 +44,8 @@ class MovedBytes {
 
   /// What has moved so far was loading.
   void run_begins() { before_ = now(); }
-  /// After `wall_s` seconds; with `reads_cxl`, kernels read all weights of layers from CXL memory.
+  /// After `wall_s` seconds; with `reads_cxl`, the CPU's kernels read all weights of layers from
+  /// CXL memory.
   void run_ends(double wall_s, bool reads_cxl);
 
   /// Pairs of which anything moved.

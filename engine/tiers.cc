@@ -58,17 +58,18 @@ CxlSettings read_cxl(const std::string& text) {
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const int node = number(std::string_view(text).substr(begin, end - begin));
-    if (std::find(settings.nodes.begin(), settings.nodes.end(), node) != settings.nodes.end())
+    if (std::find(settings.homes.nodes.begin(), settings.homes.nodes.end(), node) !=
+        settings.homes.nodes.end())
       throw refuse();
-    settings.nodes.push_back(node);
+    settings.homes.nodes.push_back(node);
     begin = end + 1;
   }
   return settings;
 }
 
 std::string cxl_place(const CxlSettings& settings) {
-  return settings.nodes.empty() ? "emulated in ddr"
-                                : fmt::format("node {}", fmt::join(settings.nodes, ","));
+  return settings.is_emulated() ? "emulated in ddr"
+                                : fmt::format("node {}", fmt::join(settings.homes.nodes, ","));
 }
 
 /// What the system says is available, less what of it lies in memory without processors.
@@ -88,10 +89,10 @@ std::uint64_t available_ddr_bytes() {
 /// What is there; what lives in emulated CXL is counted there only. Pages go to the nodes in turn:
 /// each takes what the one with the least has, as what is more would end up in DDR.
 std::uint64_t cxl_bytes(const CxlSettings& settings) {
-  if (settings.nodes.empty()) return std::min(settings.emulated_bytes, available_ddr_bytes());
+  if (settings.is_emulated()) return std::min(settings.emulated_bytes, available_ddr_bytes());
   const std::vector<NumaNode> nodes = read_cpu_topology().numa_nodes;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  for (const int wanted : settings.nodes) {
+  for (const int wanted : settings.homes.nodes) {
     const auto found = std::find_if(nodes.begin(), nodes.end(),
                                     [&](const NumaNode& node) { return node.os_index == wanted; });
     if (found == nodes.end()) {
@@ -105,7 +106,7 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
     }
     least = std::min(least, free_node_bytes(wanted));
   }
-  return least * settings.nodes.size();
+  return least * settings.homes.nodes.size();
 }
 
 /// "0", "0,1"
@@ -157,12 +158,6 @@ TierSettings read_tier_settings(const CommandLine& line) {
   return settings;
 }
 
-void check_tiers_of(const Accelerator& accelerator, const TierSettings& settings) {
-  if (!accelerator) return;
-  if (settings.disk) throw UsageError("--disk streams to the CPU only; give --device cpu");
-  if (settings.cxl) throw UsageError("--cxl-nodes is for the CPU only; give --device cpu");
-}
-
 std::uint64_t table_bytes(const Model& model) {
   std::uint64_t bytes = model.weights->tensor({TensorRole::token_embedding}).data.size();
   if (model.config.position == PositionKind::learned)
@@ -172,16 +167,14 @@ std::uint64_t table_bytes(const Model& model) {
 
 HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
                    const TierSettings& settings)
-    : layers_on_disk_(static_cast<std::size_t>(config.num_layers)) {
-  std::uint64_t layer = 0;
-  for (const LinearShape& shape : layer_linears(config, dtype)) layer += packed_bytes(shape);
-  const std::uint64_t head = packed_bytes({config.embed_size, config.vocab_size, dtype});
-  const std::uint64_t all = packed_weight_bytes(config, dtype);
-  const std::uint64_t layers = static_cast<std::uint64_t>(config.num_layers) * layer;
-
+    : has_disk_(settings.disk.has_value()),
+      layers_on_disk_(static_cast<std::size_t>(config.num_layers)) {
+  for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
+  head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
+  const std::uint64_t layers = layers_on_disk_.size() * layer_bytes_;
   ddr_ = {.tier = Tier::ddr,
           .where = numa_nodes_with_cpus(),
-          .weights = all + need.table_bytes,
+          .weights = packed_weight_bytes(config, dtype) + need.table_bytes,
           .kv = need.kv_bytes,
           .activations = need.activation_bytes,
           .workspaces = need.workspace_bytes,
@@ -195,32 +188,54 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
     least_bytes_ = up_to_mebibyte(ddr_.total());
     return;
   }
-  stream_what_does_not_fit(layer, head, all - layers - head + need.table_bytes, settings);
+  stream_what_does_not_fit();
 }
 
-void HostPlan::stream_what_does_not_fit(std::uint64_t layer, std::uint64_t head,
-                                        std::uint64_t small, const TierSettings& settings) {
-  const std::uint64_t ddr_bytes = ddr_.available;
-  const std::uint64_t num_layers = layers_on_disk_.size();
-  const std::uint64_t others = ddr_.kv + ddr_.activations + ddr_.workspaces;
-  const std::uint64_t head_stays = others + small + head + 2 * layer + rounding_bytes;
-  const std::uint64_t head_streams =
-      others + small + std::max(2 * layer, head + layer) + rounding_bytes;
-  least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays}));
-  if (!settings.disk || ddr_.total() <= ddr_bytes) return;
+void HostPlan::set_accelerator(HbmShare share) {
+  if (cxl_) return;
+  hbm_ = std::move(share);
+  ddr_.weights += std::exchange(disk_weight_bytes_, 0);
+  ddr_.staging = 0;
+  stream_what_does_not_fit();
+}
 
-  const bool keeps_head = head_stays <= ddr_bytes;
-  const std::uint64_t needed = keeps_head ? head_stays : head_streams;
-  std::uint64_t kept = layer > 0 && ddr_bytes > needed ? (ddr_bytes - needed) / layer : 0;
-  kept = std::min(kept, num_layers - 1);
-  for (std::uint64_t i = 0; i < num_layers; ++i) {
-    const bool stays = (i + 1) * kept / num_layers > i * kept / num_layers;
-    layers_on_disk_[i] = !stays;
-  }
+void HostPlan::stream_what_does_not_fit() {
+  const std::uint64_t layers = layers_on_disk_.size() * layer_bytes_;
+  const std::uint64_t always = ddr_.total() - layers - head_bytes_;
+  // What the accelerator holds passes while loading, one weight after the other.
+  const std::uint64_t held_head = hbm_.head ? head_bytes_ : 0;
+  const std::uint64_t passing = rounding_bytes + hbm_.passing_bytes;
+  const std::uint64_t beside_head = passing + std::max(2 * layer_bytes_, held_head);
+  const std::uint64_t with_head = passing + std::max(2 * layer_bytes_, head_bytes_ + layer_bytes_);
+  const std::uint64_t head_stays = always + beside_head + head_bytes_ - held_head;
+  const std::uint64_t head_streams = hbm_.head ? head_stays : always + with_head;
+  least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays}));
+  if (!has_disk_ || ddr_.total() <= ddr_.available) return;
+
+  const bool keeps_head = !hbm_.head && head_stays <= ddr_.available;
+  const std::uint64_t needed = keeps_head || hbm_.head ? head_stays : head_streams;
+  const std::uint64_t room = ddr_.available > needed ? ddr_.available - needed : 0;
+  const std::uint64_t kept = spread(layer_bytes_ > 0 ? room / layer_bytes_ : 0);
   head_on_disk_ = !keeps_head;
-  disk_weight_bytes_ = (num_layers - kept) * layer + (keeps_head ? 0 : head);
+  disk_weight_bytes_ =
+      (layers_on_disk_.size() - kept) * layer_bytes_ + (keeps_head ? 0 : head_bytes_);
   ddr_.weights -= disk_weight_bytes_;
-  ddr_.staging = needed - others - small - (keeps_head ? head : 0);
+  ddr_.staging = needed - always - (keeps_head ? head_bytes_ : 0);
+}
+
+std::uint64_t HostPlan::spread(std::uint64_t room) {
+  const auto is_held = [&](std::size_t layer) {
+    return layer < hbm_.layers.size() && hbm_.layers[layer];
+  };
+  std::uint64_t others = 0;
+  for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) others += is_held(i) ? 0 : 1;
+  const std::uint64_t kept = std::min(room, others);
+  std::uint64_t before = 0;  // of the others
+  for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) {
+    layers_on_disk_[i] = is_held(i) || (before + 1) * kept / others == before * kept / others;
+    if (!is_held(i)) ++before;
+  }
+  return kept;
 }
 
 std::int64_t HostPlan::num_layers_on_disk() const {
@@ -245,11 +260,11 @@ std::uint64_t ddr_budget(const TierSettings& settings) {
 namespace {
 
 std::string cxl_hint(const HostPlan& plan, const CxlSettings& settings) {
-  if (settings.nodes.empty()) {
+  if (settings.is_emulated()) {
     return fmt::format("--cxl-nodes emulate:{} would do",
                        (plan.cxl()->total() + gibibyte - 1) / gibibyte);
   }
-  if (settings.nodes.size() == 1) return "name more nodes, or leave out --cxl-nodes";
+  if (settings.homes.nodes.size() == 1) return "name more nodes, or leave out --cxl-nodes";
   return "each node takes the same share: leave out the one with least free, or --cxl-nodes";
 }
 
@@ -328,27 +343,16 @@ std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format) 
   }
 }
 
-MachineCosts with_cxl(const MachineCosts& costs, const ModelDimensions& model, const HostPlan& plan,
-                      const TierSettings& settings) {
-  MachineProfile profile = profile_of_host(costs);
-  const bool emulated = settings.cxl->nodes.empty();
-  const std::string source = emulated ? "emulated in DDR" : "assumed: half of DDR's rate";
-  const double gib = static_cast<double>(plan.cxl()->available) / static_cast<double>(gibibyte);
-  const double ddr_gb_per_s = profile.cpu.memory_bandwidth_gb_per_s.value;
-  profile.tiers[static_cast<std::size_t>(Tier::cxl)] = {
-      .capacity_gib = {gib, "asked for"},
-      .reserved_gib = std::nullopt,
-      .cpu_bandwidth_gb_per_s =
-          Sourced<double>{emulated ? ddr_gb_per_s : ddr_gb_per_s / 2, source}};
-  return {costs.machine, fmt::format("{}, and CXL memory", costs.source), false, "",
-          std::make_unique<AnalyticModel>(std::move(profile), model)};
+std::optional<CxlMemory> cxl_memory(const HostPlan& plan, const TierSettings& settings) {
+  if (!settings.cxl) return std::nullopt;
+  return CxlMemory{plan.cxl()->available, settings.cxl->is_emulated()};
 }
 
 LayerPlacement::LayerPlacement(const LoadedModel& model, const HostPlan& plan,
                                const TierSettings& settings)
     : cxl_(settings.cxl), weight_bytes_(plan.cxl() ? plan.cxl()->weights : 0) {
-  if (cxl_ && !cxl_->nodes.empty()) {
-    nodes_ = cxl_->nodes;
+  if (cxl_ && !cxl_->is_emulated()) {
+    nodes_ = cxl_->homes.nodes;
   } else {
     for (const NumaNode& node : read_cpu_topology().numa_nodes) {
       if (node.has_processors) nodes_.push_back(node.os_index);
@@ -378,7 +382,7 @@ std::uint64_t LayerPlacement::pages_there() const {
 
 std::string LayerPlacement::summary() const {
   const std::string weights = format_bytes(weight_bytes_);
-  if (cxl_ && cxl_->nodes.empty())
+  if (cxl_ && cxl_->is_emulated())
     return fmt::format("cxl: {} of weights, emulated: they lie in DDR", weights);
   const std::string where = fmt::format("{} node {}", cxl_ ? "cxl" : "ddr", fmt::join(nodes_, ","));
   if (!problem_.empty()) return fmt::format("{}: {} of weights; {}", where, weights, problem_);
@@ -390,7 +394,7 @@ std::string LayerPlacement::summary() const {
 
 void LayerPlacement::add_to(nlohmann::json& stats) const {
   const bool is_known = problem_.empty();
-  const bool is_emulated = cxl_ && cxl_->nodes.empty();
+  const bool is_emulated = cxl_ && cxl_->is_emulated();
   stats["placement"] = {
       {"tier", cxl_ && !is_emulated ? "cxl" : "ddr"},
       {"numa_nodes", nodes_},
@@ -400,13 +404,13 @@ void LayerPlacement::add_to(nlohmann::json& stats) const {
       {"one_page_in", pages_.every}};
   if (!cxl_) return;
   nlohmann::json& cxl = stats["cxl"];
-  cxl = {{"nodes", cxl_->nodes}, {"emulated", is_emulated}, {"weight_bytes", weight_bytes_}};
+  cxl = {{"nodes", cxl_->homes.nodes}, {"emulated", is_emulated}, {"weight_bytes", weight_bytes_}};
   if (!is_known) cxl["pages"] = nullptr;
   for (const auto& [node, count] : pages_.by_node) cxl["pages"][std::to_string(node)] = count;
 }
 
 DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
-                 DType dtype, LoadedPolicy& policy)
+                 DType dtype, LoadedPolicy& policy, Staging accelerator)
     : weight_bytes_(plan.disk_weight_bytes()),
       limit_bytes_(plan.staging_limit_bytes()),
       file_(folder, model, dtype),
@@ -415,7 +419,8 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
              .node = &node_,
              .layers = plan.layers_on_disk(),
              .head = plan.head_on_disk()} {
-  policy.set_staging({.host_bytes = plan.ddr().staging});
+  accelerator.host_bytes = plan.window_bytes();
+  policy.set_staging(accelerator);
 }
 
 std::string DiskRun::summary() const {

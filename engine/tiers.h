@@ -29,8 +29,10 @@ void declare_tier_options(CommandLine& line, DryRunJson json);
 
 /// What --cxl-nodes says.
 struct CxlSettings {
-  std::vector<int> nodes;            ///< NUMA nodes; none: emulated in DDR
+  CxlHomes homes;
   std::uint64_t emulated_bytes = 0;  ///< of memory that is taken for CXL's
+
+  bool is_emulated() const { return homes.nodes.empty(); }
 };
 
 /// What they say.
@@ -39,11 +41,12 @@ struct TierSettings {
   std::optional<std::filesystem::path> disk;
   std::optional<CxlSettings> cxl;
   bool dry_run = false;
+
+  /// Null: in DDR.
+  const CxlHomes* cxl_homes() const { return cxl ? &cxl->homes : nullptr; }
 };
 /// Throws UsageError.
 TierSettings read_tier_settings(const CommandLine& line);
-/// Throws UsageError for tiers that only the CPU reads, beside an accelerator.
-void check_tiers_of(const Accelerator& accelerator, const TierSettings& settings);
 
 /// What a run takes of the host's memory, whatever lives where. Bytes.
 struct HostNeed {
@@ -71,10 +74,17 @@ struct TierUse {
   std::uint64_t total() const { return weights + kv + activations + staging + workspaces; }
 };
 
+/// What of the weights an accelerator takes.
+struct HbmShare {
+  std::vector<bool> layers;         ///< held there, whole
+  bool head = false;                ///< so is the LM head
+  std::uint64_t passing_bytes = 0;  ///< of the others, at once on their way there
+};
+
 /// Which packed weights stay in DDR, and which are streamed from a disk through a window: two units
 /// of work at a time, the one that computes and the next. Whole layers stay, as many as fit (LIA's
 /// Optimization-1, one tier down), spread evenly, so that reading never pauses for long; the LM
-/// head before any layer.
+/// head before any layer. What an accelerator holds needs no place in DDR then.
 class HostPlan {
  public:
   /// With --disk, weights that do not fit may live there; with --cxl-nodes, the layers' packed
@@ -82,6 +92,9 @@ class HostPlan {
   /// NUMA nodes that do not exist or have processors.
   HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
            const TierSettings& settings);
+  /// The same beside an accelerator. What goes there from the disk passes through DDR, so that a
+  /// plan that did fit may not any more.
+  void set_accelerator(HbmShare share);
 
   const TierUse& ddr() const { return ddr_; }
   const std::optional<TierUse>& cxl() const { return cxl_; }
@@ -96,13 +109,21 @@ class HostPlan {
   /// The least DDR, rounded up to MiB, with which a run with a disk fits.
   std::uint64_t least_bytes() const { return least_bytes_; }
 
-  /// What StarPU may allocate: the window, values between tasks, and room for its rounding.
+  /// What StarPU may allocate: what is staged, values between tasks, and room for its rounding.
   std::uint64_t staging_limit_bytes() const;
+  /// What of the disk's weights may be in DDR for the CPU.
+  std::uint64_t window_bytes() const { return ddr_.staging - hbm_.passing_bytes; }
 
  private:
-  void stream_what_does_not_fit(std::uint64_t layer, std::uint64_t head, std::uint64_t small,
-                                const TierSettings& settings);
+  void stream_what_does_not_fit();
+  /// Which layers live on the disk: those held elsewhere, and all others but as many as there is
+  /// room for in DDR, which it returns.
+  std::uint64_t spread(std::uint64_t room);
 
+  std::uint64_t layer_bytes_ = 0;  ///< packed weights
+  std::uint64_t head_bytes_ = 0;
+  bool has_disk_ = false;
+  HbmShare hbm_;
   TierUse ddr_;
   std::optional<TierUse> cxl_;
   std::vector<bool> layers_on_disk_;
@@ -115,10 +136,8 @@ class HostPlan {
 /// cgroup has free, less reserved_ddr_bytes.
 std::uint64_t ddr_budget(const TierSettings& settings);
 
-/// A machine's costs with CXL memory of the plan's size beside its DDR: at DDR's rate where it is
-/// emulated, else, as nobody has measured it, at half of that.
-MachineCosts with_cxl(const MachineCosts& costs, const ModelDimensions& model, const HostPlan& plan,
-                      const TierSettings& settings);
+/// What a run has of CXL memory; nothing without --cxl-nodes.
+std::optional<CxlMemory> cxl_memory(const HostPlan& plan, const TierSettings& settings);
 
 /// "not enough memory: ... needed (weights ..., KV cache ..., ...), ... available; HINT"; the hint
 /// names the nearest settings that would do, `smaller` first.
@@ -160,9 +179,10 @@ class LayerPlacement {
 class DiskRun {
  public:
   /// Opens or begins the file in `folder`, and tells the policy's scheduler how much may be on its
-  /// way; before StarPU starts. Throws Error when the folder cannot be used.
+  /// way, beside `accelerator`'s share of it; before StarPU starts. Throws Error when the folder
+  /// cannot be used.
   DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
-          DType dtype, LoadedPolicy& policy);
+          DType dtype, LoadedPolicy& policy, Staging accelerator);
 
   /// StarPU has started.
   void attach() { node_.attach(); }

@@ -142,7 +142,7 @@ struct LoadedModel::Packing {
   ThreadPool& pool;
   const Progress& progress;
   const DiskHomes* disk;
-  const std::vector<int>& layer_nodes;
+  const CxlHomes* cxl;
   std::uint64_t total_bytes;
   std::vector<TensorId> used;
   std::deque<Weight> round;
@@ -158,12 +158,13 @@ struct LoadedModel::Packing {
     const std::uint64_t offset = disk != nullptr ? disk->file->place(size) : 0;
     const bool packs = disk == nullptr || !disk->file->is_whole();
     std::byte* memory = nullptr;
+    const bool is_in_cxl = cxl != nullptr && ids.begin()->layer >= 0;
     if (!on_disk) {
       const Buffer& buffer = model.keep(size);
       memory = buffer.data();
       if (ids.begin()->layer >= 0) {
         model.layer_buffers_.push_back(&buffer);
-        if (!layer_nodes.empty()) interleave(buffer, layer_nodes);
+        if (is_in_cxl && !cxl->nodes.empty()) interleave(buffer, cxl->nodes);
       }
     } else if (packs) {
       memory = passing.emplace_back(size).data();
@@ -171,7 +172,9 @@ struct LoadedModel::Packing {
     model.weight_bytes_ += size;
     if (packs) plan(ids, layout, memory);
     if (disk != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
-    return on_disk ? disk->node->data(offset, size) : DataHandle::of_memory(memory, size);
+    if (on_disk) return disk->node->data(offset, size);
+    return is_in_cxl ? DataHandle::of_cxl_memory(memory, size)
+                     : DataHandle::of_memory(memory, size);
   }
 
   void plan(std::initializer_list<TensorId> ids, const PackedLayout& layout, std::byte* memory) {
@@ -270,15 +273,14 @@ struct LoadedModel::Packing {
 };
 
 LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
-                         const Progress& progress, const DiskHomes* disk,
-                         const std::vector<int>& layer_nodes)
+                         const Progress& progress, const DiskHomes* disk, const CxlHomes* cxl)
     : config_(model.config),
       source_(model.weights),
       shape_(decoder_shape(model.config, dtype)),
       vectors_(vector_layout(model.config)) {
   using Role = TensorRole;
   const PausedWorkers paused;
-  Packing packing{*this, pool, progress, disk, layer_nodes, packed_weight_bytes(config_, dtype),
+  Packing packing{*this, pool, progress, disk, cxl, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
   const bool head_on_disk = disk != nullptr && disk->head;
 

@@ -53,6 +53,11 @@ struct DiskHomes {
   bool head = false;         ///< so does the LM head
 };
 
+/// Packed weights of all layers that live in CXL memory.
+struct CxlHomes {
+  std::vector<int> nodes;  ///< NUMA nodes that they are interleaved over; none: emulated in DDR
+};
+
 /// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read
 /// where the checkpoint lies.
 class LoadedModel {
@@ -63,10 +68,9 @@ class LoadedModel {
   /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name
   /// and place. With `disk`, packs into its file first if that is not whole, one layer at a time,
   /// publishes it, and keeps in memory only what does not live there; from a file that is whole it
-  /// reads that. The layers' packed weights are interleaved over the NUMA nodes `layer_nodes`, if
-  /// there are any.
+  /// reads that.
   LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {},
-              const DiskHomes* disk = nullptr, const std::vector<int>& layer_nodes = {});
+              const DiskHomes* disk = nullptr, const CxlHomes* cxl = nullptr);
 
   /// Weights of `weight_bits` an element that no kernel will look into, for simulation: each on its
   /// tier's node. Of a tensor whose parts live on several tiers (query, key, value), the part in

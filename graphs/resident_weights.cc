@@ -111,6 +111,9 @@ void ResidentWeights::hold_on(unsigned node) {
     check_starpu(starpu_data_acquire_on_node(handle, static_cast<int>(node), STARPU_R),
                  "bringing resident weights to the accelerator");
     ++num_held_;
+    // From a disk it has passed through main memory, which has room for little.
+    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM)
+      starpu_data_evict_from_node(handle, STARPU_MAIN_RAM);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "perfmodels/accelerated_model.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace sluice {
@@ -33,6 +35,8 @@ double AcceleratedModel::lm_head_s(Device device, std::int64_t logit_rows) const
 double AcceleratedModel::transfer_s(Tier from, Tier to, double bytes) const {
   if (from == to || bytes <= 0) return 0;
   if (from != Tier::hbm && to != Tier::hbm) return parts_.cpu->transfer_s(from, to, bytes);
+  if (from == Tier::cxl || to == Tier::cxl)
+    return std::max(transfer_s(from, Tier::ddr, bytes), transfer_s(Tier::ddr, to, bytes));
   if (parts_.link) return parts_.link->latency_s + bytes / parts_.link->bytes_per_s;
   return parts_.accelerator->transfer_s(from, to, bytes);
 }

@@ -110,6 +110,30 @@ void limit_gpu_memory(std::uint64_t bytes) {
 /// What moved into the accelerator's memory and out of it, as far as StarPU was asked.
 std::atomic<std::uint64_t> to_bytes{0};
 std::atomic<std::uint64_t> from_bytes{0};
+/// What accelerators read of data in CXL memory.
+std::atomic<std::uint64_t> cxl_bytes{0};
+
+int copy_cxl_vector(void* from, unsigned from_node, void* to, unsigned to_node, void* async_data) {
+  if (from_node == STARPU_MAIN_RAM && to_node != STARPU_MAIN_RAM)
+    cxl_bytes += static_cast<starpu_vector_interface*>(from)->elemsize;
+  return starpu_interface_vector_ops.copy_methods->any_to_any(from, from_node, to, to_node,
+                                                              async_data);
+}
+
+/// StarPU's vectors, with copies that are counted.
+starpu_data_interface_ops& cxl_vectors() {
+  static const starpu_data_copy_methods methods = [] {
+    starpu_data_copy_methods counted = *starpu_interface_vector_ops.copy_methods;
+    counted.any_to_any = copy_cxl_vector;
+    return counted;
+  }();
+  static starpu_data_interface_ops vectors = [] {
+    starpu_data_interface_ops ops = starpu_interface_vector_ops;
+    ops.copy_methods = &methods;
+    return ops;
+  }();
+  return vectors;
+}
 
 /// What a run that goes no further is left with: StarPU has no way to give up a task.
 void end_program(const std::string& problem) {
@@ -249,6 +273,7 @@ void Runtime::watch(unsigned node) {
   peak_bytes = starpu_memory_get_used(node);
   to_bytes = 0;
   from_bytes = 0;
+  cxl_bytes = 0;
   set_task_observer(note_peak);
 }
 
@@ -306,6 +331,7 @@ AcceleratorUse Runtime::accelerator_use() const {
   return {.memory_bytes = static_cast<std::uint64_t>(starpu_memory_get_total(node)),
           .peak_bytes = peak_bytes,
           .to_bytes = to_bytes,
+          .cxl_bytes = cxl_bytes,
           .from_bytes = from_bytes};
 }
 
@@ -363,6 +389,17 @@ std::string Runtime::flavour() const {
 
 DataHandle DataHandle::of_memory(const void* data, std::size_t size_bytes) {
   return on_node(data, size_bytes, STARPU_MAIN_RAM);
+}
+
+DataHandle DataHandle::of_cxl_memory(const void* data, std::size_t size_bytes) {
+  starpu_vector_interface vector{};
+  vector.id = STARPU_VECTOR_INTERFACE_ID;
+  vector.ptr = vector.dev_handle = reinterpret_cast<uintptr_t>(data);
+  vector.nx = 1;
+  vector.elemsize = vector.allocsize = size_bytes;
+  DataHandle handle;
+  starpu_data_register(&handle.handle_, STARPU_MAIN_RAM, &vector, &cxl_vectors());
+  return handle;
 }
 
 DataHandle DataHandle::on_node(const void* place, std::size_t size_bytes, unsigned node) {

@@ -58,6 +58,7 @@ struct AcceleratorUse {
   std::uint64_t memory_bytes = 0;
   std::uint64_t peak_bytes = 0;  ///< StarPU's count, as each task has ended
   std::uint64_t to_bytes = 0;    ///< moved into it
+  std::uint64_t cxl_bytes = 0;   ///< of those, out of CXL memory
   std::uint64_t from_bytes = 0;
 };
 
@@ -149,6 +150,9 @@ class DataHandle {
 
   /// `size_bytes` of host memory that stays the caller's.
   static DataHandle of_memory(const void* data, std::size_t size_bytes);
+  /// The same in CXL memory: StarPU takes it and DDR for one memory node, so that processors read
+  /// it in place and accelerators straight from there; what those read is counted apart.
+  static DataHandle of_cxl_memory(const void* data, std::size_t size_bytes);
   /// `size_bytes` that StarPU allocates where the first writer runs.
   static DataHandle temporary(std::size_t size_bytes);
   /// `size_bytes` that live on a memory node and that no kernel ever looks into: for simulation.

@@ -209,6 +209,7 @@ void StandIn::serve(const std::function<void()>& prepare) const {
   setenv("STARPU_TCPIP_MS_MASTER", "127.0.0.1", 1);
   setenv("STARPU_HOME", (folder_ / "stand-in").c_str(), 1);
   unsetenv("STARPU_FXT_TRACE");
+  unsetenv("STARPU_LIMIT_CPU_MEM");  // a disk's window in the other process
   // NOLINTEND(concurrency-mt-unsafe)
   take_memory(memory_mb_ << 20);
   prepare();

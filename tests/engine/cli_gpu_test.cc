@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bitset>
 #include <chrono>
 #include <csignal>
@@ -188,6 +189,26 @@ TEST_F(CliGpuTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
   const double each = (bytes_to_device(8) - bytes_to_device(4)) / 4;
   EXPECT_GT(each, 0.4 * weights);  // some of it may still be there
   EXPECT_LT(each, 1.1 * weights);
+}
+
+TEST_F(CliGpuTest, WeightsStreamFromADisk) {
+  expect_the_cpus_tokens(
+      placed("001000") + Arguments{"--disk", folder.file("disk"), "--ddr", "12MiB"}, tight_mib);
+  const json disk = stats().at("disk");
+  EXPECT_GT(disk.at("read_bytes").get<std::uint64_t>(),
+            disk.at("weight_bytes").get<std::uint64_t>());
+  EXPECT_LE(disk.at("peak_staged_bytes").get<std::uint64_t>(),
+            disk.at("staging_limit_bytes").get<std::uint64_t>());
+}
+
+TEST_F(CliGpuTest, WeightsStreamFromCxlMemory) {
+  expect_the_cpus_tokens(placed("001000") + Arguments{"--cxl-nodes", "emulate:1"}, tight_mib);
+  const json moves = stats().at("moved");
+  const auto from_cxl = std::find_if(moves.begin(), moves.end(),
+                                     [](const json& pair) { return pair.at("from") == "cxl"; });
+  ASSERT_NE(from_cxl, moves.end());
+  EXPECT_EQ(from_cxl->at("to"), "hbm");
+  EXPECT_GT(from_cxl->at("bytes").get<std::uint64_t>(), stats().at("cxl").at("weight_bytes"));
 }
 
 TEST_F(CliGpuTest, TooLittleMemoryIsSaidWithWhatWouldDo) {

@@ -257,8 +257,6 @@ TEST_F(CliTiersTest, ARunWithoutADiskIsToldOfOne) {
 }
 
 TEST_F(CliTiersTest, NamesWhatDoesNotGoTogether) {
-  expect_failure(run_cli(generate({"--disk", disk.string(), "--device", "standin:32MiB"})), 2,
-                 {"--disk", "--device cpu"});
   expect_failure(run_cli(generate({"--json"})), 2, {"--json", "--dry-run"});
   expect_failure(run_cli(generate({"--disk", ""})), 2, {"--disk", "folder"});
 }
@@ -324,8 +322,6 @@ TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
     expect_failure(run_cli(generate({"--cxl-nodes", text})), 2, {"--cxl-nodes", "emulate:16"});
   expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--disk", disk.string()})), 2,
                  {"--cxl-nodes", "--disk"});
-  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--device", "standin:32MiB"})), 2,
-                 {"--cxl-nodes", "--device cpu"});
   expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--ddr", "2MiB"})), 1,
                  {"not enough memory", "MiB would do"});
   expect_failure(run_cli({"bench", "--model", "llama-3.1-8b", "--dtype", "bf16", "--cxl-nodes",

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "perfmodels/measured_model.h"
 #include "tests/perfmodels/calibrations.h"
+#include "tests/perfmodels/toy_costs.h"
 
 namespace sluice {
 namespace {
@@ -62,6 +63,19 @@ TEST(AcceleratedModelTest, ALinkThatIsSaidGoesBeforeTheMeasuredOne) {
   const AcceleratedModel said({cpu(), accelerator(), hbm_bytes, link});
   EXPECT_NEAR(said.transfer_s(Tier::ddr, Tier::hbm, 1e6), 2e-3, 1e-12);
   EXPECT_NEAR(said.transfer_s(Tier::hbm, Tier::ddr, 1e6), 2e-3, 1e-12);
+}
+
+/// The toy's CXL memory has 8 bytes a second.
+TEST(AcceleratedModelTest, BetweenCxlMemoryAndHbmTheSlowerOfTheTwoCounts) {
+  const auto costs = [](const LinkRate& link) {
+    return AcceleratedModel({std::make_unique<test::ToyCosts>(), nullptr, hbm_bytes, link});
+  };
+  const AcceleratedModel fast_link = costs({.bytes_per_s = 16, .latency_s = 1});
+  EXPECT_DOUBLE_EQ(fast_link.transfer_s(Tier::cxl, Tier::hbm, 80), 10);
+  EXPECT_DOUBLE_EQ(fast_link.transfer_s(Tier::hbm, Tier::cxl, 80), 10);
+  EXPECT_DOUBLE_EQ(fast_link.transfer_s(Tier::ddr, Tier::hbm, 80), 6);
+  const AcceleratedModel slow_link = costs({.bytes_per_s = 4, .latency_s = 1});
+  EXPECT_DOUBLE_EQ(slow_link.transfer_s(Tier::cxl, Tier::hbm, 80), 21);
 }
 
 }  // namespace

@@ -1,0 +1,172 @@
+// Weights on a disk or in CXL memory beside an accelerator: the stand-in, whose memory is its own.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bitset>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/engine/prompts_run.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::Arguments;
+using testing::CliResult;
+using testing::expect_failure;
+using testing::operator+;
+using testing::run_cli;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+/// What of the embedded model in f32 can live elsewhere: six layers.
+constexpr std::uint64_t layers_bytes = std::uint64_t{6} * 4 * 256 * (384 + 256 + 3 * 384);
+/// That and an LM head of 2048 tokens.
+constexpr std::uint64_t packed_bytes = layers_bytes + std::uint64_t{4} * 256 * 2048;
+
+class CliDeviceTiersTest : public testing::PromptsRunTest {
+ protected:
+  CliDeviceTiersTest()
+      : PromptsRunTest({.texts = {"Once upon a time", "The dog", "Lily and Tom"},
+                        .batch = 2,
+                        .max_tokens = 6}) {}
+  Arguments on_device(int memory_mib, const Arguments& more) const {
+    return generate(Arguments{"--device", fmt::format("standin:{}MiB", memory_mib)} + more);
+  }
+  Arguments from_disk(int ddr_mib) const {
+    return {"--disk", folder.file("disk"), "--ddr", fmt::format("{}MiB", ddr_mib)};
+  }
+  std::uint64_t moved(const char* from, const char* to, const char* when) const {
+    const json all = stats();
+    for (const json& pair : all.at("moved")) {
+      if (pair.at("from") == from && pair.at("to") == to) return pair.at(when);
+    }
+    return 0;
+  }
+
+  const std::string expected = run_cli(generate({"--policy", "cpu-only"})).out;
+};
+
+Arguments placed(const std::string& prefill, const std::string& decode) {
+  return {"--policy",        "lia",
+          "--policy-option", "prefill=" + prefill,
+          "--policy-option", "decode=" + decode,
+          "--policy-option", "opt1=off"};
+}
+
+/// Each vector in one of the phases.
+TEST_F(CliDeviceTiersTest, EveryPlacementStreamsFromADiskWithTheSameTokensWithinTheBudgets) {
+  for (unsigned number = 0; number < 32; ++number) {
+    const Arguments policy =
+        placed(std::bitset<6>(number).to_string(), std::bitset<6>(63 - number).to_string());
+    SCOPED_TRACE(policy[3] + " " + policy[5]);
+    const CliResult result = run_cli(on_device(8, policy + from_disk(12)));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(result.out, expected);
+    const json disk = stats().at("disk");
+    EXPECT_GT(disk.at("read_bytes").get<std::uint64_t>(),
+              disk.at("weight_bytes").get<std::uint64_t>())
+        << "nothing streamed";
+    EXPECT_LE(disk.at("peak_staged_bytes").get<std::uint64_t>(),
+              disk.at("staging_limit_bytes").get<std::uint64_t>());
+    EXPECT_LE(disk.at("staging_limit_bytes").get<std::uint64_t>() + packed_bytes -
+                  disk.at("weight_bytes").get<std::uint64_t>(),
+              12 * mebibyte);
+    EXPECT_LE(stats().at("peak_bytes").at("hbm").get<std::uint64_t>(), 8 * mebibyte);
+  }
+}
+
+TEST_F(CliDeviceTiersTest, EveryBudgetIsRefusedOrGivesTheSameTokensWithinIt) {
+  std::set<std::string> hints;
+  int num_streamed = 0;
+  for (int mib = 5; mib <= 16; ++mib) {
+    const CliResult result = run_cli(on_device(8, placed("000000", "011000") + from_disk(mib)));
+    if (result.exit_code != 0) {
+      expect_failure(result, 1, {"not enough memory", "--ddr"});
+      EXPECT_EQ(num_streamed, 0) << "refused, though less was enough";
+      hints.insert(result.err.substr(result.err.find("--ddr")));
+      continue;
+    }
+    EXPECT_EQ(result.out, expected) << mib << " MiB";
+    if (!stats().contains("disk")) continue;
+    const json disk = stats().at("disk");
+    EXPECT_LE(disk.at("peak_staged_bytes").get<std::uint64_t>(),
+              disk.at("staging_limit_bytes").get<std::uint64_t>())
+        << mib << " MiB";
+    if (num_streamed++ == 0 && !hints.empty()) {
+      EXPECT_NE(hints.rbegin()->find(fmt::format("{}MiB", mib)), std::string::npos)
+          << "the refusals name another budget: " << *hints.rbegin();
+    }
+  }
+  EXPECT_GE(num_streamed, 3);
+  EXPECT_FALSE(hints.empty());
+}
+
+TEST_F(CliDeviceTiersTest, WhatTheDeviceHoldsIsReadOnceAndTakesNoDdr) {
+  const CliResult result = run_cli(on_device(32, Arguments{"--policy", "gpu-only"} + from_disk(8)));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected);
+  const json disk = stats().at("disk");
+  EXPECT_EQ(disk.at("weight_bytes"), packed_bytes);
+  EXPECT_EQ(disk.at("read_bytes"), packed_bytes);
+  EXPECT_EQ(moved("disk", "ddr", "bytes"), 0U) << "read again while generating";
+}
+
+TEST_F(CliDeviceTiersTest, OtherPoliciesStreamFromADiskToo) {
+  for (const char* policy : {"flexgen", "helm", "neo", "all-cpu"}) {
+    const CliResult result = run_cli(on_device(14, Arguments{"--policy", policy} + from_disk(13)));
+    ASSERT_EQ(result.exit_code, 0) << policy << result.err;
+    EXPECT_EQ(result.out, expected) << policy;
+    EXPECT_GT(stats().at("disk").at("read_bytes").get<std::uint64_t>(), 0U) << policy;
+  }
+}
+
+TEST_F(CliDeviceTiersTest, WeightsGoFromCxlMemoryToTheDeviceAndNothingElseDoes) {
+  const Arguments cxl = {"--cxl-nodes", "emulate:1"};
+  const CliResult resident = run_cli(on_device(32, Arguments{"--policy", "gpu-only"} + cxl));
+  ASSERT_EQ(resident.exit_code, 0) << resident.err;
+  EXPECT_EQ(resident.out, expected);
+  EXPECT_EQ(stats().at("cxl").at("weight_bytes"), layers_bytes);
+  EXPECT_EQ(moved("cxl", "hbm", "load_bytes"), layers_bytes);
+  EXPECT_EQ(moved("cxl", "hbm", "bytes"), 0U);
+  EXPECT_EQ(stats().at("cxl").at("read_bytes"), 0U) << "the CPU has read";
+
+  // Sublayers 5 and 6 on the device.
+  const CliResult streamed = run_cli(on_device(8, placed("111100", "111100") + cxl));
+  ASSERT_EQ(streamed.exit_code, 0) << streamed.err;
+  EXPECT_EQ(streamed.out, expected);
+  constexpr std::uint64_t ffn_bytes = layers_bytes * 3 * 384 / (384 + 256 + 3 * 384);
+  const auto iterations = stats().at("iterations").get<std::uint64_t>();
+  EXPECT_LE(moved("cxl", "hbm", "bytes"), iterations * ffn_bytes);
+  EXPECT_GT(moved("cxl", "hbm", "bytes"), iterations * ffn_bytes / 2) << "some may still be there";
+  EXPECT_GT(stats().at("cxl").at("read_bytes").get<std::uint64_t>(), 0U);
+}
+
+TEST_F(CliDeviceTiersTest, ADryRunNamesEveryTier) {
+  const auto tiers = [&](const Arguments& more) {
+    const CliResult result =
+        run_cli(on_device(32, more + Arguments{"--policy", "gpu-only", "--dry-run", "--json"}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::string names;
+    const json use = json::parse(result.out);
+    for (const json& tier : use.at("tiers")) names += tier.at("tier").get<std::string>() + " ";
+    return names;
+  };
+  EXPECT_EQ(tiers({"--cxl-nodes", "emulate:1"}), "hbm ddr cxl ");
+  EXPECT_EQ(tiers(from_disk(8)), "hbm ddr disk ");
+}
+
+TEST_F(CliDeviceTiersTest, ABenchmarkReadsFromADiskBesideTheDevice) {
+  const CliResult result =
+      run_cli({"bench",    "--model",        "opt-125m", "--dtype",  "f32",    "--prompt-tokens",
+               "0",        "--gen-tokens",   "2",        "--repeat", "1",      "--no-warmup",
+               "--device", "standin:300MiB", "--policy", "lia",      "--disk", folder.file("disk"),
+               "--ddr",    "900MiB"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("of weights, "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("moved to it"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace sluice
