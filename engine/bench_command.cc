@@ -175,6 +175,12 @@ std::int64_t max_batch(const std::vector<BenchTest>& tests) {
   return batch;
 }
 
+std::int64_t max_context(const std::vector<BenchTest>& tests) {
+  std::int64_t tokens = 0;
+  for (const BenchTest& test : tests) tokens = std::max(tokens, test.depth + test.tokens);
+  return tokens;
+}
+
 std::int64_t max_iteration_rows(const std::vector<BenchTest>& tests) {
   std::int64_t most = 1;
   for (const BenchTest& test : tests) {
@@ -204,16 +210,21 @@ std::uint64_t working_set_bytes(const HostPlan& plan) {
   return plan.ddr().weights + plan.ddr().staging;
 }
 
-/// Throws Error when the tests do not fit.
+constexpr const char* smaller_tests = "use a smaller --batch, --depth or model";
+
+/// Throws Error when the tests do not fit. With a disk beside an accelerator the plan is not the
+/// last one, and is not checked.
 HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType dtype) {
   const ModelConfig& config = opened.model.config;
   const std::vector<BenchTest>& tests = settings.tests;
-  HostNeed need = {.kv_bytes = KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers,
-                                                   max_pages(tests)),
-                   .activation_bytes =
-                       activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
-                   .workspace_bytes = 0,
-                   .table_bytes = table_bytes_of(opened)};
+  HostNeed need = {
+      .kv_bytes =
+          KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests)),
+      .activation_bytes =
+          activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
+      .workspace_bytes = 0,
+      .table_bytes = table_bytes_of(opened),
+      .split_score_bytes = score_bytes(config, max_iteration_rows(tests), max_context(tests))};
   need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
   HostPlan plan(config, dtype, need, settings.tiers);
   // What the probes take depends on what stays in DDR, and less does beside it.
@@ -222,8 +233,8 @@ HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType 
     plan = HostPlan(config, dtype, need, settings.tiers);
     if (plan.missing_bytes() == 0) return plan;
   }
-  if (settings.accelerator && settings.tiers.disk) return plan;  // not the last one
-  throw Error("{}", shortage_text(plan, settings.tiers, "use a smaller --batch, --depth or model"));
+  if (settings.accelerator && settings.tiers.disk) return plan;
+  throw Error("{}", shortage_text(plan, settings.tiers, smaller_tests));
 }
 
 std::string describe(const BenchTest& test) {
@@ -305,12 +316,11 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                                        accelerator);
   const Workload workload = workload_of(settings.tests);
   const bool has_cxl = plan.cxl().has_value();
-  LoadedPolicy& policy = run_policy.settle(*costs.model, workload);
-  if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
+  LoadedPolicy& policy = run_policy.settle(*costs.model, workload, settings.tiers);
   std::optional<AcceleratorRun> accelerated;
   if (accelerator) {
     accelerated.emplace(accelerator, policy, *costs.model, workload);
-    plan = accelerated->beside(std::move(plan), settings.tiers);
+    plan = accelerated->beside(std::move(plan), settings.tiers, smaller_tests);
   }
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
   const RunSize size{.config = config,

@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "codelets/kernels/generation.h"
 #include "codelets/kernels/linear.h"
 #include "engine/output_file.h"
 #include "perfmodels/calibration_transfer.h"
@@ -37,8 +38,8 @@ std::string file_name_of(const std::string& text) {
 
 fs::path machine_folder(const CalibrationSetup& setup) {
   return fs::path(environment().data_dir) / "calibration" /
-         fmt::format("{}-{}-cores-{}", file_name_of(setup.cpu), setup.cores,
-                     file_name_of(setup.isa));
+         fmt::format("{}-{}-cores-{}-kernels-{}", file_name_of(setup.cpu), setup.cores,
+                     file_name_of(setup.isa), kernel_generation);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace sluice {
 /// name, empty for the CPU.
 CalibrationSetup calibration_setup(DType dtype, int threads, int domains, std::string device = "");
 
-/// Where it is kept: the user's data folder, then a folder a machine, then a file a model's layer
-/// shape, GEMM type, number of threads and accelerator.
+/// Where it is kept: the user's data folder, then a folder a machine and kernel_generation, then a
+/// file a model's layer shape, GEMM type, number of threads and accelerator.
 std::filesystem::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& model);
 
 /// What is stored there, finished or not; nothing when there is no file. Throws Error when it
@@ -33,7 +33,7 @@ std::optional<Calibration> nearest_calibration(const CalibrationSetup& setup,
 /// Writes it there as a whole: to a temporary beside it, then renamed. Throws Error.
 void write_calibration(const Calibration& calibration);
 
-/// All files of this machine, sorted.
+/// All files of this machine and these kernels, sorted.
 std::vector<std::filesystem::path> stored_calibrations(const CalibrationSetup& setup);
 
 }  // namespace sluice

@@ -17,14 +17,7 @@ std::uint64_t bytes_of(const DataHandle& handle) {
   return handle ? starpu_data_get_size(handle.get()) : 0;
 }
 
-void check_kept(const Plan& plan, const CostModel& costs, const std::string& policy) {
-  for (const LayerHomes& homes : plan.memory.layers) {
-    for (const Tier tier : homes.weights) {
-      if (costs.capacity_bytes(tier) == 0)
-        throw Error("policy {} has weights in {}, which this machine does not have", policy,
-                    to_string(tier));
-    }
-  }
+void check_kept(const Plan& plan, const std::string& policy) {
   if (plan.memory.hbm_requests > 0 && plan.memory.hbm_requests < plan.workload.batch) {
     throw Error(
         "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds are simulated, "
@@ -110,17 +103,22 @@ AcceleratorRun::AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& pol
                        .input_tokens = std::max<std::int64_t>(1, workload.input_tokens),
                        .output_tokens = std::max<std::int64_t>(1, workload.output_tokens)})),
       staging_(staging_of(plan_, costs.model())) {
-  check_kept(plan_, costs, policy.name());
+  check_kept(plan_, policy.name());
   policy.set_staging(staging_);
 }
 
-HostPlan AcceleratorRun::beside(HostPlan host, const TierSettings& settings) const {
+HostPlan AcceleratorRun::beside(HostPlan host, const TierSettings& settings,
+                                const std::string& smaller) const {
   HbmShare share;
-  for (const LayerHomes& homes : plan_.memory.layers) share.layers.push_back(homes.resident());
+  for (const LayerHomes& homes : plan_.memory.layers) {
+    share.layers.push_back(homes.resident());
+    if (homes.kv == Tier::hbm) ++share.kv_layers;
+  }
   share.head = plan_.memory.lm_head == Tier::hbm;
   share.passing_bytes = plan_.memory.uses_gpu ? staging_.bytes : 0;
+  share.splits_attention = splits_attention();
   host.set_accelerator(std::move(share));
-  if (host.missing_bytes() > 0) throw Error("{}", shortage_text(host, settings, ""));
+  if (host.missing_bytes() > 0) throw Error("{}", shortage_text(host, settings, smaller));
   return host;
 }
 
@@ -146,17 +144,27 @@ struct AcceleratorRun::Need {
   }
 };
 
-bool AcceleratorRun::reads_kv_from_elsewhere() const {
-  const auto away = [](const LayerHomes& homes, const Placement& placement) {
-    return homes.kv != Tier::hbm &&
-           (placement[Sublayer::qk] == Device::gpu || placement[Sublayer::sv] == Device::gpu);
-  };
+bool AcceleratorRun::any_group(
+    const std::function<bool(const LayerHomes&, const Placement&)>& is) const {
   for (const PhasePlan* phase : {&plan_.prefill, &plan_.decode}) {
     for (const LayerGroup& group : phase->groups) {
-      if (away(group.homes, group.cost.placement)) return true;
+      if (is(group.homes, group.cost.placement)) return true;
     }
   }
   return false;
+}
+
+bool AcceleratorRun::reads_kv_from_elsewhere() const {
+  return any_group([](const LayerHomes& homes, const Placement& placement) {
+    return homes.kv != Tier::hbm &&
+           (placement[Sublayer::qk] == Device::gpu || placement[Sublayer::sv] == Device::gpu);
+  });
+}
+
+bool AcceleratorRun::splits_attention() const {
+  return any_group([](const LayerHomes& /*homes*/, const Placement& placement) {
+    return placement[Sublayer::qk] != placement[Sublayer::sv];
+  });
 }
 
 RunSize RunSize::of(const LoadedModel& model, std::span<const KvCache> caches,

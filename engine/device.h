@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -59,9 +60,9 @@ class AcceleratorRun {
                  const Workload& workload);
 
   const Staging& staging() const { return staging_; }
-  /// The host's plan beside what this one takes of the weights. Throws Error when DDR has no room
-  /// for what passes through it.
-  HostPlan beside(HostPlan host, const TierSettings& settings) const;
+  /// The host's plan beside what this one takes. Throws Error when it does not fit; `smaller`: what
+  /// would, see shortage_text().
+  HostPlan beside(HostPlan host, const TierSettings& settings, const std::string& smaller) const;
 
   /// What is held in the accelerator's memory, and what is pinned for it, for as long as it lives.
   struct Residence {
@@ -85,7 +86,10 @@ class AcceleratorRun {
   struct Need;
   Need need_of(const RunSize& size) const;
   void check_fits(const Need& need, std::uint64_t there_bytes) const;
+  /// Whether it holds for some layers of a phase.
+  bool any_group(const std::function<bool(const LayerHomes&, const Placement&)>& is) const;
   bool reads_kv_from_elsewhere() const;
+  bool splits_attention() const;
   void check_sendable(std::uint64_t bytes, const char* what) const;
   Accelerator accelerator_;
   Plan plan_;

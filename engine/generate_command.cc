@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
@@ -262,8 +263,9 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
   need.host.kv_bytes = KvCache::size_bytes(shape, config.num_layers, need.kv_pages);
   need.host.activation_bytes = activation_bytes(config, dtype, rows, batch);
   need.host.workspace_bytes = need.host.activation_bytes;  // a kernel's, and a stage's around it
+  need.host.split_score_bytes = score_bytes(config, rows, longest);
   if (settings.attention == AttentionForm::split)
-    need.host.activation_bytes += score_bytes(config, rows, longest);
+    need.host.activation_bytes += std::exchange(need.host.split_score_bytes, 0);
   need.host.table_bytes = table_bytes(model);
   return need;
 }
@@ -485,12 +487,12 @@ class GenerateRun {
                                           .cxl = cxl_memory(plan, settings_.tiers)},
                                          accelerator);
     const bool has_cxl = plan.cxl().has_value();
-    LoadedPolicy& policy = policy_.settle(*costs.model, workload);
-    if (has_cxl) policy.policy().set_parameters_tier(Tier::cxl);
+    LoadedPolicy& policy = policy_.settle(*costs.model, workload, settings_.tiers);
     std::optional<AcceleratorRun> accelerated;
     if (accelerator) {
       accelerated.emplace(accelerator, policy, *costs.model, workload);
-      plan = accelerated->beside(std::move(plan), settings_.tiers);
+      plan = accelerated->beside(std::move(plan), settings_.tiers,
+                                 batch > 1 ? "a smaller --batch needs less" : "");
     }
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
     RunSize size{.config = model_.config,

@@ -69,17 +69,28 @@ RunPolicy::RunPolicy(const CommandLine& line) {
   }
 }
 
-LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload) {
-  if (policy_) return *policy_;
+LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload,
+                                const TierSettings& tiers) {
+  if (!policy_) choose(costs, workload, tiers);
+  if (tiers.cxl) policy_->policy().set_parameters_tier(Tier::cxl);
+  return *policy_;
+}
+
+void RunPolicy::choose(const CostModel& costs, const Workload& workload,
+                       const TierSettings& tiers) {
   if (!costs.has(Device::gpu)) {
     policy_ = std::make_unique<LoadedPolicy>("cpu-only", std::map<std::string, std::string>{});
     reason_ = "there is no GPU here that Sluice can use";
-    return *policy_;
+    return;
   }
   std::vector<std::unique_ptr<LoadedPolicy>> policies = load_known_policies();
   std::vector<Candidate> candidates;
   candidates.reserve(policies.size());
-  for (const auto& policy : policies) candidates.push_back(plan_with(*policy, costs, workload));
+  for (const auto& policy : policies) {
+    if (tiers.cxl) policy->policy().set_parameters_tier(Tier::cxl);
+    candidates.push_back(plan_with(*policy, costs, workload));
+    if (tiers.disk && candidates.back().plan) candidates.back().plan->shortage.clear();
+  }
   if (candidates.empty())
     throw Error("no policy was found beside the program; give one with --policy FILE");
   const Candidate& chosen = fastest(candidates);
@@ -88,7 +99,6 @@ LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload
   for (auto& policy : policies) {
     if (policy.get() == chosen.policy) policy_ = std::move(policy);
   }
-  return *policy_;
 }
 
 std::string RunPolicy::describe() const {

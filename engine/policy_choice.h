@@ -7,6 +7,7 @@
 
 #include "engine/command_line.h"
 #include "engine/planner.h"
+#include "engine/tiers.h"
 #include "schedulers/loader.h"
 
 namespace sluice {
@@ -39,14 +40,17 @@ class RunPolicy {
   /// or Error: see LoadedPolicy; UsageError for options without a policy.
   explicit RunPolicy(const CommandLine& line);
 
-  /// The policy. If none was asked for: cpu-only where there is no GPU, else the fastest that fits.
-  /// Throws Error when none does.
-  LoadedPolicy& settle(const CostModel& costs, const Workload& workload);
+  /// The policy, with its weights where `tiers` have them. If none was asked for: cpu-only where
+  /// there is no GPU, else the fastest that fits; beside a disk, whatever it takes of the host's
+  /// memory. Throws Error when none does.
+  LoadedPolicy& settle(const CostModel& costs, const Workload& workload, const TierSettings& tiers);
 
   /// "lia" and why, in one line, after settle().
   std::string describe() const;
 
  private:
+  void choose(const CostModel& costs, const Workload& workload, const TierSettings& tiers);
+
   std::unique_ptr<LoadedPolicy> policy_;
   std::string reason_ = "asked for";
 };

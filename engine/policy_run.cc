@@ -50,7 +50,7 @@ std::optional<Tier> read_parameters_tier(const CommandLine& line) {
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
     : policy_(policy), costs_(costs) {
   policy_.start(costs, workload);
-  memory_ = policy_.plan_memory();
+  memory_ = policy_.plan_memory(CapacityCheck::hbm_only);
   if (memory_.hbm_requests >= workload.batch) {
     for (LayerHomes& homes : memory_.layers) homes.kv = Tier::hbm;
   }

@@ -34,7 +34,9 @@ struct KvCohort {
 /// it.
 class PolicyRun {
  public:
-  /// All outlive it. Throws Error when the policy's memory plan is impossible.
+  /// All outlive it. Throws Error when the policy's memory plan is impossible; what it takes of the
+  /// host's memory is not looked at: a run adds that up at its real size, and part of it may live on
+  /// a disk.
   PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
   /// `options` with the devices that its memory plan implies.

@@ -167,7 +167,8 @@ std::uint64_t table_bytes(const Model& model) {
 
 HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
                    const TierSettings& settings)
-    : has_disk_(settings.disk.has_value()),
+    : split_score_bytes_(need.split_score_bytes),
+      has_disk_(settings.disk.has_value()),
       layers_on_disk_(static_cast<std::size_t>(config.num_layers)) {
   for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
   head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
@@ -192,50 +193,61 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
 }
 
 void HostPlan::set_accelerator(HbmShare share) {
-  if (cxl_) return;
   hbm_ = std::move(share);
+  const std::uint64_t num_layers = std::max<std::uint64_t>(1, layers_on_disk_.size());
+  ddr_.kv -= ddr_.kv * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers;
+  if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
+  if (cxl_) return;
   ddr_.weights += std::exchange(disk_weight_bytes_, 0);
   ddr_.staging = 0;
   stream_what_does_not_fit();
 }
 
 void HostPlan::stream_what_does_not_fit() {
-  const std::uint64_t layers = layers_on_disk_.size() * layer_bytes_;
-  const std::uint64_t always = ddr_.total() - layers - head_bytes_;
-  // What the accelerator holds passes while loading, one weight after the other.
-  const std::uint64_t held_head = hbm_.head ? head_bytes_ : 0;
-  const std::uint64_t passing = rounding_bytes + hbm_.passing_bytes;
-  const std::uint64_t beside_head = passing + std::max(2 * layer_bytes_, held_head);
-  const std::uint64_t with_head = passing + std::max(2 * layer_bytes_, head_bytes_ + layer_bytes_);
-  const std::uint64_t head_stays = always + beside_head + head_bytes_ - held_head;
-  const std::uint64_t head_streams = hbm_.head ? head_stays : always + with_head;
-  least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays}));
+  std::uint64_t others = 0;  // layers that nothing holds
+  for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) others += is_held(i) ? 0 : 1;
+  const std::uint64_t always =
+      rounding_bytes + ddr_.total() - layers_on_disk_.size() * layer_bytes_ - head_bytes_;
+  const std::uint64_t head = hbm_.head ? 0 : head_bytes_;  // that needs a place
+  // What is held passes while loading, one weight after the other.
+  const std::uint64_t held =
+      std::max(head_bytes_ - head, others < layers_on_disk_.size() ? layer_bytes_ : 0);
+  const std::uint64_t window = std::max(2 * layer_bytes_, held);
+  const std::uint64_t window_with_head = std::max(2 * layer_bytes_, head + layer_bytes_);
+
+  const std::uint64_t others_stay = always + others * layer_bytes_ + head + held;
+  const std::uint64_t head_stays = always + head + window + hbm_.passing_bytes;
+  const std::uint64_t head_streams =
+      always + std::max(window, window_with_head) + hbm_.passing_bytes;
+  least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays, others_stay}));
   if (!has_disk_ || ddr_.total() <= ddr_.available) return;
 
-  const bool keeps_head = !hbm_.head && head_stays <= ddr_.available;
-  const std::uint64_t needed = keeps_head || hbm_.head ? head_stays : head_streams;
+  const bool keeps_others = others_stay <= ddr_.available;
+  const bool keeps_head = keeps_others || head_stays <= ddr_.available;
+  const std::uint64_t needed = keeps_head ? head_stays : head_streams;
   const std::uint64_t room = ddr_.available > needed ? ddr_.available - needed : 0;
-  const std::uint64_t kept = spread(layer_bytes_ > 0 ? room / layer_bytes_ : 0);
-  head_on_disk_ = !keeps_head;
+  const std::uint64_t kept =
+      keeps_others ? others : std::min(others, room / std::max<std::uint64_t>(1, layer_bytes_));
+  spread(kept, others);
+  head_on_disk_ = hbm_.head || !keeps_head;
   disk_weight_bytes_ =
-      (layers_on_disk_.size() - kept) * layer_bytes_ + (keeps_head ? 0 : head_bytes_);
+      (layers_on_disk_.size() - kept) * layer_bytes_ + (head_on_disk_ ? head_bytes_ : 0);
   ddr_.weights -= disk_weight_bytes_;
-  ddr_.staging = needed - always - (keeps_head ? head_bytes_ : 0);
+  window_bytes_ = rounding_bytes;
+  if (keeps_others) {
+    window_bytes_ += held;
+  } else {
+    window_bytes_ += keeps_head ? window : std::max(window, window_with_head);
+  }
+  ddr_.staging = window_bytes_ + (keeps_others ? 0 : hbm_.passing_bytes);
 }
 
-std::uint64_t HostPlan::spread(std::uint64_t room) {
-  const auto is_held = [&](std::size_t layer) {
-    return layer < hbm_.layers.size() && hbm_.layers[layer];
-  };
-  std::uint64_t others = 0;
-  for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) others += is_held(i) ? 0 : 1;
-  const std::uint64_t kept = std::min(room, others);
+void HostPlan::spread(std::uint64_t kept, std::uint64_t others) {
   std::uint64_t before = 0;  // of the others
   for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) {
     layers_on_disk_[i] = is_held(i) || (before + 1) * kept / others == before * kept / others;
     if (!is_held(i)) ++before;
   }
-  return kept;
 }
 
 std::int64_t HostPlan::num_layers_on_disk() const {

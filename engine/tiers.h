@@ -51,9 +51,10 @@ TierSettings read_tier_settings(const CommandLine& line);
 /// What a run takes of the host's memory, whatever lives where. Bytes.
 struct HostNeed {
   std::uint64_t kv_bytes = 0;
-  std::uint64_t activation_bytes = 0;  ///< values between tasks, of two iterations
-  std::uint64_t workspace_bytes = 0;   ///< of kernels and probes
-  std::uint64_t table_bytes = 0;       ///< embedding and positions, as stored
+  std::uint64_t activation_bytes = 0;   ///< values between tasks, of two iterations
+  std::uint64_t workspace_bytes = 0;    ///< of kernels and probes
+  std::uint64_t table_bytes = 0;        ///< embedding and positions, as stored
+  std::uint64_t split_score_bytes = 0;  ///< more of them where QK^T and SV run apart
 };
 
 /// Bytes of a model's embedding and position tables, as its source stores them; makes them where
@@ -74,11 +75,13 @@ struct TierUse {
   std::uint64_t total() const { return weights + kv + activations + staging + workspaces; }
 };
 
-/// What of the weights an accelerator takes.
+/// What an accelerator takes and leaves.
 struct HbmShare {
-  std::vector<bool> layers;         ///< held there, whole
+  std::vector<bool> layers;         ///< whose weights are held there, all of them
   bool head = false;                ///< so is the LM head
-  std::uint64_t passing_bytes = 0;  ///< of the others, at once on their way there
+  std::int64_t kv_layers = 0;       ///< whose KV lives there
+  std::uint64_t passing_bytes = 0;  ///< of other weights, at once on their way there
+  bool splits_attention = false;    ///< QK^T and SV run apart somewhere
 };
 
 /// Which packed weights stay in DDR, and which are streamed from a disk through a window: two units
@@ -92,8 +95,8 @@ class HostPlan {
   /// NUMA nodes that do not exist or have processors.
   HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
            const TierSettings& settings);
-  /// The same beside an accelerator. What goes there from the disk passes through DDR, so that a
-  /// plan that did fit may not any more.
+  /// The same beside an accelerator, once. What goes there from the disk passes through DDR, so
+  /// that a plan that did fit may not any more.
   void set_accelerator(HbmShare share);
 
   const TierUse& ddr() const { return ddr_; }
@@ -112,22 +115,24 @@ class HostPlan {
   /// What StarPU may allocate: what is staged, values between tasks, and room for its rounding.
   std::uint64_t staging_limit_bytes() const;
   /// What of the disk's weights may be in DDR for the CPU.
-  std::uint64_t window_bytes() const { return ddr_.staging - hbm_.passing_bytes; }
+  std::uint64_t window_bytes() const { return window_bytes_; }
 
  private:
   void stream_what_does_not_fit();
-  /// Which layers live on the disk: those held elsewhere, and all others but as many as there is
-  /// room for in DDR, which it returns.
-  std::uint64_t spread(std::uint64_t room);
+  bool is_held(std::size_t layer) const { return layer < hbm_.layers.size() && hbm_.layers[layer]; }
+  /// Sends all layers to the disk but `kept` of the `others`, which nothing holds.
+  void spread(std::uint64_t kept, std::uint64_t others);
 
   std::uint64_t layer_bytes_ = 0;  ///< packed weights
   std::uint64_t head_bytes_ = 0;
+  std::uint64_t split_score_bytes_;
   bool has_disk_ = false;
   HbmShare hbm_;
   TierUse ddr_;
   std::optional<TierUse> cxl_;
   std::vector<bool> layers_on_disk_;
   bool head_on_disk_ = false;
+  std::uint64_t window_bytes_ = 0;
   std::uint64_t disk_weight_bytes_ = 0;
   std::uint64_t least_bytes_ = 0;
 };

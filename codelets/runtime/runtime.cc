@@ -97,13 +97,15 @@ std::unique_ptr<GpuWorker> gpu_worker;
 
 void look_for_gpu_failure() { gpu_worker->look_for_failure(); }
 
-/// StarPU cuts small blocks from larger ones, which a small memory has no room for.
+/// StarPU cuts small blocks from larger ones (32 MiB), which a small memory has no room for.
 constexpr std::uint64_t smallest_shared_bytes = std::uint64_t{1} << 30;
 
 void limit_gpu_memory(std::uint64_t bytes) {
   // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
   setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(bytes >> 20).c_str(), 1);
-  setenv("STARPU_SUBALLOCATOR", bytes < smallest_shared_bytes ? "0" : "1", 1);
+  // nor has a disk's window in main memory.
+  const bool has_window = std::getenv("STARPU_LIMIT_CPU_MEM") != nullptr;
+  setenv("STARPU_SUBALLOCATOR", has_window || bytes < smallest_shared_bytes ? "0" : "1", 1);
   // NOLINTEND(concurrency-mt-unsafe)
 }
 

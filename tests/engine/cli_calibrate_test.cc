@@ -137,6 +137,23 @@ TEST_F(CalibratedTest, InfoCountsIt) {
   EXPECT_NE(result.out.find("calibrated     1 model, "), std::string::npos) << result.out;
 }
 
+TEST_F(CalibratedTest, IsNotBelievedOfOlderKernels) {
+  const TemporaryFolder older;
+  std::filesystem::copy(data->path(), older.path(), std::filesystem::copy_options::recursive);
+  const std::filesystem::path folder = std::filesystem::path(files_in(older).at(0)).parent_path();
+  const std::string name = folder.filename().string();
+  const std::size_t digits = name.rfind("-kernels-");
+  ASSERT_NE(digits, std::string::npos) << name;
+  std::filesystem::rename(folder, folder.parent_path() / (name.substr(0, digits) + "-kernels-1"));
+  const CliResult result = run_with(older, {"info"});
+  EXPECT_NE(result.out.find("calibrated     no model"), std::string::npos) << result.out;
+  const CliResult plan =
+      run_with(older, {"plan", "--model", "tiny", "--machine", "this", "--policy", "cpu-only",
+                       "--input-tokens", "64", "--output-tokens", "8"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_NE(plan.err.find("tiny is not calibrated here"), std::string::npos) << plan.err;
+}
+
 Arguments point_of(const char* command) {
   return {command,    "--model",        "opt-1.3b", "--machine",       "this", "--policy",
           "cpu-only", "--input-tokens", "64",       "--output-tokens", "8",    "--json"};

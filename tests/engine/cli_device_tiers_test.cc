@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bitset>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -68,6 +69,9 @@ TEST_F(CliDeviceTiersTest, EveryPlacementStreamsFromADiskWithTheSameTokensWithin
     EXPECT_GT(disk.at("read_bytes").get<std::uint64_t>(),
               disk.at("weight_bytes").get<std::uint64_t>())
         << "nothing streamed";
+    EXPECT_LE(moved("disk", "ddr", "bytes"), stats().at("iterations").get<std::uint64_t>() *
+                                                 disk.at("weight_bytes").get<std::uint64_t>())
+        << "some weight was read twice in an iteration";
     EXPECT_LE(disk.at("peak_staged_bytes").get<std::uint64_t>(),
               disk.at("staging_limit_bytes").get<std::uint64_t>());
     EXPECT_LE(disk.at("staging_limit_bytes").get<std::uint64_t>() + packed_bytes -
@@ -110,7 +114,43 @@ TEST_F(CliDeviceTiersTest, WhatTheDeviceHoldsIsReadOnceAndTakesNoDdr) {
   const json disk = stats().at("disk");
   EXPECT_EQ(disk.at("weight_bytes"), packed_bytes);
   EXPECT_EQ(disk.at("read_bytes"), packed_bytes);
+  // The largest, the LM head, passes with little else: nothing of it stays.
+  EXPECT_LT(disk.at("peak_staged_bytes").get<std::uint64_t>(), 3 * mebibyte);
   EXPECT_EQ(moved("disk", "ddr", "bytes"), 0U) << "read again while generating";
+}
+
+/// The head's memory passes while loading, and no window is kept when nothing streams.
+TEST_F(CliDeviceTiersTest, NothingStreamsWhereAllThatIsNotHeldFitsInDdr) {
+  const CliResult all = run_cli(on_device(10, Arguments{"--policy", "lia", "--dry-run", "--json"}));
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  const json need = json::parse(all.out).at("tiers").at(1);
+  const std::uint64_t held = json::parse(all.out).at("tiers").at(0).at("weight_bytes");
+  ASSERT_GT(held, 5 * mebibyte) << "the LM head and two layers";
+  // What is not held, the LM head on its way and 2 MiB for StarPU's rounding.
+  const std::uint64_t enough =
+      need.at("total_bytes").get<std::uint64_t>() - held + (2 + 2) * mebibyte;
+  const CliResult result = run_cli(on_device(
+      10, Arguments{"--policy", "lia"} + from_disk(static_cast<int>(enough / mebibyte + 1))));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected);
+  EXPECT_GT(stats().at("disk").at("weight_bytes").get<std::uint64_t>(), 5 * mebibyte);
+  EXPECT_EQ(moved("disk", "ddr", "bytes"), 0U);
+}
+
+/// Scores of a long prompt, which a placement that splits attention stores: 2 of 3 MiB.
+TEST_F(CliDeviceTiersTest, ScoresBetweenTheDevicesCount) {
+  std::ofstream(prompts_path) << json{{"prompt_token_ids", std::vector<int>(250, 7)}}.dump();
+  const auto least = [&](const char* prefill) {
+    const CliResult refused = run_cli(on_device(32, placed(prefill, "111111") + from_disk(2)));
+    EXPECT_EQ(refused.exit_code, 1);
+    return std::stoi(refused.err.substr(refused.err.find("--ddr ") + 6));
+  };
+  const int whole = least("000000");
+  const int split = least("010000");
+  EXPECT_GE(split, whole + 1);
+  const CliResult result = run_cli(on_device(32, placed("010000", "111111") + from_disk(split)));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, run_cli(generate({"--policy", "cpu-only"})).out);
 }
 
 TEST_F(CliDeviceTiersTest, OtherPoliciesStreamFromADiskToo) {

@@ -329,6 +329,23 @@ TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
                  1, {"not enough CXL memory", "1.00 GiB available", "would do"});
 }
 
+/// Its weights have 326 GiB.
+TEST_F(CliTiersTest, AModelLargerThanTheMachinesMemoryRunsFromADisk) {
+  const Arguments large = {"bench", "--model",      "opt-175b", "--prompt-tokens",
+                           "0",     "--gen-tokens", "1",        "--ddr",
+                           "16GiB", "--dry-run",    "--json"};
+  for (const Arguments& device :
+       {Arguments{"--device", "cpu"}, Arguments{"--device", "standin:12GiB"},
+        Arguments{"--device", "standin:12GiB", "--policy", "lia"}}) {
+    expect_failure(run_cli(large + device), 1, {"not enough memory", "--disk DIR"});
+    const CliResult result = run_cli(large + device + Arguments{"--disk", disk.string()});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json tiers = json::parse(result.out).at("tiers");
+    EXPECT_EQ(tiers.back().at("tier"), "disk");
+    EXPECT_GT(tiers.back().at("weight_bytes").get<std::uint64_t>(), 300 * 1024 * mebibyte);
+  }
+}
+
 TEST_F(CliTiersTest, ADryRunOfABenchmarkDoes) {
   const CliResult result = run_cli({"bench", "--model", "opt-125m", "--dry-run", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
