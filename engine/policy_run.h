@@ -35,8 +35,8 @@ struct KvCohort {
 class PolicyRun {
  public:
   /// All outlive it. Throws Error when the policy's memory plan is impossible; what it takes of the
-  /// host's memory is not looked at: a run adds that up at its real size, and part of it may live on
-  /// a disk.
+  /// host's memory is not looked at: a run adds that up at its real size, and part of it may live
+  /// on a disk.
   PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
   /// `options` with the devices that its memory plan implies.
