@@ -323,6 +323,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     plan = accelerated->beside(std::move(plan), settings.tiers, smaller_tests);
   }
   PolicyRun policy_run(policy.policy(), *costs.model, workload);
+  policy_run.set_host_homes(plan.homes().layers);
   const RunSize size{.config = config,
                      .dtype = dtype,
                      .table_bytes = table_bytes_of(opened),
@@ -352,7 +353,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
         if (interrupt_flag()) throw Interrupted();
         loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
       },
-      disk ? disk->homes() : nullptr, settings.tiers.cxl_homes());
+      disk ? disk->homes() : plan.homes());
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
   KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
@@ -381,7 +382,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   std::cout << format_bench(settings.format, context, results);
   if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
   if (disk) fmt::print(stderr, "{}\n", disk->summary());
-  if (has_cxl) fmt::print(stderr, "{}\n", LayerPlacement(loaded, plan, settings.tiers).summary());
+  if (has_cxl) fmt::print(stderr, "{}", LayerPlacement(loaded, plan, settings.tiers).summary());
   return 0;
 }
 

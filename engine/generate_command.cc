@@ -495,6 +495,7 @@ class GenerateRun {
                                  batch > 1 ? "a smaller --batch needs less" : "");
     }
     PolicyRun policy_run(policy.policy(), *costs.model, workload);
+    policy_run.set_host_homes(plan.homes().layers);
     RunSize size{.config = model_.config,
                  .dtype = dtype_,
                  .table_bytes = need.host.table_bytes,
@@ -526,7 +527,7 @@ class GenerateRun {
           if (interrupt_flag()) throw Interrupted();
           loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
         },
-        disk ? disk->homes() : nullptr, settings_.tiers.cxl_homes());
+        disk ? disk->homes() : plan.homes());
     loading.clear();
     report_.load_s = seconds_since(load_start);
     std::vector<KvCache> kv;
@@ -560,7 +561,7 @@ class GenerateRun {
       print_summary(report_, policy_.describe());
       if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
       if (disk) fmt::print(stderr, "{}\n", disk->summary());
-      if (!placement->is_empty()) fmt::print(stderr, "{}\n", placement->summary());
+      fmt::print(stderr, "{}", placement->summary());
       fmt::print(stderr, "{}\n", moved.summary());
     }
     if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));

@@ -2,10 +2,8 @@
 
 #include <fmt/ranges.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 
-#include "codelets/kernels/linear.h"
 #include "engine/command_line.h"
 
 namespace sluice {
@@ -49,9 +47,9 @@ MovedBytes::Counts MovedBytes::now() const {
   return counts;
 }
 
-void MovedBytes::run_ends(double wall_s, bool reads_cxl) {
+void MovedBytes::run_ends(double wall_s, bool has_cxl) {
   wall_s_ = wall_s;
-  if (reads_cxl) cxl_read_bytes_ = bytes_read_by_kernels();
+  if (has_cxl) cxl_read_bytes_ = runtime_.cxl_read_bytes() - cxl_read_before_;
   moves_.clear();
   for (const auto& [pair, after] : now()) {
     const Count& before = before_[pair];
@@ -64,23 +62,6 @@ void MovedBytes::run_ends(double wall_s, bool reads_cxl) {
     move.copy_bytes_per_s = after.copy_bytes_per_s;
     if (after.busy_s) move.busy_s = *after.busy_s - before.busy_s.value_or(0);
   }
-}
-
-/// Each kernel reads its weight once.
-std::uint64_t MovedBytes::bytes_read_by_kernels() const {
-  const std::vector<LinearShape> linears =
-      layer_linears(model_.config(), model_.shape().dtype);  // qkv, out, fc1, fc2, gate
-  constexpr std::array<Sublayer, 5> readers = {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1,
-                                               Sublayer::fc2, Sublayer::fc1};
-  const KernelTotals totals = runtime_.kernel_totals();
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < linears.size(); ++i) {
-    std::int64_t kernels = 0;
-    for (const Phase phase : {Phase::prefill, Phase::decode})
-      kernels += totals.of(phase, readers.at(i)).count;
-    bytes += static_cast<std::uint64_t>(kernels) * PackedLayout::get(linears[i]).size_bytes();
-  }
-  return bytes;
 }
 
 double MovedBytes::per_s(std::uint64_t bytes) const {

@@ -43,10 +43,12 @@ class MovedBytes {
       : runtime_(runtime), model_(model), accelerator_(accelerator), disk_(disk) {}
 
   /// What has moved so far was loading.
-  void run_begins() { before_ = now(); }
-  /// After `wall_s` seconds; with `reads_cxl`, the CPU's kernels read all weights of layers from
-  /// CXL memory.
-  void run_ends(double wall_s, bool reads_cxl);
+  void run_begins() {
+    before_ = now();
+    cxl_read_before_ = runtime_.cxl_read_bytes();
+  }
+  /// After `wall_s` seconds; `has_cxl`: weights live in CXL memory.
+  void run_ends(double wall_s, bool has_cxl);
 
   /// Pairs of which anything moved.
   const std::vector<TierMove>& moves() const { return moves_; }
@@ -66,7 +68,6 @@ class MovedBytes {
   /// From the slowest tier on.
   using Counts = std::map<std::pair<Tier, Tier>, Count, std::greater<>>;
   Counts now() const;
-  std::uint64_t bytes_read_by_kernels() const;
   double per_s(std::uint64_t bytes) const;
 
   const Runtime& runtime_;
@@ -75,6 +76,7 @@ class MovedBytes {
   const DiskRun* disk_;
   Counts before_;
   std::vector<TierMove> moves_;
+  std::uint64_t cxl_read_before_ = 0;
   std::optional<std::uint64_t> cxl_read_bytes_;
   double wall_s_ = 0;
 };

@@ -68,6 +68,15 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
   }
 }
 
+void PolicyRun::set_host_homes(const std::vector<Tier>& layers) {
+  for (std::size_t layer = 0; layer < memory_.layers.size(); ++layer) {
+    const Tier host = layers.at(layer) == Tier::cxl ? Tier::cxl : Tier::ddr;
+    for (Tier& home : memory_.layers[layer].weights) {
+      if (home != Tier::hbm) home = host;
+    }
+  }
+}
+
 DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) const {
   const auto reader = [&](Tier tier) {
     const Device device = reader_of(tier).value_or(Device::cpu);

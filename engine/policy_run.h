@@ -39,6 +39,10 @@ class PolicyRun {
   /// on a disk.
   PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
+  /// Where each layer's weights live that the policy leaves to the host; what lives on a disk
+  /// passes through DDR, and counts as being there.
+  void set_host_homes(const std::vector<Tier>& layers);
+
   /// `options` with the devices that its memory plan implies.
   DecoderGraph::Options graph_options(DecoderGraph::Options options) const;
 

@@ -36,11 +36,22 @@ std::uint64_t up_to_mebibyte(std::uint64_t bytes) {
 constexpr std::uint64_t gibibyte = std::uint64_t{1} << 30;
 constexpr std::string_view emulate_prefix = "emulate:";
 
+/// Of "16", in GiB, or of "16GiB"; 0: it is no size.
+std::uint64_t emulated_bytes(const std::string& text) {
+  const bool has_unit = text.find_first_not_of("0123456789") != std::string::npos;
+  try {
+    return parse_size_bytes(has_unit ? text : text + "GiB", "cxl-nodes");
+  } catch (const UsageError&) {
+    return 0;
+  }
+}
+
 CxlSettings read_cxl(const std::string& text) {
   CxlSettings settings;
   const auto refuse = [&] {
     return UsageError(
-        "--cxl-nodes {}: expected NUMA nodes such as 2,3, or emulate:GiB such as emulate:16", text);
+        "--cxl-nodes {}: expected NUMA nodes such as 2,3, or emulate:SIZE such as emulate:16GiB",
+        text);
   };
   const auto number = [&](std::string_view digits) {
     int value = -1;
@@ -49,19 +60,17 @@ CxlSettings read_cxl(const std::string& text) {
     return value;
   };
   if (text.starts_with(emulate_prefix)) {
-    const int gib = number(std::string_view(text).substr(emulate_prefix.size()));
-    if (gib == 0) throw refuse();
-    settings.emulated_bytes = static_cast<std::uint64_t>(gib) * gibibyte;
+    settings.emulated_bytes = emulated_bytes(text.substr(emulate_prefix.size()));
+    if (settings.emulated_bytes == 0) throw refuse();
     return settings;
   }
   std::size_t begin = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const int node = number(std::string_view(text).substr(begin, end - begin));
-    if (std::find(settings.homes.nodes.begin(), settings.homes.nodes.end(), node) !=
-        settings.homes.nodes.end())
+    if (std::find(settings.nodes.begin(), settings.nodes.end(), node) != settings.nodes.end())
       throw refuse();
-    settings.homes.nodes.push_back(node);
+    settings.nodes.push_back(node);
     begin = end + 1;
   }
   return settings;
@@ -69,7 +78,7 @@ CxlSettings read_cxl(const std::string& text) {
 
 std::string cxl_place(const CxlSettings& settings) {
   return settings.is_emulated() ? "emulated in ddr"
-                                : fmt::format("node {}", fmt::join(settings.homes.nodes, ","));
+                                : fmt::format("node {}", fmt::join(settings.nodes, ","));
 }
 
 /// What the system says is available, less what of it lies in memory without processors.
@@ -92,7 +101,7 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
   if (settings.is_emulated()) return std::min(settings.emulated_bytes, available_ddr_bytes());
   const std::vector<NumaNode> nodes = read_cpu_topology().numa_nodes;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  for (const int wanted : settings.homes.nodes) {
+  for (const int wanted : settings.nodes) {
     const auto found = std::find_if(nodes.begin(), nodes.end(),
                                     [&](const NumaNode& node) { return node.os_index == wanted; });
     if (found == nodes.end()) {
@@ -106,16 +115,21 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
     }
     least = std::min(least, free_node_bytes(wanted));
   }
-  return least * settings.homes.nodes.size();
+  return least * settings.nodes.size();
 }
 
-/// "0", "0,1"
-std::string numa_nodes_with_cpus() {
+/// Those with processors.
+std::vector<int> near_numa_nodes() {
   std::vector<int> nodes;
   for (const NumaNode& node : read_cpu_topology().numa_nodes) {
     if (node.has_processors) nodes.push_back(node.os_index);
   }
-  return fmt::format("node {}", fmt::join(nodes, ","));
+  return nodes;
+}
+
+/// "node 0,1"
+std::string numa_nodes_with_cpus() {
+  return fmt::format("node {}", fmt::join(near_numa_nodes(), ","));
 }
 
 std::uint64_t free_bytes(const std::filesystem::path& folder) {
@@ -137,7 +151,7 @@ void declare_tier_options(CommandLine& line, DryRunJson json) {
        "use")  //
       ("cxl-nodes", po::value<std::string>(),
        "NUMA nodes without processors, e.g. 2,3, that the layers' weights are spread over; or "
-       "emulate:GiB, to test with")
+       "emulate:SIZE, to test with")
       //
       ("dry-run", po::bool_switch(), "print what the run would take of each tier, and end");
   if (json == DryRunJson::own_option)
@@ -152,8 +166,6 @@ TierSettings read_tier_settings(const CommandLine& line) {
     if (settings.disk->empty()) throw UsageError("--disk: give a folder");
   }
   if (line.given("cxl-nodes")) settings.cxl = read_cxl(line.get<std::string>("cxl-nodes"));
-  if (settings.cxl && settings.disk)
-    throw UsageError("--cxl-nodes and --disk exclude each other: the weights live in one place");
   settings.dry_run = line.get<bool>("dry-run");
   return settings;
 }
@@ -167,58 +179,67 @@ std::uint64_t table_bytes(const Model& model) {
 
 HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
                    const TierSettings& settings)
-    : split_score_bytes_(need.split_score_bytes),
-      has_disk_(settings.disk.has_value()),
-      layers_on_disk_(static_cast<std::size_t>(config.num_layers)) {
+    : all_bytes_(packed_weight_bytes(config, dtype) + need.table_bytes),
+      split_score_bytes_(need.split_score_bytes),
+      has_disk_(settings.disk.has_value()) {
   for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
   head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
-  const std::uint64_t layers = layers_on_disk_.size() * layer_bytes_;
+  homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
   ddr_ = {.tier = Tier::ddr,
           .where = numa_nodes_with_cpus(),
-          .weights = packed_weight_bytes(config, dtype) + need.table_bytes,
           .kv = need.kv_bytes,
           .activations = need.activation_bytes,
           .workspaces = need.workspace_bytes,
           .available = ddr_budget(settings)};
   if (settings.cxl) {
-    ddr_.weights -= layers;
+    homes_.cxl_nodes = settings.cxl->nodes;
     cxl_ = {.tier = Tier::cxl,
             .where = cxl_place(*settings.cxl),
-            .weights = layers,
             .available = cxl_bytes(*settings.cxl)};
-    least_bytes_ = up_to_mebibyte(ddr_.total());
-    return;
   }
-  stream_what_does_not_fit();
+  settle();
 }
 
 void HostPlan::set_accelerator(HbmShare share) {
   hbm_ = std::move(share);
-  const std::uint64_t num_layers = std::max<std::uint64_t>(1, layers_on_disk_.size());
+  const std::uint64_t num_layers = std::max<std::uint64_t>(1, homes_.layers.size());
   ddr_.kv -= ddr_.kv * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers;
   if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
-  if (cxl_) return;
-  ddr_.weights += std::exchange(disk_weight_bytes_, 0);
-  ddr_.staging = 0;
-  stream_what_does_not_fit();
+  settle();
 }
 
-void HostPlan::stream_what_does_not_fit() {
-  std::uint64_t others = 0;  // layers that nothing holds
-  for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) others += is_held(i) ? 0 : 1;
+void HostPlan::settle() {
+  const std::uint64_t num_layers = homes_.layers.size();
+  std::uint64_t others = 0;  // that nothing holds
+  for (std::size_t i = 0; i < num_layers; ++i) others += is_held(i) ? 0 : 1;
+  std::uint64_t in_cxl = 0;
+  if (cxl_) {
+    const std::uint64_t room = cxl_->available / std::max<std::uint64_t>(1, layer_bytes_);
+    in_cxl = !has_disk_ || room >= num_layers ? num_layers : std::min(others, room);
+    cxl_->weights = in_cxl * layer_bytes_;
+  }
+  const bool all_in_cxl = cxl_ && in_cxl == num_layers;
+  if (all_in_cxl) others = num_layers;
+  const std::uint64_t in_ddr = others - in_cxl;  // where they would be
+  ddr_.weights = all_bytes_ - in_cxl * layer_bytes_;
+  ddr_.staging = 0;
+  window_bytes_ = 0;
+  homes_.head_on_disk = false;
+  disk_weight_bytes_ = 0;
+  spread(in_cxl, in_ddr, others, Tier::ddr);
+
   const std::uint64_t always =
-      rounding_bytes + ddr_.total() - layers_on_disk_.size() * layer_bytes_ - head_bytes_;
+      rounding_bytes + ddr_.total() - (num_layers - in_cxl) * layer_bytes_ - head_bytes_;
   const std::uint64_t head = hbm_.head ? 0 : head_bytes_;  // that needs a place
   // What is held passes while loading, one weight after the other.
-  const std::uint64_t held =
-      std::max(head_bytes_ - head, others < layers_on_disk_.size() ? layer_bytes_ : 0);
-  const std::uint64_t window = std::max(2 * layer_bytes_, held);
-  const std::uint64_t window_with_head = std::max(2 * layer_bytes_, head + layer_bytes_);
+  const std::uint64_t held = std::max(head_bytes_ - head, others < num_layers ? layer_bytes_ : 0);
+  const std::uint64_t streamed = in_ddr > 0 ? layer_bytes_ : 0;
+  const std::uint64_t window = std::max(2 * streamed, held);
+  const std::uint64_t window_with_head = std::max(window, head + streamed);
 
-  const std::uint64_t others_stay = always + others * layer_bytes_ + head + held;
+  const std::uint64_t others_stay = always + in_ddr * layer_bytes_ + head + held;
   const std::uint64_t head_stays = always + head + window + hbm_.passing_bytes;
-  const std::uint64_t head_streams =
-      always + std::max(window, window_with_head) + hbm_.passing_bytes;
+  const std::uint64_t head_streams = always + window_with_head + hbm_.passing_bytes;
   least_bytes_ = up_to_mebibyte(std::min({ddr_.total(), head_streams, head_stays, others_stay}));
   if (!has_disk_ || ddr_.total() <= ddr_.available) return;
 
@@ -227,31 +248,42 @@ void HostPlan::stream_what_does_not_fit() {
   const std::uint64_t needed = keeps_head ? head_stays : head_streams;
   const std::uint64_t room = ddr_.available > needed ? ddr_.available - needed : 0;
   const std::uint64_t kept =
-      keeps_others ? others : std::min(others, room / std::max<std::uint64_t>(1, layer_bytes_));
-  spread(kept, others);
-  head_on_disk_ = hbm_.head || !keeps_head;
-  disk_weight_bytes_ =
-      (layers_on_disk_.size() - kept) * layer_bytes_ + (head_on_disk_ ? head_bytes_ : 0);
+      keeps_others ? in_ddr : std::min(in_ddr, room / std::max<std::uint64_t>(1, layer_bytes_));
+  spread(in_cxl, kept, others, Tier::disk);
+  homes_.head_on_disk = hbm_.head || !keeps_head;
+  disk_weight_bytes_ = layer_weight_bytes(Tier::disk) + (homes_.head_on_disk ? head_bytes_ : 0);
   ddr_.weights -= disk_weight_bytes_;
   window_bytes_ = rounding_bytes;
   if (keeps_others) {
     window_bytes_ += held;
   } else {
-    window_bytes_ += keeps_head ? window : std::max(window, window_with_head);
+    window_bytes_ += keeps_head ? window : window_with_head;
   }
   ddr_.staging = window_bytes_ + (keeps_others ? 0 : hbm_.passing_bytes);
 }
 
-void HostPlan::spread(std::uint64_t kept, std::uint64_t others) {
+void HostPlan::spread(std::uint64_t in_cxl, std::uint64_t in_ddr, std::uint64_t others, Tier held) {
+  // Whether the i-th of `all` is one of `some` among them.
+  const auto is_one = [](std::uint64_t i, std::uint64_t some, std::uint64_t all) {
+    return (i + 1) * some / all != i * some / all;
+  };
   std::uint64_t before = 0;  // of the others
-  for (std::size_t i = 0; i < layers_on_disk_.size(); ++i) {
-    layers_on_disk_[i] = is_held(i) || (before + 1) * kept / others == before * kept / others;
-    if (!is_held(i)) ++before;
+  std::uint64_t kept = 0;    // of these
+  for (std::size_t i = 0; i < homes_.layers.size(); ++i) {
+    Tier& home = homes_.layers[i];
+    if (others < homes_.layers.size() && is_held(i)) {
+      home = held;
+    } else if (!is_one(before++, in_cxl + in_ddr, others)) {
+      home = Tier::disk;
+    } else {
+      home = is_one(kept++, in_cxl, in_cxl + in_ddr) ? Tier::cxl : Tier::ddr;
+    }
   }
 }
 
-std::int64_t HostPlan::num_layers_on_disk() const {
-  return std::count(layers_on_disk_.begin(), layers_on_disk_.end(), true);
+std::uint64_t HostPlan::layer_weight_bytes(Tier tier) const {
+  const auto count = std::count(homes_.layers.begin(), homes_.layers.end(), tier);
+  return static_cast<std::uint64_t>(count) * layer_bytes_;
 }
 
 std::uint64_t HostPlan::missing_bytes() const {
@@ -273,10 +305,10 @@ namespace {
 
 std::string cxl_hint(const HostPlan& plan, const CxlSettings& settings) {
   if (settings.is_emulated()) {
-    return fmt::format("--cxl-nodes emulate:{} would do",
+    return fmt::format("--cxl-nodes emulate:{}GiB would do",
                        (plan.cxl()->total() + gibibyte - 1) / gibibyte);
   }
-  if (settings.homes.nodes.size() == 1) return "name more nodes, or leave out --cxl-nodes";
+  if (settings.nodes.size() == 1) return "name more nodes, or leave out --cxl-nodes";
   return "each node takes the same share: leave out the one with least free, or --cxl-nodes";
 }
 
@@ -287,18 +319,20 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
   const TierUse& ddr = plan.ddr();
   if (plan.cxl() && plan.cxl()->total() > plan.cxl()->available) {
     return fmt::format(
-        "not enough CXL memory: {} needed for the layers' weights, {} available on {}; "
-        "{}",
+        "not enough CXL memory: {} needed for the layers' weights, {} available on {}; {}, or: "
+        "with "
+        "--disk DIR other memory takes the rest",
         format_bytes(plan.cxl()->total()), format_bytes(plan.cxl()->available), plan.cxl()->where,
         cxl_hint(plan, *settings.cxl));
   }
   std::vector<std::string> hints;
   if (!smaller.empty()) hints.push_back(smaller);
-  if (!settings.disk && !settings.cxl && plan.least_bytes() <= ddr.available) {
+  if (!settings.disk && plan.least_bytes() <= ddr.available) {
     hints.emplace_back("--disk DIR would keep weights on a disk");
   } else if (settings.ddr_bytes && plan.least_bytes() <= available_ddr_bytes()) {
+    const bool needs_disk = !settings.disk && plan.least_bytes() < ddr.total();
     hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
-                                settings.disk || settings.cxl ? "" : " with --disk DIR"));
+                                needs_disk ? " with --disk DIR" : ""));
   }
   if (smaller.empty()) hints.emplace_back("use a smaller model or a machine with more memory");
   const std::string staging =
@@ -362,63 +396,72 @@ std::optional<CxlMemory> cxl_memory(const HostPlan& plan, const TierSettings& se
 
 LayerPlacement::LayerPlacement(const LoadedModel& model, const HostPlan& plan,
                                const TierSettings& settings)
-    : cxl_(settings.cxl), weight_bytes_(plan.cxl() ? plan.cxl()->weights : 0) {
-  if (cxl_ && !cxl_->is_emulated()) {
-    nodes_ = cxl_->homes.nodes;
-  } else {
-    for (const NumaNode& node : read_cpu_topology().numa_nodes) {
-      if (node.has_processors) nodes_.push_back(node.os_index);
+    : cxl_(settings.cxl) {
+  for (const Tier tier : {Tier::ddr, Tier::cxl}) {
+    const std::uint64_t weight_bytes = plan.layer_weight_bytes(tier);
+    if (weight_bytes == 0) continue;
+    Part& part = parts_.emplace_back();
+    part.tier = tier;
+    part.is_emulated = tier == Tier::cxl && cxl_ && cxl_->is_emulated();
+    part.weight_bytes = weight_bytes;
+    part.nodes = tier == Tier::cxl && !part.is_emulated ? cxl_->nodes : near_numa_nodes();
+    try {
+      part.pages = model.layer_pages(tier);
+    } catch (const Error& error) {
+      part.problem = error.what();
     }
-  }
-  if (!cxl_) {
-    std::uint64_t layer_bytes = 0;
-    for (const LinearShape& shape : layer_linears(model.config(), model.shape().dtype))
-      layer_bytes += packed_bytes(shape);
-    const std::int64_t num_here = model.config().num_layers - plan.num_layers_on_disk();
-    weight_bytes_ = static_cast<std::uint64_t>(num_here) * layer_bytes;
-  }
-  try {
-    pages_ = model.layer_pages();
-  } catch (const Error& error) {
-    problem_ = error.what();
   }
 }
 
-std::uint64_t LayerPlacement::pages_there() const {
+std::uint64_t LayerPlacement::Part::pages_there() const {
   std::uint64_t there = 0;
-  for (const auto& [node, count] : pages_.by_node) {
-    if (std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end()) there += count;
+  for (const auto& [node, count] : pages.by_node) {
+    if (std::find(nodes.begin(), nodes.end(), node) != nodes.end()) there += count;
   }
   return there;
 }
 
-std::string LayerPlacement::summary() const {
-  const std::string weights = format_bytes(weight_bytes_);
-  if (cxl_ && cxl_->is_emulated())
-    return fmt::format("cxl: {} of weights, emulated: they lie in DDR", weights);
-  const std::string where = fmt::format("{} node {}", cxl_ ? "cxl" : "ddr", fmt::join(nodes_, ","));
-  if (!problem_.empty()) return fmt::format("{}: {} of weights; {}", where, weights, problem_);
+std::string LayerPlacement::Part::summary() const {
+  const std::string weights = format_bytes(weight_bytes);
+  if (is_emulated) return fmt::format("cxl: {} of weights, emulated: they lie in DDR", weights);
+  const std::string where = fmt::format("{} node {}", to_string(tier), fmt::join(nodes, ","));
+  if (!problem.empty()) return fmt::format("{}: {} of weights; {}", where, weights, problem);
   const std::string sample =
-      pages_.every > 1 ? fmt::format(" (one in {} looked at)", pages_.every) : "";
+      pages.every > 1 ? fmt::format(" (one in {} looked at)", pages.every) : "";
   return fmt::format("{}: {} of weights, {} of {} pages{} lie there", where, weights, pages_there(),
-                     pages_.asked, sample);
+                     pages.asked, sample);
+}
+
+std::string LayerPlacement::summary() const {
+  std::string lines;
+  for (const Part& part : parts_) lines += part.summary() + "\n";
+  return lines;
 }
 
 void LayerPlacement::add_to(nlohmann::json& stats) const {
-  const bool is_known = problem_.empty();
-  const bool is_emulated = cxl_ && cxl_->is_emulated();
-  stats["placement"] = {
-      {"tier", cxl_ && !is_emulated ? "cxl" : "ddr"},
-      {"numa_nodes", nodes_},
-      {"weight_bytes", weight_bytes_},
-      {"pages_asked", is_known ? nlohmann::json(pages_.asked) : nlohmann::json()},
-      {"pages_found", is_known ? nlohmann::json(pages_there()) : nlohmann::json()},
-      {"one_page_in", pages_.every}};
-  if (!cxl_) return;
-  nlohmann::json& cxl = stats["cxl"];
-  cxl = {{"nodes", cxl_->homes.nodes}, {"emulated", is_emulated}, {"weight_bytes", weight_bytes_}};
-  if (!is_known) cxl["pages"] = nullptr;
-  for (const auto& [node, count] : pages_.by_node) cxl["pages"][std::to_string(node)] = count;
+  nlohmann::json& placement = stats["placement"];
+  placement = nlohmann::json::array();
+  if (cxl_) {
+    stats["cxl"].update({{"nodes", cxl_->nodes},
+                         {"emulated", cxl_->is_emulated()},
+                         {"weight_bytes", 0},
+                         {"pages", nlohmann::json::object()}});
+  }
+  for (const Part& part : parts_) {
+    const bool is_known = part.problem.empty();
+    placement.push_back(
+        {{"tier", to_string(part.is_emulated ? Tier::ddr : part.tier)},
+         {"numa_nodes", part.nodes},
+         {"weight_bytes", part.weight_bytes},
+         {"pages_asked", is_known ? nlohmann::json(part.pages.asked) : nlohmann::json()},
+         {"pages_found", is_known ? nlohmann::json(part.pages_there()) : nlohmann::json()},
+         {"one_page_in", part.pages.every}});
+    if (part.tier != Tier::cxl) continue;
+    nlohmann::json& cxl = stats["cxl"];
+    cxl["weight_bytes"] = part.weight_bytes;
+    if (!is_known) cxl["pages"] = nullptr;
+    for (const auto& [node, count] : part.pages.by_node) cxl["pages"][std::to_string(node)] = count;
+  }
 }
 
 DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
@@ -427,10 +470,9 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
       limit_bytes_(plan.staging_limit_bytes()),
       file_(folder, model, dtype),
       node_(limit_bytes_),
-      homes_{.file = &file_,
-             .node = &node_,
-             .layers = plan.layers_on_disk(),
-             .head = plan.head_on_disk()} {
+      homes_(plan.homes()) {
+  homes_.file = &file_;
+  homes_.node = &node_;
   accelerator.host_bytes = plan.window_bytes();
   policy.set_staging(accelerator);
 }

@@ -29,10 +29,10 @@ void declare_tier_options(CommandLine& line, DryRunJson json);
 
 /// What --cxl-nodes says.
 struct CxlSettings {
-  CxlHomes homes;
-  std::uint64_t emulated_bytes = 0;  ///< of memory that is taken for CXL's
+  std::vector<int> nodes;            ///< NUMA nodes; none: emulated
+  std::uint64_t emulated_bytes = 0;  ///< of DDR that are taken for CXL memory
 
-  bool is_emulated() const { return homes.nodes.empty(); }
+  bool is_emulated() const { return nodes.empty(); }
 };
 
 /// What they say.
@@ -41,9 +41,6 @@ struct TierSettings {
   std::optional<std::filesystem::path> disk;
   std::optional<CxlSettings> cxl;
   bool dry_run = false;
-
-  /// Null: in DDR.
-  const CxlHomes* cxl_homes() const { return cxl ? &cxl->homes : nullptr; }
 };
 /// Throws UsageError.
 TierSettings read_tier_settings(const CommandLine& line);
@@ -84,15 +81,15 @@ struct HbmShare {
   bool splits_attention = false;    ///< QK^T and SV run apart somewhere
 };
 
-/// Which packed weights stay in DDR, and which are streamed from a disk through a window: two units
-/// of work at a time, the one that computes and the next. Whole layers stay, as many as fit (LIA's
+/// Where packed weights live: layers in CXL memory if there is any, and in DDR; with a disk, what
+/// they have no room for is streamed from there through a window of DDR: two units of work at a
+/// time, the one that computes and the next. Whole layers stay, as many as fit (LIA's
 /// Optimization-1, one tier down), spread evenly, so that reading never pauses for long; the LM
-/// head before any layer. What an accelerator holds needs no place in DDR then.
+/// head before any layer. What an accelerator holds needs no place of its own then.
 class HostPlan {
  public:
-  /// With --disk, weights that do not fit may live there; with --cxl-nodes, the layers' packed
-  /// weights live there, all of them. The plan may not fit: see missing_bytes(). Throws Error for
-  /// NUMA nodes that do not exist or have processors.
+  /// Without a disk CXL memory takes all layers, or the plan does not fit: see missing_bytes().
+  /// Throws Error for NUMA nodes that do not exist or have processors.
   HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
            const TierSettings& settings);
   /// The same beside an accelerator, once. What goes there from the disk passes through DDR, so
@@ -101,11 +98,12 @@ class HostPlan {
 
   const TierUse& ddr() const { return ddr_; }
   const std::optional<TierUse>& cxl() const { return cxl_; }
-  const std::vector<bool>& layers_on_disk() const { return layers_on_disk_; }
-  bool head_on_disk() const { return head_on_disk_; }
+  /// With a disk, its file and node are not there yet: DiskRun gives them.
+  const WeightHomes& homes() const { return homes_; }
   bool uses_disk() const { return disk_weight_bytes_ > 0; }
   std::uint64_t disk_weight_bytes() const { return disk_weight_bytes_; }
-  std::int64_t num_layers_on_disk() const;
+  /// Packed weights of the layers that live on a tier.
+  std::uint64_t layer_weight_bytes(Tier tier) const;
 
   /// What DDR and CXL are short of; 0: the plan fits.
   std::uint64_t missing_bytes() const;
@@ -118,20 +116,21 @@ class HostPlan {
   std::uint64_t window_bytes() const { return window_bytes_; }
 
  private:
-  void stream_what_does_not_fit();
+  void settle();
   bool is_held(std::size_t layer) const { return layer < hbm_.layers.size() && hbm_.layers[layer]; }
-  /// Sends all layers to the disk but `kept` of the `others`, which nothing holds.
-  void spread(std::uint64_t kept, std::uint64_t others);
+  /// Of the `others` so many live in CXL memory and in DDR, the rest on the disk; what is held and
+  /// not among them lives on `held`.
+  void spread(std::uint64_t in_cxl, std::uint64_t in_ddr, std::uint64_t others, Tier held);
 
   std::uint64_t layer_bytes_ = 0;  ///< packed weights
   std::uint64_t head_bytes_ = 0;
+  std::uint64_t all_bytes_ = 0;  ///< weights and tables
   std::uint64_t split_score_bytes_;
   bool has_disk_ = false;
   HbmShare hbm_;
   TierUse ddr_;
   std::optional<TierUse> cxl_;
-  std::vector<bool> layers_on_disk_;
-  bool head_on_disk_ = false;
+  WeightHomes homes_;
   std::uint64_t window_bytes_ = 0;
   std::uint64_t disk_weight_bytes_ = 0;
   std::uint64_t least_bytes_ = 0;
@@ -161,22 +160,26 @@ class LayerPlacement {
   /// Asks the system.
   LayerPlacement(const LoadedModel& model, const HostPlan& plan, const TierSettings& settings);
 
-  /// Whether none of them are in the host's memory.
-  bool is_empty() const { return weight_bytes_ == 0; }
-  /// "ddr node 0: 6.2 GiB of weights, 1625293 of 1625293 pages lie there", what stands against
-  /// asking, or that CXL memory is emulated.
+  /// A line for each tier that has some: "ddr node 0: 6.2 GiB of weights, 1625293 of 1625293 pages
+  /// lie there", what stands against asking, or that CXL memory is emulated.
   std::string summary() const;
   /// Of `stats`: `placement` and, with --cxl-nodes, `cxl`.
   void add_to(nlohmann::json& stats) const;
 
  private:
-  std::uint64_t pages_there() const;
+  struct Part {
+    Tier tier = Tier::ddr;
+    bool is_emulated = false;
+    std::vector<int> nodes;  ///< that were asked for
+    std::uint64_t weight_bytes = 0;
+    LoadedModel::Pages pages;
+    std::string problem;  ///< a container may forbid to ask
 
+    std::uint64_t pages_there() const;
+    std::string summary() const;
+  };
+  std::vector<Part> parts_;
   std::optional<CxlSettings> cxl_;
-  std::vector<int> nodes_;  ///< that were asked for
-  std::uint64_t weight_bytes_ = 0;
-  LoadedModel::Pages pages_;
-  std::string problem_;  ///< a container may forbid to ask
 };
 
 /// The disk of one run: its node and its file, from before StarPU starts until after it has
@@ -191,7 +194,8 @@ class DiskRun {
 
   /// StarPU has started.
   void attach() { node_.attach(); }
-  const DiskHomes* homes() const { return &homes_; }
+  /// Of all weights; lives as long as this.
+  const WeightHomes& homes() const { return homes_; }
   /// What has been read for tasks, and written while loading.
   DiskUse use() const { return node_.use(); }
   std::uint64_t written_bytes() const { return file_.written_bytes(); }
@@ -206,7 +210,7 @@ class DiskRun {
   std::uint64_t limit_bytes_;
   WeightFile file_;
   DiskNode node_;
-  DiskHomes homes_;
+  WeightHomes homes_;
 };
 
 }  // namespace sluice

@@ -141,8 +141,7 @@ struct LoadedModel::Packing {
   LoadedModel& model;
   ThreadPool& pool;
   const Progress& progress;
-  const DiskHomes* disk;
-  const CxlHomes* cxl;
+  const WeightHomes& homes;
   std::uint64_t total_bytes;
   std::vector<TensorId> used;
   std::deque<Weight> round;
@@ -150,31 +149,28 @@ struct LoadedModel::Packing {
   std::vector<InFile> in_file;
 
   /// Plans [out, in] from the named tensors' rows, one under the other.
-  DataHandle add(std::initializer_list<TensorId> ids, std::int64_t in, bool on_disk = false) {
+  DataHandle add(std::initializer_list<TensorId> ids, std::int64_t in, Tier home = Tier::ddr) {
     std::int64_t out = 0;
     for (const TensorId id : ids) out += expected_shape(model.config_, id.role).at(0);
     const PackedLayout& layout = PackedLayout::get({in, out, model.shape_.dtype});
     const std::size_t size = layout.size_bytes();
-    const std::uint64_t offset = disk != nullptr ? disk->file->place(size) : 0;
-    const bool packs = disk == nullptr || !disk->file->is_whole();
+    const std::uint64_t offset = homes.file != nullptr ? homes.file->place(size) : 0;
+    const bool packs = homes.file == nullptr || !homes.file->is_whole();
     std::byte* memory = nullptr;
-    const bool is_in_cxl = cxl != nullptr && ids.begin()->layer >= 0;
-    if (!on_disk) {
+    if (home != Tier::disk) {
       const Buffer& buffer = model.keep(size);
       memory = buffer.data();
-      if (ids.begin()->layer >= 0) {
-        model.layer_buffers_.push_back(&buffer);
-        if (is_in_cxl && !cxl->nodes.empty()) interleave(buffer, cxl->nodes);
-      }
+      if (ids.begin()->layer >= 0) model.layer_buffers_[home].push_back(&buffer);
+      if (home == Tier::cxl && !homes.cxl_nodes.empty()) interleave(buffer, homes.cxl_nodes);
     } else if (packs) {
       memory = passing.emplace_back(size).data();
     }
     model.weight_bytes_ += size;
     if (packs) plan(ids, layout, memory);
-    if (disk != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
-    if (on_disk) return disk->node->data(offset, size);
-    return is_in_cxl ? DataHandle::of_cxl_memory(memory, size)
-                     : DataHandle::of_memory(memory, size);
+    if (homes.file != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
+    if (home == Tier::disk) return homes.node->data(offset, size);
+    return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size)
+                             : DataHandle::of_memory(memory, size);
   }
 
   void plan(std::initializer_list<TensorId> ids, const PackedLayout& layout, std::byte* memory) {
@@ -191,11 +187,11 @@ struct LoadedModel::Packing {
   /// Reads what stays in memory from a whole file, or writes all of the round to one that is not.
   void pass_file() {
     if (in_file.empty()) return;
-    if (!disk->file->is_whole()) {
+    if (!homes.file->is_whole()) {
       for (const InFile& weight : in_file)
-        disk->file->write(weight.offset, weight.memory, weight.size);
+        homes.file->write(weight.offset, weight.memory, weight.size);
     } else {
-      if (!opened) opened = disk->file->open();
+      if (!opened) opened = homes.file->open();
       constexpr std::size_t piece_bytes = std::size_t{8} << 20;
       std::vector<InFile> pieces;
       for (const InFile& weight : in_file) {
@@ -273,16 +269,16 @@ struct LoadedModel::Packing {
 };
 
 LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
-                         const Progress& progress, const DiskHomes* disk, const CxlHomes* cxl)
+                         const Progress& progress, const WeightHomes& homes)
     : config_(model.config),
       source_(model.weights),
       shape_(decoder_shape(model.config, dtype)),
       vectors_(vector_layout(model.config)) {
   using Role = TensorRole;
   const PausedWorkers paused;
-  Packing packing{*this, pool, progress, disk, cxl, packed_weight_bytes(config_, dtype),
+  Packing packing{*this, pool, progress, homes, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
-  const bool head_on_disk = disk != nullptr && disk->head;
+  const Tier head_home = homes.head_on_disk ? Tier::disk : Tier::ddr;
 
   token_table = register_table({Role::token_embedding}, &table_dtype);
   if (config_.position == PositionKind::learned) {
@@ -295,30 +291,30 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   }
   if (config_.tied_embeddings) {
     // The table must stay readable for the embedding, so it is not released after packing.
-    head = packing.add({{Role::token_embedding}}, config_.embed_size, head_on_disk);
+    head = packing.add({{Role::token_embedding}}, config_.embed_size, head_home);
     if (!packing.used.empty()) packing.used.pop_back();
   } else {
-    head = packing.add({{Role::lm_head}}, config_.embed_size, head_on_disk);
+    head = packing.add({{Role::lm_head}}, config_.embed_size, head_home);
   }
   packing.run_round();
 
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
     LayerWeights& weights = layers_.emplace_back();
     load_vectors(layer, &weights.vectors);
-    const bool away = disk != nullptr && disk->layers.at(static_cast<std::size_t>(layer));
+    const Tier home = homes.of_layer(layer);
     weights.qkv =
         packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
-                    config_.hidden_size, away);
-    weights.out = packing.add({{Role::out_weight, layer}}, config_.q_size(), away);
-    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, config_.hidden_size, away);
-    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, config_.ffn_size, away);
+                    config_.hidden_size, home);
+    weights.out = packing.add({{Role::out_weight, layer}}, config_.q_size(), home);
+    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, config_.hidden_size, home);
+    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, config_.ffn_size, home);
     if (config_.gated_ffn)
-      weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size, away);
+      weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size, home);
     packing.run_round();
   }
-  if (disk != nullptr) {
-    if (!disk->file->is_whole()) disk->file->publish();
-    disk->node->set_file(disk->file->open());
+  if (homes.file != nullptr) {
+    if (!homes.file->is_whole()) homes.file->publish();
+    homes.node->set_file(homes.file->open());
   }
   if (config_.final_norm && config_.norm_affine) {
     std::vector<float> values(static_cast<std::size_t>(config_.hidden_size));
@@ -334,14 +330,16 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   }
 }
 
-LoadedModel::Pages LoadedModel::layer_pages() const {
+LoadedModel::Pages LoadedModel::layer_pages(Tier tier) const {
   constexpr std::uint64_t most = std::uint64_t{1} << 20;
-  std::uint64_t all = 0;
-  for (const Buffer* buffer : layer_buffers_) all += num_pages(*buffer);
   Pages pages;
+  const auto found = layer_buffers_.find(tier);
+  if (found == layer_buffers_.end()) return pages;
+  std::uint64_t all = 0;
+  for (const Buffer* buffer : found->second) all += num_pages(*buffer);
   // Odd, so that it meets every place within huge pages.
   pages.every = all <= most ? 1 : all / most | 1U;
-  for (const Buffer* buffer : layer_buffers_) {
+  for (const Buffer* buffer : found->second) {
     pages.asked += (num_pages(*buffer) + pages.every - 1) / pages.every;
     for (const auto& [node, count] : pages_by_node(*buffer, pages.every))
       pages.by_node[node] += count;

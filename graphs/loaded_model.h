@@ -45,17 +45,17 @@ std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
 
 class WeightFile;
 
-/// Packed weights of which some live on a disk, and are read when they are needed.
-struct DiskHomes {
-  WeightFile* file = nullptr;
-  DiskNode* node = nullptr;
-  std::vector<bool> layers;  ///< whose packed weights live there; norms and biases never do
-  bool head = false;         ///< so does the LM head
-};
+/// Where packed weights live. Norms, biases and tables are always in DDR.
+struct WeightHomes {
+  std::vector<Tier> layers;    ///< ddr, cxl or disk; none: all in DDR
+  bool head_on_disk = false;   ///< the LM head; else in DDR
+  std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
+  WeightFile* file = nullptr;  ///< with a disk: all weights, in it or to be written there
+  DiskNode* node = nullptr;    ///< with a disk
 
-/// Packed weights of all layers that live in CXL memory.
-struct CxlHomes {
-  std::vector<int> nodes;  ///< NUMA nodes that they are interleaved over; none: emulated in DDR
+  Tier of_layer(std::int64_t layer) const {
+    return layers.empty() ? Tier::ddr : layers.at(static_cast<std::size_t>(layer));
+  }
 };
 
 /// A model's weights, packed for the CPU, one copy, each a StarPU handle. Embedding rows are read
@@ -66,11 +66,11 @@ class LoadedModel {
   using Progress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
   /// Packs in parallel on `pool`. Throws Error on a weight that is NaN or infinite, with its name
-  /// and place. With `disk`, packs into its file first if that is not whole, one layer at a time,
+  /// and place. With a disk, packs into its file first if that is not whole, one layer at a time,
   /// publishes it, and keeps in memory only what does not live there; from a file that is whole it
   /// reads that.
   LoadedModel(const Model& model, DType dtype, ThreadPool& pool, const Progress& progress = {},
-              const DiskHomes* disk = nullptr, const CxlHomes* cxl = nullptr);
+              const WeightHomes& homes = {});
 
   /// Weights of `weight_bits` an element that no kernel will look into, for simulation: each on its
   /// tier's node. Of a tensor whose parts live on several tiers (query, key, value), the part in
@@ -85,14 +85,14 @@ class LoadedModel {
   std::uint64_t weight_bytes() const { return weight_bytes_; }
   /// Of those, what came ready packed out of the disk's file.
   std::uint64_t read_bytes() const { return read_bytes_; }
-  /// Where the layers' packed weights are that are in memory: all pages of small models; of large
-  /// ones a sample of a million. Throws Error when the system does not say.
+  /// Where the layers' packed weights are that live in a tier of the host's memory: all pages of
+  /// small models; of large ones a sample of a million. Throws Error when the system does not say.
   struct Pages {
     std::uint64_t asked = 0;               ///< pages that were looked at
     std::uint64_t every = 1;               ///< one in so many was
     std::map<int, std::uint64_t> by_node;  ///< those in use, by NUMA node
   };
-  Pages layer_pages() const;
+  Pages layer_pages(Tier tier) const;
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   DataHandle token_table;  ///< [vocab_size, embed_size] as stored
@@ -120,9 +120,9 @@ class LoadedModel {
   std::uint64_t weight_bytes_ = 0;
   std::uint64_t read_bytes_ = 0;
   std::deque<Buffer> buffers_;
-  std::vector<const Buffer*> layer_buffers_;  ///< of packed weights
-  std::vector<DataHandle> resident_parts_;    ///< of tensors that are imagined and not whole
-  std::vector<TensorView> tables_;            ///< keep tensors that are made in memory alive
+  std::map<Tier, std::vector<const Buffer*>> layer_buffers_;  ///< of packed weights
+  std::vector<DataHandle> resident_parts_;  ///< of tensors that are imagined and not whole
+  std::vector<TensorView> tables_;          ///< keep tensors that are made in memory alive
   std::vector<LayerWeights> layers_;
 };
 

@@ -212,6 +212,7 @@ class Codelet {
     try {
       const CpuContext cpu = Runtime::current_cpu();
       const BusyTime busy(cpu, args.tag);
+      if (cpu.busy_ns != nullptr) Runtime::note_cxl_reads();  // not in the stand-in
       Kernel(cpu, args, Buffers(buffers));
     } catch (const std::exception& error) {
       record_failure(args.tag, error.what());

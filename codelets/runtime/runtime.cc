@@ -112,8 +112,9 @@ void limit_gpu_memory(std::uint64_t bytes) {
 /// What moved into the accelerator's memory and out of it, as far as StarPU was asked.
 std::atomic<std::uint64_t> to_bytes{0};
 std::atomic<std::uint64_t> from_bytes{0};
-/// What accelerators read of data in CXL memory.
+/// What accelerators, and this process's processors, read of data in CXL memory.
 std::atomic<std::uint64_t> cxl_bytes{0};
+std::atomic<std::uint64_t> cxl_read_bytes{0};
 
 int copy_cxl_vector(void* from, unsigned from_node, void* to, unsigned to_node, void* async_data) {
   if (from_node == STARPU_MAIN_RAM && to_node != STARPU_MAIN_RAM)
@@ -324,6 +325,17 @@ extern "C" void sluice_stand_in_entry(void** buffers, void* arg) {
   std::memcpy(&kernel, static_cast<std::byte*>(arg) + task->cl_arg_size - sizeof(kernel),
               sizeof(kernel));
   kernel(buffers, arg);
+}
+
+std::uint64_t Runtime::cxl_read_bytes() const { return sluice::cxl_read_bytes; }
+
+void Runtime::note_cxl_reads() {
+  const starpu_task* task = starpu_task_get_current();
+  if (task == nullptr) return;
+  for (int i = 0; i < task->nbuffers; ++i) {
+    if (starpu_data_get_interface_ops(task->handles[i]) == &cxl_vectors())
+      sluice::cxl_read_bytes += starpu_data_get_size(task->handles[i]);
+  }
 }
 
 AcceleratorUse Runtime::accelerator_use() const {

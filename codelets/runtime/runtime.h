@@ -96,6 +96,11 @@ class Runtime {
   void reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// From the beginning on. Only where there is one.
   AcceleratorUse accelerator_use() const;
+  /// What the processors' tasks have read in place of data in CXL memory: each task all of it,
+  /// since the process began.
+  std::uint64_t cxl_read_bytes() const;
+  /// Counts that, for the task that calls.
+  static void note_cxl_reads();
 
   int num_threads() const;
   std::string version() const;  ///< "1.4.10"

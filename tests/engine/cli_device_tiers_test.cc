@@ -183,6 +183,26 @@ TEST_F(CliDeviceTiersTest, WeightsGoFromCxlMemoryToTheDeviceAndNothingElseDoes) 
   EXPECT_GT(stats().at("cxl").at("read_bytes").get<std::uint64_t>(), 0U);
 }
 
+/// One layer in CXL memory, five on the disk; sublayers 5 and 6 on the device.
+TEST_F(CliDeviceTiersTest, WeightsComeFromCxlMemoryAndFromADiskInOneRun) {
+  const CliResult result = run_cli(on_device(
+      8, placed("111100", "111100") + from_disk(11) + Arguments{"--cxl-nodes", "emulate:2MiB"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected);
+  const auto iterations = stats().at("iterations").get<std::uint64_t>();
+  constexpr std::uint64_t layer_bytes = layers_bytes / 6;
+  constexpr std::uint64_t ffn_bytes = layer_bytes * 3 * 384 / (384 + 256 + 3 * 384);
+  EXPECT_EQ(stats().at("cxl").at("weight_bytes"), layer_bytes);
+  EXPECT_GE(stats().at("disk").at("weight_bytes").get<std::uint64_t>(), 5 * layer_bytes);
+  // What the device reads may still be there from the iteration before.
+  EXPECT_GT(moved("disk", "ddr", "bytes"), iterations * 5 * (layer_bytes - ffn_bytes));
+  EXPECT_LE(moved("disk", "ddr", "bytes"), iterations * 5 * layer_bytes);
+  EXPECT_LE(moved("cxl", "hbm", "bytes"), iterations * ffn_bytes);
+  EXPECT_GT(moved("cxl", "hbm", "bytes"), 0U);
+  EXPECT_GT(moved("ddr", "hbm", "bytes"), iterations * ffn_bytes);
+  EXPECT_EQ(stats().at("cxl").at("read_bytes"), iterations * (layer_bytes - ffn_bytes));
+}
+
 TEST_F(CliDeviceTiersTest, ADryRunNamesEveryTier) {
   const auto tiers = [&](const Arguments& more) {
     const CliResult result =
@@ -195,6 +215,7 @@ TEST_F(CliDeviceTiersTest, ADryRunNamesEveryTier) {
   };
   EXPECT_EQ(tiers({"--cxl-nodes", "emulate:1"}), "hbm ddr cxl ");
   EXPECT_EQ(tiers(from_disk(8)), "hbm ddr disk ");
+  EXPECT_EQ(tiers(from_disk(8) + Arguments{"--cxl-nodes", "emulate:2MiB"}), "hbm ddr cxl disk ");
 }
 
 TEST_F(CliDeviceTiersTest, ABenchmarkReadsFromADiskBesideTheDevice) {

@@ -158,7 +158,9 @@ TEST_F(CliMovedTest, ARunInDdrMovesNothingAndSaysSo) {
 }
 
 TEST_F(CliMovedTest, PagesOfWeightsAreFoundWhereTheyWereAskedFor) {
-  const json placement = generate(2, {"--device", "cpu"}).at("placement");
+  const json placements = generate(2, {"--device", "cpu"}).at("placement");
+  ASSERT_EQ(placements.size(), 1U);
+  const json placement = placements.at(0);
   EXPECT_EQ(placement.at("tier"), "ddr");
   EXPECT_EQ(placement.at("weight_bytes"), num_layers * layer_bytes);
   EXPECT_FALSE(placement.at("numa_nodes").empty());
@@ -179,7 +181,7 @@ TEST_F(CliMovedTest, WithoutPermissionToAskARunSaysSo) {
   EXPECT_EQ(result->exit_code, 0) << result->err;
   said = result->err;
   expect_said("of weights; the system does not say where memory lies: Operation not permitted");
-  const json placement = json::parse(content_of(stats_path)).at("placement");
+  const json placement = json::parse(content_of(stats_path)).at("placement").at(0);
   EXPECT_TRUE(placement.at("pages_asked").is_null());
   EXPECT_TRUE(placement.at("pages_found").is_null());
 }
@@ -245,7 +247,7 @@ TEST_F(CliMovedTest, EachIterationReadsFromTheDiskWhatLivesThere) {
   EXPECT_LT(away, num_layers * layer_bytes);
   EXPECT_EQ(bytes(again, "load_bytes"), num_layers * layer_bytes + head_bytes - away);
   EXPECT_EQ(bytes(again), second.at("iterations").get<std::uint64_t>() * away);
-  EXPECT_EQ(second.at("placement").at("weight_bytes"), num_layers * layer_bytes - away);
+  EXPECT_EQ(second.at("placement").at(0).at("weight_bytes"), num_layers * layer_bytes - away);
 }
 
 TEST_F(CliMovedTest, WeightsInCxlMemoryAreReadInPlace) {
@@ -258,10 +260,27 @@ TEST_F(CliMovedTest, WeightsInCxlMemoryAreReadInPlace) {
     EXPECT_EQ(read, stats.at("iterations").get<std::uint64_t>() * num_layers * layer_bytes);
     EXPECT_NEAR(cxl.at("read_bytes_per_s").get<double>() * stats.at("wall_s").get<double>(),
                 static_cast<double>(read), 1.0);
-    EXPECT_EQ(stats.at("placement").at("tier"), "ddr");  // emulated
+    EXPECT_EQ(stats.at("placement").at(0).at("tier"), "ddr");  // emulated
     expect_said("read in place in cxl: ");
     expect_said("nothing between tiers");
   }
+}
+
+/// One layer there, one in DDR, four on the disk.
+TEST_F(CliMovedTest, LayersInCxlMemoryInDdrAndOnADiskAreCountedEach) {
+  const json stats = generate(
+      6, {"--device", "cpu", "--cxl-nodes", "emulate:2MiB", "--ddr", "11MiB", "--disk", disk});
+  const auto iterations = stats.at("iterations").get<std::uint64_t>();
+  EXPECT_EQ(stats.at("cxl").at("weight_bytes"), layer_bytes);
+  EXPECT_EQ(stats.at("cxl").at("read_bytes"), iterations * layer_bytes);
+  EXPECT_EQ(stats.at("disk").at("weight_bytes"), 4 * layer_bytes);
+  EXPECT_EQ(bytes(move(stats, "disk", "ddr")), iterations * 4 * layer_bytes);
+  const json placement = stats.at("placement");
+  ASSERT_EQ(placement.size(), 2U);
+  EXPECT_EQ(placement.at(0).at("weight_bytes"), layer_bytes);
+  EXPECT_EQ(placement.at(1).at("weight_bytes"), layer_bytes);
+  expect_said("cxl: 1.8 MiB of weights, emulated");
+  expect_said("read in place in cxl: ");
 }
 
 TEST_F(CliMovedTest, QuietRunsSayNothing) {

@@ -314,14 +314,59 @@ TEST_F(CliTiersTest, EmulatedCxlHoldsTheLayersAndSaysThatItIsEmulated) {
   EXPECT_NE(told.err.find("emulated: they lie in DDR"), std::string::npos) << told.err;
 }
 
+/// Layers of 1.75 MiB: CXL memory is filled first, DDR next, and the disk has the rest.
+TEST_F(CliTiersTest, CxlMemoryAndADiskHoldTheSameModelTogether) {
+  const CliResult expected = run_cli(generate());
+  constexpr std::uint64_t layer = mebibyte * 7 / 4;
+  std::uint64_t least_on_disk = 6 * layer;
+  for (const int cxl_mib : {1, 2, 4, 6, 9, 11}) {
+    const std::uint64_t in_cxl = cxl_mib * mebibyte / layer * layer;
+    for (const char* ddr : {"6MiB", "9MiB", "11MiB"}) {
+      const Arguments both = {"--cxl-nodes", fmt::format("emulate:{}MiB", cxl_mib)};
+      const CliResult result = run_cli(from_disk(ddr, both));
+      if (result.exit_code != 0) {
+        expect_failure(result, 1, {"not enough memory", "would do"});
+        EXPECT_GT(named_budget_mib(result.err), std::stoi(ddr));
+        continue;
+      }
+      const std::string what = fmt::format("{} MiB of CXL, DDR {}", cxl_mib, ddr);
+      EXPECT_EQ(result.out, expected.out) << what;
+      EXPECT_EQ(stats().at("cxl").at("weight_bytes"), in_cxl) << what;
+      const json used = stats().contains("disk") ? stats().at("disk") : json();
+      const std::uint64_t on_disk =
+          used.is_null() ? 0 : used.at("weight_bytes").get<std::uint64_t>();
+      EXPECT_LE(on_disk, 6 * layer - in_cxl + 2 * mebibyte) << what;  // with the LM head
+      least_on_disk = std::min(least_on_disk, on_disk);
+      if (used.is_null()) continue;
+      EXPECT_LE(used.at("peak_staged_bytes").get<std::uint64_t>(),
+                used.at("staging_limit_bytes").get<std::uint64_t>())
+          << what;
+    }
+  }
+  EXPECT_EQ(least_on_disk, 0U) << "no budget was enough for all in memory";
+  // All in CXL memory, and an LM head (2 MiB) that DDR has no room for.
+  const Arguments all = {"--cxl-nodes", "emulate:1", "--ddr"};
+  const int enough = named_budget_mib(run_cli(generate(all + Arguments{"1MiB"})).err);
+  const CliResult head =
+      run_cli(from_disk(fmt::format("{}MiB", enough), {"--cxl-nodes", "emulate:1"}));
+  ASSERT_EQ(head.exit_code, 0) << head.err;
+  EXPECT_EQ(head.out, expected.out);
+  const CliResult dry =
+      run_cli(from_disk("9MiB", {"--cxl-nodes", "emulate:4MiB", "--dry-run", "--json"}));
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const json tiers = json::parse(dry.out).at("tiers");
+  ASSERT_EQ(tiers.size(), 3U);
+  EXPECT_EQ(tiers[1].at("tier"), "cxl");
+  EXPECT_EQ(tiers[1].at("weight_bytes"), 2 * layer);
+  EXPECT_EQ(tiers[2].at("tier"), "disk");
+}
+
 TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
   expect_failure(run_cli(generate({"--cxl-nodes", "913"})), 1, {"no NUMA node 913"});
   expect_failure(run_cli(generate({"--cxl-nodes", "0"})), 1, {"node 0 has processors", "emulate"});
-  for (const char* text :
-       {"", "x", "2,", "2,,3", "2,3,2", "-1", "emulate:", "emulate:0", "emulate:x"})
+  for (const char* text : {"", "x", "2,", "2,,3", "2,3,2", "-1", "emulate:", "emulate:0",
+                           "emulate:x", "emulate:-1GiB", "emulate:0MiB"})
     expect_failure(run_cli(generate({"--cxl-nodes", text})), 2, {"--cxl-nodes", "emulate:16"});
-  expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--disk", disk.string()})), 2,
-                 {"--cxl-nodes", "--disk"});
   expect_failure(run_cli(generate({"--cxl-nodes", "emulate:1", "--ddr", "2MiB"})), 1,
                  {"not enough memory", "MiB would do"});
   expect_failure(run_cli({"bench", "--model", "llama-3.1-8b", "--dtype", "bf16", "--cxl-nodes",
