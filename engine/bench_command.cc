@@ -112,7 +112,7 @@ void read_sweep(const CommandLine& line, Settings& settings) {
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
   for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "device", "trace",
-                           "disk", "ddr", "dry-run", "cxl-nodes"}) {
+                           "disk", "ddr", "dry-run", "cxl-nodes", "kv-tier"}) {
     if (line.given(name)) throw UsageError("--sweep measures on its own; leave out --{}", name);
   }
 }
@@ -356,7 +356,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       disk ? disk->homes() : plan.homes());
   const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
   loading.clear();
-  KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes());
+  KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes(),
+             plan.homes().cxl_nodes);
   std::unique_ptr<AcceleratorRun::Residence> residence;
   if (accelerated) {
     residence = accelerated->bring(runtime, loaded, {&kv, 1}, size);

@@ -532,7 +532,8 @@ class GenerateRun {
     report_.load_s = seconds_since(load_start);
     std::vector<KvCache> kv;
     for (const RunSize::Kv& cohort : size.kv)
-      kv.emplace_back(loaded.shape(), model_.config.num_layers, cohort.num_pages, cohort.homes);
+      kv.emplace_back(loaded.shape(), model_.config.num_layers, cohort.num_pages, cohort.homes,
+                      plan.homes().cxl_nodes);
     options.policy = &policy_run;
     std::unique_ptr<AcceleratorRun::Residence> residence;
     if (accelerated) residence = accelerated->bring(runtime, loaded, kv, size);

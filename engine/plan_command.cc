@@ -64,8 +64,10 @@ Settings read_settings(const CommandLine& line) {
         throw UsageError("--{} has no part in --map, which draws all batches and input lengths",
                          name);
     }
-    if (settings.points.parameters_tier)
-      throw UsageError("--parameters-tier has no part in --map, which draws weights in DDR");
+    for (const char* name : {"parameters-tier", "kv-tier"}) {
+      if (line.given(name))
+        throw UsageError("--{} has no part in --map, which draws weights and KV in DDR", name);
+    }
   }
   return settings;
 }
@@ -87,13 +89,13 @@ class Planner {
     for (const std::string& name : lists_.policies) {
       if (name != any_policy) policies_.push_back({load(name, lists_.policy_options)});
     }
-    for (const auto& policy : policies_) set_parameters_tier(*policy);
+    for (const auto& policy : policies_) policy->policy().set_host_tiers(lists_.host_tiers);
     if (!policies_.empty()) return;
     if (!lists_.policy_options.empty()) throw UsageError("--policy-option needs --policy");
     all_ = load_known_policies();
     if (all_.empty())
       throw Error("no policy was found beside the program; give one with --policy FILE");
-    for (const auto& policy : all_) set_parameters_tier(*policy);
+    for (const auto& policy : all_) policy->policy().set_host_tiers(lists_.host_tiers);
   }
 
   std::vector<PlanPoint> run() {
@@ -131,10 +133,6 @@ class Planner {
 
   static std::unique_ptr<LoadedPolicy> load(const std::string& name, const Options& options) {
     return std::make_unique<LoadedPolicy>(name, options);
-  }
-
-  void set_parameters_tier(LoadedPolicy& policy) const {
-    policy.policy().set_parameters_tier(lists_.parameters_tier);
   }
 
   MachineCosts costs_of(const std::string& machine, const std::string& model) {

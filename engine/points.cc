@@ -35,7 +35,7 @@ void declare_points(CommandLine& line) {
        "tokens to generate for each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16),
        "16, or 4.5: groups of 4 bits with their scales");
-  declare_parameters_tier(line);
+  declare_host_tiers(line);
 }
 
 PointLists read_points(const CommandLine& line) {
@@ -51,7 +51,7 @@ PointLists read_points(const CommandLine& line) {
   lists.weight_bits = line.get<double>("weight-bits");
   if (lists.weight_bits != 16 && lists.weight_bits != 4.5)
     throw UsageError("--weight-bits {}: expected 16 or 4.5", lists.weight_bits);
-  lists.parameters_tier = read_parameters_tier(line);
+  lists.host_tiers = read_host_tiers(line);
   return lists;
 }
 

@@ -8,6 +8,7 @@
 
 #include "engine/command_line.h"
 #include "perfmodels/footprint.h"
+#include "schedulers/checked_policy.h"
 
 namespace sluice {
 
@@ -21,7 +22,7 @@ struct PointLists {
   std::vector<std::int64_t> input_tokens;
   std::int64_t output_tokens = 1;
   double weight_bits = 16;
-  std::optional<Tier> parameters_tier;  ///< DDR or CXL; empty: as the policy says
+  HostTiers host_tiers;
 
   std::size_t size() const {
     return models.size() * machines.size() * policies.size() * batches.size() * input_tokens.size();
@@ -34,7 +35,7 @@ struct PointLists {
 inline constexpr const char* any_policy = "auto";
 
 /// --model, --machine, --policy, --policy-option, --batch, --input-tokens, --output-tokens,
-/// --weight-bits and --parameters-tier.
+/// --weight-bits, --parameters-tier and --kv-tier.
 void declare_points(CommandLine& line);
 /// What they say. Throws UsageError.
 PointLists read_points(const CommandLine& line);

@@ -72,7 +72,7 @@ RunPolicy::RunPolicy(const CommandLine& line) {
 LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload,
                                 const TierSettings& tiers) {
   if (!policy_) choose(costs, workload, tiers);
-  if (tiers.cxl) policy_->policy().set_parameters_tier(Tier::cxl);
+  policy_->policy().set_host_tiers(tiers.host_tiers());
   return *policy_;
 }
 
@@ -87,7 +87,7 @@ void RunPolicy::choose(const CostModel& costs, const Workload& workload,
   std::vector<Candidate> candidates;
   candidates.reserve(policies.size());
   for (const auto& policy : policies) {
-    if (tiers.cxl) policy->policy().set_parameters_tier(Tier::cxl);
+    policy->policy().set_host_tiers(tiers.host_tiers());
     candidates.push_back(plan_with(*policy, costs, workload));
     if (tiers.disk && candidates.back().plan) candidates.back().plan->shortage.clear();
   }

@@ -32,19 +32,36 @@ std::map<std::string, std::string> read_policy_options(const CommandLine& line) 
   return options;
 }
 
-void declare_parameters_tier(CommandLine& line) {
-  line.options().add_options()(
-      "parameters-tier", po::value<std::string>(),
-      "ddr or cxl: where layers' weights live that the policy leaves in either of them");
+void declare_host_tiers(CommandLine& line) {
+  line.options().add_options()  //
+      ("parameters-tier", po::value<std::string>(),
+       "ddr or cxl: where layers' weights live that the policy leaves in either of them")  //
+      ("kv-tier", po::value<std::string>(),
+       "ddr or cxl: where KV lives that the policy leaves in either of them");
 }
 
-std::optional<Tier> read_parameters_tier(const CommandLine& line) {
-  if (!line.given("parameters-tier")) return std::nullopt;
-  const std::string& name = line.get<std::string>("parameters-tier");
+std::optional<Tier> read_host_tier(const CommandLine& line, const std::string& option) {
+  if (!line.given(option)) return std::nullopt;
+  const std::string& name = line.get<std::string>(option);
   const std::optional<Tier> tier = parse_tier(name);
   if (tier != Tier::ddr && tier != Tier::cxl)
-    throw UsageError("--parameters-tier {}: expected ddr or cxl", name);
+    throw UsageError("--{} {}: expected ddr or cxl", option, name);
   return tier;
+}
+
+HostTiers read_host_tiers(const CommandLine& line) {
+  return {.parameters = read_host_tier(line, "parameters-tier"),
+          .kv = read_host_tier(line, "kv-tier")};
+}
+
+std::vector<std::string> arguments_of(const HostTiers& tiers) {
+  std::vector<std::string> arguments;
+  const auto add = [&](const char* option, std::optional<Tier> tier) {
+    if (tier) arguments.insert(arguments.end(), {option, std::string(to_string(*tier))});
+  };
+  add("--parameters-tier", tiers.parameters);
+  add("--kv-tier", tiers.kv);
+  return arguments;
 }
 
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)

@@ -19,10 +19,14 @@ namespace sluice {
 void declare_policy_options(CommandLine& line);
 /// What --policy-option says, by key. Throws UsageError.
 std::map<std::string, std::string> read_policy_options(const CommandLine& line);
-/// --parameters-tier.
-void declare_parameters_tier(CommandLine& line);
-/// What it says: DDR or CXL; empty when it was not given. Throws UsageError.
-std::optional<Tier> read_parameters_tier(const CommandLine& line);
+/// --parameters-tier and --kv-tier.
+void declare_host_tiers(CommandLine& line);
+/// What they say. Throws UsageError.
+HostTiers read_host_tiers(const CommandLine& line);
+/// The options that say the same.
+std::vector<std::string> arguments_of(const HostTiers& tiers);
+/// DDR or CXL, as the option says; empty when it was not given. Throws UsageError.
+std::optional<Tier> read_host_tier(const CommandLine& line, const std::string& option);
 
 /// Requests whose KV lives on the same tiers.
 struct KvCohort {

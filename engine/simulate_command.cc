@@ -158,7 +158,7 @@ class Simulations {
     if (known_.empty()) known_ = load_known_policies();
     if (known_.empty())
       throw Error("no policy was found beside the program; give one with --policy FILE");
-    for (const auto& policy : known_) policy->policy().set_parameters_tier(lists_.parameters_tier);
+    for (const auto& policy : known_) policy->policy().set_host_tiers(lists_.host_tiers);
     std::vector<Candidate> candidates;
     candidates.reserve(known_.size());
     for (const auto& policy : known_) candidates.push_back(plan_with(*policy, costs, workload));
@@ -187,12 +187,9 @@ class Simulations {
       arguments.emplace_back("--policy-option");
       arguments.push_back(fmt::format("{}={}", key, value));
     }
-    if (lists_.parameters_tier) {
-      arguments.emplace_back("--parameters-tier");
-      arguments.emplace_back(to_string(*lists_.parameters_tier));
-    }
-    const std::vector<std::string> host = arguments_of(host_);
-    arguments.insert(arguments.end(), host.begin(), host.end());
+    for (const std::vector<std::string>& more :
+         {arguments_of(lists_.host_tiers), arguments_of(host_)})
+      arguments.insert(arguments.end(), more.begin(), more.end());
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     // The machine's description is the only source of times: nothing that StarPU adds by itself.
     const ChildResult child = run_child(program_, arguments,

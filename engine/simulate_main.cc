@@ -28,7 +28,7 @@ int run(const CommandLine::Arguments& arguments) {
       ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_policy_options(line);
-  declare_parameters_tier(line);
+  declare_host_tiers(line);
   declare_simulated_host(line);
   declare_trace_option(line);
   if (!line.parse(arguments)) return 0;
@@ -40,7 +40,7 @@ int run(const CommandLine::Arguments& arguments) {
   dimensions.weight_bits = line.get<double>("weight-bits");
   const MachineCosts costs = simulated_costs(machine, dimensions, model, read_simulated_host(line));
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
-  policy.policy().set_parameters_tier(read_parameters_tier(line));
+  policy.policy().set_host_tiers(read_host_tiers(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),
                              .output_tokens = line.get<std::int64_t>("output-tokens")};

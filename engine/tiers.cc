@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/numa.h"
 #include "codelets/kernels/linear.h"
+#include "engine/policy_run.h"
 #include "engine/tables.h"
 #include "perfmodels/analytic_model.h"
 
@@ -151,8 +152,9 @@ void declare_tier_options(CommandLine& line, DryRunJson json) {
        "use")  //
       ("cxl-nodes", po::value<std::string>(),
        "NUMA nodes without processors, e.g. 2,3, that the layers' weights are spread over; or "
-       "emulate:SIZE, to test with")
-      //
+       "emulate:SIZE, to test with")  //
+      ("kv-tier", po::value<std::string>(),
+       "ddr or, with --cxl-nodes, cxl: where KV lives that the policy leaves to the host")  //
       ("dry-run", po::bool_switch(), "print what the run would take of each tier, and end");
   if (json == DryRunJson::own_option)
     line.options().add_options()("json", po::bool_switch(), "with --dry-run: as JSON");
@@ -166,6 +168,9 @@ TierSettings read_tier_settings(const CommandLine& line) {
     if (settings.disk->empty()) throw UsageError("--disk: give a folder");
   }
   if (line.given("cxl-nodes")) settings.cxl = read_cxl(line.get<std::string>("cxl-nodes"));
+  settings.kv_tier = read_host_tier(line, "kv-tier").value_or(Tier::ddr);
+  if (settings.kv_tier == Tier::cxl && !settings.cxl)
+    throw UsageError("--kv-tier cxl: say with --cxl-nodes where CXL memory is");
   settings.dry_run = line.get<bool>("dry-run");
   return settings;
 }
@@ -181,13 +186,13 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
                    const TierSettings& settings)
     : all_bytes_(packed_weight_bytes(config, dtype) + need.table_bytes),
       split_score_bytes_(need.split_score_bytes),
-      has_disk_(settings.disk.has_value()) {
+      has_disk_(settings.disk.has_value()),
+      has_kv_in_cxl_(settings.kv_tier == Tier::cxl) {
   for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
   head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
   homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
   ddr_ = {.tier = Tier::ddr,
           .where = numa_nodes_with_cpus(),
-          .kv = need.kv_bytes,
           .activations = need.activation_bytes,
           .workspaces = need.workspace_bytes,
           .available = ddr_budget(settings)};
@@ -197,13 +202,15 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
             .where = cxl_place(*settings.cxl),
             .available = cxl_bytes(*settings.cxl)};
   }
+  kv_tier().kv = need.kv_bytes;
   settle();
 }
 
 void HostPlan::set_accelerator(HbmShare share) {
   hbm_ = std::move(share);
   const std::uint64_t num_layers = std::max<std::uint64_t>(1, homes_.layers.size());
-  ddr_.kv -= ddr_.kv * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers;
+  std::uint64_t& kv = kv_tier().kv;
+  kv -= kv * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers;
   if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
   settle();
 }
@@ -214,8 +221,9 @@ void HostPlan::settle() {
   for (std::size_t i = 0; i < num_layers; ++i) others += is_held(i) ? 0 : 1;
   std::uint64_t in_cxl = 0;
   if (cxl_) {
-    const std::uint64_t room = cxl_->available / std::max<std::uint64_t>(1, layer_bytes_);
-    in_cxl = !has_disk_ || room >= num_layers ? num_layers : std::min(others, room);
+    const std::uint64_t room = cxl_->available > cxl_->kv ? cxl_->available - cxl_->kv : 0;
+    const std::uint64_t fitting = room / std::max<std::uint64_t>(1, layer_bytes_);
+    in_cxl = !has_disk_ || fitting >= num_layers ? num_layers : std::min(others, fitting);
     cxl_->weights = in_cxl * layer_bytes_;
   }
   const bool all_in_cxl = cxl_ && in_cxl == num_layers;
@@ -303,13 +311,21 @@ std::uint64_t ddr_budget(const TierSettings& settings) {
 
 namespace {
 
-std::string cxl_hint(const HostPlan& plan, const CxlSettings& settings) {
-  if (settings.is_emulated()) {
-    return fmt::format("--cxl-nodes emulate:{}GiB would do",
-                       (plan.cxl()->total() + gibibyte - 1) / gibibyte);
+std::string cxl_hint(const HostPlan& plan, const TierSettings& settings) {
+  std::vector<std::string> hints;
+  if (settings.cxl->is_emulated()) {
+    hints.push_back(fmt::format("--cxl-nodes emulate:{}GiB would do",
+                                (plan.cxl()->total() + gibibyte - 1) / gibibyte));
+  } else if (settings.cxl->nodes.size() == 1) {
+    hints.emplace_back("name more nodes");
+  } else {
+    hints.emplace_back("each node takes the same share: leave out the one with least free");
   }
-  if (settings.nodes.size() == 1) return "name more nodes, or leave out --cxl-nodes";
-  return "each node takes the same share: leave out the one with least free, or --cxl-nodes";
+  if (plan.cxl()->kv > 0) hints.emplace_back("leave out --kv-tier cxl");
+  if (!settings.disk)
+    hints.emplace_back("--disk DIR keeps what CXL memory and DDR have no room for");
+  hints.emplace_back("leave out --cxl-nodes");
+  return fmt::format("{}", fmt::join(hints, ", or: "));
 }
 
 }  // namespace
@@ -319,11 +335,9 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
   const TierUse& ddr = plan.ddr();
   if (plan.cxl() && plan.cxl()->total() > plan.cxl()->available) {
     return fmt::format(
-        "not enough CXL memory: {} needed for the layers' weights, {} available on {}; {}, or: "
-        "with "
-        "--disk DIR other memory takes the rest",
+        "not enough CXL memory: {} needed for the layers' weights and KV, {} available on {}; {}",
         format_bytes(plan.cxl()->total()), format_bytes(plan.cxl()->available), plan.cxl()->where,
-        cxl_hint(plan, *settings.cxl));
+        cxl_hint(plan, settings));
   }
   std::vector<std::string> hints;
   if (!smaller.empty()) hints.push_back(smaller);

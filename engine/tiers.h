@@ -23,7 +23,8 @@ namespace sluice {
 /// and to what else moves meanwhile: bytes that a run without --ddr does not plan with.
 inline constexpr std::uint64_t reserved_ddr_bytes = std::uint64_t{256} << 20;
 
-/// --ddr, --disk, --dry-run and, for `generate`, the --json that goes with it.
+/// --ddr, --disk, --cxl-nodes, --kv-tier, --dry-run and, for `generate`, the --json that goes with
+/// it.
 enum class DryRunJson : std::uint8_t { own_option, of_output_format };
 void declare_tier_options(CommandLine& line, DryRunJson json);
 
@@ -40,7 +41,13 @@ struct TierSettings {
   std::optional<std::uint64_t> ddr_bytes;
   std::optional<std::filesystem::path> disk;
   std::optional<CxlSettings> cxl;
+  Tier kv_tier = Tier::ddr;  ///< or CXL memory
   bool dry_run = false;
+
+  /// Where policies find what they leave to the host.
+  HostTiers host_tiers() const {
+    return cxl ? HostTiers{.parameters = Tier::cxl, .kv = kv_tier} : HostTiers{};
+  }
 };
 /// Throws UsageError.
 TierSettings read_tier_settings(const CommandLine& line);
@@ -81,7 +88,8 @@ struct HbmShare {
   bool splits_attention = false;    ///< QK^T and SV run apart somewhere
 };
 
-/// Where packed weights live: layers in CXL memory if there is any, and in DDR; with a disk, what
+/// Where packed weights live: layers in CXL memory if there is any (beside KV, if that is to live
+/// there), and in DDR; with a disk, what
 /// they have no room for is streamed from there through a window of DDR: two units of work at a
 /// time, the one that computes and the next. Whole layers stay, as many as fit (LIA's
 /// Optimization-1, one tier down), spread evenly, so that reading never pauses for long; the LM
@@ -117,6 +125,7 @@ class HostPlan {
 
  private:
   void settle();
+  TierUse& kv_tier() { return has_kv_in_cxl_ ? *cxl_ : ddr_; }
   bool is_held(std::size_t layer) const { return layer < hbm_.layers.size() && hbm_.layers[layer]; }
   /// Of the `others` so many live in CXL memory and in DDR, the rest on the disk; what is held and
   /// not among them lives on `held`.
@@ -127,6 +136,7 @@ class HostPlan {
   std::uint64_t all_bytes_ = 0;  ///< weights and tables
   std::uint64_t split_score_bytes_;
   bool has_disk_ = false;
+  bool has_kv_in_cxl_ = false;
   HbmShare hbm_;
   TierUse ddr_;
   std::optional<TierUse> cxl_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/numa.h"
 #include "codelets/kv_store/kv_store.h"
 
 namespace sluice {
@@ -15,7 +16,7 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<
 }
 
 KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
-                 std::vector<Tier> homes)
+                 std::vector<Tier> homes, const std::vector<int>& cxl_nodes)
     : KvCache(shape, num_pages,
               homes.empty() ? std::vector<Tier>(static_cast<std::size_t>(num_layers), Tier::ddr)
                             : std::move(homes)) {
@@ -27,7 +28,10 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_
       slabs_.push_back(DataHandle::temporary(slab_bytes()));
     } else {
       const Buffer& buffer = buffers_.emplace_back(slab_bytes());
-      slabs_.push_back(DataHandle::of_memory(buffer.data(), slab_bytes()));
+      if (home == Tier::cxl && !cxl_nodes.empty()) interleave(buffer, cxl_nodes);
+      slabs_.push_back(home == Tier::cxl
+                           ? DataHandle::of_cxl_memory(buffer.data(), slab_bytes(), CxlData::kv)
+                           : DataHandle::of_memory(buffer.data(), slab_bytes()));
     }
   }
 }

@@ -16,16 +16,17 @@ namespace sluice {
 /// StarPU's memory node behind each tier, by Tier.
 using TierNodes = std::array<unsigned, 4>;
 
-/// The KV cache of one tier and one cohort: a slab a layer, each one StarPU handle of `num_pages`
+/// The KV cache of one cohort: a slab a layer, each one StarPU handle of `num_pages`
 /// pages. A slab whose home is HBM has no memory of the host's: it is made there by clear(). Which
 /// page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
   /// The host's memory is committed when pages are first written, or by commit(). `homes`, each
-  /// layer's tier, is all DDR when empty. Throws Error when memory cannot be reserved or the homes
-  /// are not one a layer.
+  /// layer's tier, is all DDR when empty; CXL memory is that of `cxl_nodes`, NUMA nodes, or, when
+  /// these are none, DDR. Throws Error when memory cannot be reserved or the homes are not one a
+  /// layer.
   KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
-          std::vector<Tier> homes = {});
+          std::vector<Tier> homes = {}, const std::vector<int>& cxl_nodes = {});
   /// Slabs that no kernel will look into, for simulation, each on its home's memory node.
   KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierNodes& nodes,
           std::int64_t num_pages);

@@ -169,7 +169,7 @@ struct LoadedModel::Packing {
     if (packs) plan(ids, layout, memory);
     if (homes.file != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
     if (home == Tier::disk) return homes.node->data(offset, size);
-    return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size)
+    return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size, CxlData::weights)
                              : DataHandle::of_memory(memory, size);
   }
 

@@ -133,26 +133,32 @@ void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
   guarded("start", [&] { policy_.start(costs, workload); });
 }
 
-void CheckedPolicy::move_parameters(MemoryPlan& plan) const {
-  if (!parameters_tier_) return;
+void CheckedPolicy::check_host_tier(const char* option, std::optional<Tier> tier) const {
+  if (!tier || costs().capacity_bytes(*tier) > 0) return;
+  throw Error(
+      "--{} {}: the machine has no such memory (it has {}); take another --machine, or add "
+      "tiers.{} "
+      "to its profile",
+      option, to_string(*tier), tiers_of(costs()), to_string(*tier));
+}
+
+void CheckedPolicy::move_to_host_tiers(MemoryPlan& plan) const {
+  const auto move = [](Tier& home, std::optional<Tier> tier) {
+    if (tier && (home == Tier::ddr || home == Tier::cxl)) home = *tier;
+  };
   for (LayerHomes& homes : plan.layers) {
-    for (Tier& home : homes.weights) {
-      if (home == Tier::ddr || home == Tier::cxl) home = *parameters_tier_;
-    }
+    for (Tier& home : homes.weights) move(home, host_tiers_.parameters);
+    move(homes.kv, host_tiers_.kv);
   }
 }
 
 MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
-  if (parameters_tier_ && costs().capacity_bytes(*parameters_tier_) == 0) {
-    throw Error(
-        "--parameters-tier {}: the machine has no such memory (it has {}); take another "
-        "--machine, or add tiers.{} to its profile",
-        to_string(*parameters_tier_), tiers_of(costs()), to_string(*parameters_tier_));
-  }
+  check_host_tier("parameters-tier", host_tiers_.parameters);
+  check_host_tier("kv-tier", host_tiers_.kv);
   return guarded("plan_memory", [&] {
     MemoryPlan plan = policy_.plan_memory();
     check_homes(plan, costs());
-    move_parameters(plan);
+    move_to_host_tiers(plan);
     const std::array<Pipeline, 2> pipelines = {policy_.pipeline(Phase::prefill),
                                                policy_.pipeline(Phase::decode)};
     for (const Pipeline& pipeline : pipelines) check_pipeline(pipeline, workload_);

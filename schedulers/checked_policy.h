@@ -13,6 +13,12 @@ namespace sluice {
 /// with more memory than they have (LIA section 7's latency model does that).
 enum class CapacityCheck : std::uint8_t { every_tier, hbm_only };
 
+/// Overrides where a policy puts what the host keeps: DDR or CXL memory; empty: as it says.
+struct HostTiers {
+  std::optional<Tier> parameters;  ///< layers' weights
+  std::optional<Tier> kv;
+};
+
 /// The first of those tiers that would hold more than it can, with all figures, in words; empty
 /// when there is none.
 std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
@@ -31,10 +37,9 @@ class CheckedPolicy {
   /// Throws UsageError for a key that the policy does not ask for.
   void configure(const std::map<std::string, std::string>& options);
   void start(const CostModel& costs, const Workload& workload);
-  /// From now on the layers' weights that the policy puts into DDR or CXL memory live in `tier`,
-  /// which is one of these; empty: where it puts them. KV, embedding and LM head stay (LIA
-  /// section 6).
-  void set_parameters_tier(std::optional<Tier> tier) { parameters_tier_ = tier; }
+  /// From now on what the policy puts into DDR or CXL memory lives in these tiers; embedding and LM
+  /// head stay (LIA section 6).
+  void set_host_tiers(HostTiers tiers) { host_tiers_ = tiers; }
   /// Refused: another number of layers than the model's, a tier that the machine does not have,
   /// more bytes on a tier than it holds (footprint.h).
   MemoryPlan plan_memory(CapacityCheck check = CapacityCheck::every_tier);
@@ -51,13 +56,14 @@ class CheckedPolicy {
   template <typename Call>
   auto guarded(const char* what, const Call& call);
   const CostModel& costs() const;
-  void move_parameters(MemoryPlan& plan) const;
+  void check_host_tier(const char* option, std::optional<Tier> tier) const;
+  void move_to_host_tiers(MemoryPlan& plan) const;
 
   Policy& policy_;
   std::string name_;
   const CostModel* costs_ = nullptr;
   Workload workload_;
-  std::optional<Tier> parameters_tier_;
+  HostTiers host_tiers_;
   bool lacked_device_ = false;
 };
 

@@ -112,7 +112,8 @@ void limit_gpu_memory(std::uint64_t bytes) {
 /// What moved into the accelerator's memory and out of it, as far as StarPU was asked.
 std::atomic<std::uint64_t> to_bytes{0};
 std::atomic<std::uint64_t> from_bytes{0};
-/// What accelerators, and this process's processors, read of data in CXL memory.
+/// What accelerators read of data in CXL memory, and what this process's processors read of weights
+/// there.
 std::atomic<std::uint64_t> cxl_bytes{0};
 std::atomic<std::uint64_t> cxl_read_bytes{0};
 
@@ -124,18 +125,21 @@ int copy_cxl_vector(void* from, unsigned from_node, void* to, unsigned to_node, 
 }
 
 /// StarPU's vectors, with copies that are counted.
-starpu_data_interface_ops& cxl_vectors() {
+starpu_data_interface_ops counted_vectors() {
   static const starpu_data_copy_methods methods = [] {
     starpu_data_copy_methods counted = *starpu_interface_vector_ops.copy_methods;
     counted.any_to_any = copy_cxl_vector;
     return counted;
   }();
-  static starpu_data_interface_ops vectors = [] {
-    starpu_data_interface_ops ops = starpu_interface_vector_ops;
-    ops.copy_methods = &methods;
-    return ops;
-  }();
-  return vectors;
+  starpu_data_interface_ops ops = starpu_interface_vector_ops;
+  ops.copy_methods = &methods;
+  return ops;
+}
+
+/// Of each kind its own, so that a handle tells what it is.
+starpu_data_interface_ops& cxl_vectors(CxlData what) {
+  static std::array<starpu_data_interface_ops, 2> ops = {counted_vectors(), counted_vectors()};
+  return ops.at(static_cast<std::size_t>(what));
 }
 
 /// What a run that goes no further is left with: StarPU has no way to give up a task.
@@ -333,7 +337,7 @@ void Runtime::note_cxl_reads() {
   const starpu_task* task = starpu_task_get_current();
   if (task == nullptr) return;
   for (int i = 0; i < task->nbuffers; ++i) {
-    if (starpu_data_get_interface_ops(task->handles[i]) == &cxl_vectors())
+    if (starpu_data_get_interface_ops(task->handles[i]) == &cxl_vectors(CxlData::weights))
       sluice::cxl_read_bytes += starpu_data_get_size(task->handles[i]);
   }
 }
@@ -405,14 +409,14 @@ DataHandle DataHandle::of_memory(const void* data, std::size_t size_bytes) {
   return on_node(data, size_bytes, STARPU_MAIN_RAM);
 }
 
-DataHandle DataHandle::of_cxl_memory(const void* data, std::size_t size_bytes) {
+DataHandle DataHandle::of_cxl_memory(const void* data, std::size_t size_bytes, CxlData what) {
   starpu_vector_interface vector{};
   vector.id = STARPU_VECTOR_INTERFACE_ID;
   vector.ptr = vector.dev_handle = reinterpret_cast<uintptr_t>(data);
   vector.nx = 1;
   vector.elemsize = vector.allocsize = size_bytes;
   DataHandle handle;
-  starpu_data_register(&handle.handle_, STARPU_MAIN_RAM, &vector, &cxl_vectors());
+  starpu_data_register(&handle.handle_, STARPU_MAIN_RAM, &vector, &cxl_vectors(what));
   return handle;
 }
 

@@ -96,7 +96,7 @@ class Runtime {
   void reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// From the beginning on. Only where there is one.
   AcceleratorUse accelerator_use() const;
-  /// What the processors' tasks have read in place of data in CXL memory: each task all of it,
+  /// What the processors' tasks have read in place of weights in CXL memory: each task all of one,
   /// since the process began.
   std::uint64_t cxl_read_bytes() const;
   /// Counts that, for the task that calls.
@@ -137,6 +137,9 @@ class PausedWorkers {
   PausedWorkers& operator=(const PausedWorkers&) = delete;
 };
 
+/// What lies in CXL memory: a task that reads weights reads all of them, of KV some pages.
+enum class CxlData : std::uint8_t { weights, kv };
+
 /// A StarPU data handle, unregistered at the end. Move-only.
 class DataHandle {
  public:
@@ -157,7 +160,7 @@ class DataHandle {
   static DataHandle of_memory(const void* data, std::size_t size_bytes);
   /// The same in CXL memory: StarPU takes it and DDR for one memory node, so that processors read
   /// it in place and accelerators straight from there; what those read is counted apart.
-  static DataHandle of_cxl_memory(const void* data, std::size_t size_bytes);
+  static DataHandle of_cxl_memory(const void* data, std::size_t size_bytes, CxlData what);
   /// `size_bytes` that StarPU allocates where the first writer runs.
   static DataHandle temporary(std::size_t size_bytes);
   /// `size_bytes` that live on a memory node and that no kernel ever looks into: for simulation.

@@ -203,6 +203,24 @@ TEST_F(CliDeviceTiersTest, WeightsComeFromCxlMemoryAndFromADiskInOneRun) {
   EXPECT_EQ(stats().at("cxl").at("read_bytes"), iterations * (layer_bytes - ffn_bytes));
 }
 
+/// Attention on the device reads the KV of each layer from where it lives.
+TEST_F(CliDeviceTiersTest, KvGoesToTheDeviceFromCxlMemory) {
+  struct Moved {
+    std::uint64_t cxl, ddr;
+  };
+  const auto run = [&](const char* tier) {
+    const CliResult result = run_cli(on_device(
+        16, placed("111111", "000111") + Arguments{"--cxl-nodes", "emulate:1", "--kv-tier", tier}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected);
+    return Moved{moved("cxl", "hbm", "bytes"), moved("ddr", "hbm", "bytes")};
+  };
+  const Moved in_ddr = run("ddr");
+  const Moved in_cxl = run("cxl");
+  EXPECT_GT(in_cxl.cxl, in_ddr.cxl);
+  EXPECT_EQ(in_cxl.cxl - in_ddr.cxl, in_ddr.ddr - in_cxl.ddr);
+}
+
 TEST_F(CliDeviceTiersTest, ADryRunNamesEveryTier) {
   const auto tiers = [&](const Arguments& more) {
     const CliResult result =

@@ -361,6 +361,46 @@ TEST_F(CliTiersTest, CxlMemoryAndADiskHoldTheSameModelTogether) {
   EXPECT_EQ(tiers[2].at("tier"), "disk");
 }
 
+TEST_F(CliTiersTest, KvLivesInCxlMemoryWhenAskedFor) {
+  const CliResult expected = run_cli(generate());
+  const Arguments cxl = {"--cxl-nodes", "emulate:1", "--kv-tier"};
+  const auto tiers = [&](const char* kv_tier) {
+    const CliResult dry = run_cli(generate(cxl + Arguments{kv_tier, "--dry-run", "--json"}));
+    EXPECT_EQ(dry.exit_code, 0) << dry.err;
+    return json::parse(dry.out).at("tiers");
+  };
+  const json in_ddr = tiers("ddr");
+  const json in_cxl = tiers("cxl");
+  EXPECT_GT(in_ddr[0].at("kv_bytes"), 0);
+  EXPECT_EQ(in_ddr[1].at("kv_bytes"), 0);
+  EXPECT_EQ(in_cxl[0].at("kv_bytes"), 0);
+  EXPECT_EQ(in_cxl[1].at("kv_bytes"), in_ddr[0].at("kv_bytes"));
+  for (const Arguments& form : {Arguments{}, Arguments{"--attention", "split"}}) {
+    const CliResult result = run_cli(generate(cxl + Arguments{"cxl"} + form));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out);
+    // Weights alone: a task reads some pages of KV.
+    const json used = stats();
+    EXPECT_EQ(used.at("cxl").at("read_bytes").get<std::uint64_t>(),
+              used.at("iterations").get<std::uint64_t>() *
+                  used.at("cxl").at("weight_bytes").get<std::uint64_t>());
+  }
+  // KV has the first claim: the layers that it leaves no room for go to the disk.
+  const std::uint64_t kv_mib = in_ddr[0].at("kv_bytes").get<std::uint64_t>() / mebibyte + 1;
+  const CliResult tight = run_cli(from_disk(
+      "9MiB", {"--cxl-nodes", fmt::format("emulate:{}MiB", kv_mib + 2), "--kv-tier", "cxl"}));
+  ASSERT_EQ(tight.exit_code, 0) << tight.err;
+  EXPECT_EQ(tight.out, expected.out);
+  EXPECT_EQ(stats().at("cxl").at("weight_bytes"), mebibyte * 7 / 4);
+  expect_failure(run_cli(generate({"--kv-tier", "cxl"})), 2, {"--kv-tier cxl", "--cxl-nodes"});
+  expect_failure(run_cli(generate({"--kv-tier", "disk"})), 2,
+                 {"--kv-tier disk: expected ddr or cxl"});
+  expect_failure(
+      run_cli({"bench", "--model", "llama-3.1-8b", "--dtype", "bf16", "--batch", "64", "--depth",
+               "2048", "--cxl-nodes", "emulate:1", "--kv-tier", "cxl", "--dry-run"}),
+      1, {"not enough CXL memory", "leave out --kv-tier cxl", "--disk DIR"});
+}
+
 TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {
   expect_failure(run_cli(generate({"--cxl-nodes", "913"})), 1, {"no NUMA node 913"});
   expect_failure(run_cli(generate({"--cxl-nodes", "0"})), 1, {"node 0 has processors", "emulate"});

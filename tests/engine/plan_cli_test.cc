@@ -352,6 +352,8 @@ TEST(PlanCliTest, MapsThatCannotBeAreSaid) {
                  {"--batch", "--map"});
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--parameters-tier", "cxl"}), 2,
                  {"--parameters-tier", "--map"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--kv-tier", "cxl"}), 2,
+                 {"--kv-tier", "--map"});
 }
 
 }  // namespace

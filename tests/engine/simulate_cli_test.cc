@@ -214,6 +214,30 @@ TEST(SimulateCliTest, ParametersTierOverridesThePolicy) {
               0.005 * iteration_s);
 }
 
+/// LIA section 6, observation 2: attention on the CPU reads all of it for each token.
+TEST(SimulateCliTest, KvInCxlMemorySlowsTheCpusAttention) {
+  const TemporaryFolder folder;
+  RoundMachine machine;
+  machine.cxl_link_gb_per_s = 5;
+  const Arguments point = {"--machine",       machine.write(folder),
+                           "--model",         "opt-30b",
+                           "--policy",        "cpu-only",
+                           "--batch",         "64",
+                           "--input-tokens",  "512",
+                           "--output-tokens", "3",
+                           "--kv-tier"};
+  const json cxl = simulate_json(point + Arguments{"cxl"})[0];
+  const json ddr = simulate_json(point + Arguments{"ddr"})[0];
+  constexpr double kv_bytes_per_token = 48 * 2 * 7168 * 2;
+  EXPECT_NEAR(cxl["bytes"]["cxl"].get<double>(), 64 * 515 * kv_bytes_per_token,
+              64 * 32 * kv_bytes_per_token);
+  EXPECT_EQ(ddr["bytes"]["cxl"], 0);
+  // Contexts of 513 and 514 tokens.
+  const double read_bytes = 64 * 513.5 * kv_bytes_per_token;
+  const double slower_s = read_bytes / (5 * giga) - read_bytes / (100 * giga);
+  EXPECT_NEAR(cxl["tpot_s"].get<double>() - ddr["tpot_s"].get<double>(), slower_s, 0.01 * slower_s);
+}
+
 TEST(SimulateCliTest, AlibisPositionsNeedNoData) {
   const TemporaryFolder folder;
   const json result =
@@ -448,6 +472,7 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
                            "cpu-only", "--parameters-tier", "cxl"}),
                  1, {"--parameters-tier cxl: the machine has no such memory (it has hbm, ddr)"});
+  expect_failure(simulate({"--kv-tier", "disk"}), 2, {"--kv-tier disk: expected ddr or cxl"});
   expect_failure(simulate({"--machine", "this", "--rates", "40"}), 2, {"--rates 40", "TFLOP/s"});
   expect_failure(simulate({"--machine", "this", "--rates", "40,0"}), 2, {"--rates 40,0"});
   expect_failure(simulate({"--machine", "spr-a100", "--rates", "40,1"}), 1,

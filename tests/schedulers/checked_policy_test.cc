@@ -107,28 +107,47 @@ TEST_F(CheckedPolicyTest, CountsTheKvOfTheWholeWorkload) {
 TEST_F(CheckedPolicyTest, MovesHostWeightsToTheTierThatIsAskedFor) {
   costs_.capacities = {{Tier::hbm, 1 << 30}, {Tier::ddr, 1 << 30}, {Tier::cxl, 1 << 30}};
   puppet_.memory.layers[0] = LayerHomes::all(Tier::hbm, Tier::hbm);
-  checked_.set_parameters_tier(Tier::cxl);
+  checked_.set_host_tiers({.parameters = Tier::cxl, .kv = {}});
   const MemoryPlan plan = checked_.plan_memory();
   EXPECT_EQ(plan.layers[0], LayerHomes::all(Tier::hbm, Tier::hbm));
   EXPECT_EQ(plan.layers[1], LayerHomes::all(Tier::cxl, Tier::ddr));
   EXPECT_EQ(plan.embedding, Tier::ddr);
   puppet_.memory.layers[1] = LayerHomes::all(Tier::cxl, Tier::ddr);
-  checked_.set_parameters_tier(Tier::ddr);
+  checked_.set_host_tiers({.parameters = Tier::ddr, .kv = {}});
   EXPECT_EQ(checked_.plan_memory().layers[1], LayerHomes::all(Tier::ddr, Tier::ddr));
-  checked_.set_parameters_tier(std::nullopt);
+  checked_.set_host_tiers({});
   EXPECT_EQ(checked_.plan_memory().layers, puppet_.memory.layers);
 }
 
-TEST_F(CheckedPolicyTest, AParametersTierThatTheMachineLacksIsTheUsersMistake) {
-  checked_.set_parameters_tier(Tier::cxl);
-  try {
-    checked_.plan_memory();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "--parameters-tier cxl: the machine has no such memory (it has ddr); take another "
-                 "--machine, or add tiers.cxl to its profile");
-  }
+TEST_F(CheckedPolicyTest, MovesKvOfTheHostToTheTierThatIsAskedFor) {
+  costs_.capacities = {{Tier::hbm, 1 << 30}, {Tier::ddr, 1 << 30}, {Tier::cxl, 1 << 30}};
+  puppet_.memory.layers[0] = LayerHomes::all(Tier::ddr, Tier::hbm);
+  checked_.set_host_tiers({.parameters = {}, .kv = Tier::cxl});
+  const MemoryPlan plan = checked_.plan_memory();
+  EXPECT_EQ(plan.layers[0], LayerHomes::all(Tier::ddr, Tier::hbm));
+  EXPECT_EQ(plan.layers[1], LayerHomes::all(Tier::ddr, Tier::cxl));
+  puppet_.memory.layers[1] = LayerHomes::all(Tier::ddr, Tier::cxl);
+  checked_.set_host_tiers({.parameters = {}, .kv = Tier::ddr});
+  EXPECT_EQ(checked_.plan_memory().layers[1], LayerHomes::all(Tier::ddr, Tier::ddr));
+}
+
+TEST_F(CheckedPolicyTest, AHostTierThatTheMachineLacksIsTheUsersMistake) {
+  const auto complaint = [&](HostTiers tiers) -> std::string {
+    checked_.set_host_tiers(tiers);
+    try {
+      checked_.plan_memory();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(complaint({.parameters = Tier::cxl, .kv = {}}),
+            "--parameters-tier cxl: the machine has no such memory (it has ddr); take another "
+            "--machine, or add tiers.cxl to its profile");
+  EXPECT_EQ(
+      complaint({.parameters = {}, .kv = Tier::cxl}),
+      "--kv-tier cxl: the machine has no such memory (it has ddr); take another --machine, or "
+      "add tiers.cxl to its profile");
 }
 
 TEST_F(CheckedPolicyTest, SendsWorkForAMissingDeviceToTheOther) {
