@@ -324,6 +324,36 @@ void append_bases(std::vector<ProfileDocument::File>& chain, fs::path directory)
 
 }  // namespace
 
+namespace {
+
+constexpr std::string_view pageable_suffix = ":pageable";
+
+/// Without the pinned links of a GPU.
+MachineProfile with_pageable_links(MachineProfile profile, std::string_view name) {
+  if (!profile.gpu) throw Error("{}: {} has no GPU, so no link to one", name, profile.name);
+  const auto is_pinned = [](const LinkProfile& link) {
+    return link.pinned && (link.from == Tier::hbm || link.to == Tier::hbm);
+  };
+  for (const LinkProfile& pinned : profile.links) {
+    if (!is_pinned(pinned)) continue;
+    const bool has_other =
+        std::any_of(profile.links.begin(), profile.links.end(), [&](const LinkProfile& link) {
+          return link.from == pinned.from && link.to == pinned.to && !link.pinned;
+        });
+    if (!has_other) {
+      throw Error(
+          "{}: {} has no pageable link from {} to {}; a file with {{\"base\": \"{}\"}} may have "
+          "\"links\" of its own, with \"pinned\": false",
+          name, profile.name, to_string(pinned.from), to_string(pinned.to), profile.name);
+    }
+  }
+  std::erase_if(profile.links, is_pinned);
+  profile.name += pageable_suffix;
+  return profile;
+}
+
+}  // namespace
+
 std::uint64_t TierProfile::usable_bytes() const {
   const double reserved = reserved_gib ? reserved_gib->value : 0;
   return static_cast<std::uint64_t>((capacity_gib.value - reserved) * 1024 * 1024 * 1024);
@@ -348,6 +378,11 @@ std::vector<std::string> known_profiles() {
 }
 
 MachineProfile load_profile(std::string_view name_or_path) {
+  if (name_or_path.ends_with(pageable_suffix)) {
+    return with_pageable_links(
+        load_profile(name_or_path.substr(0, name_or_path.size() - pageable_suffix.size())),
+        name_or_path);
+  }
   const fs::path path =
       is_file_name(name_or_path) ? fs::path(name_or_path) : find_file(name_or_path, {}, "");
   std::vector<ProfileDocument::File> chain = {{path.string(), read_json(path)}};

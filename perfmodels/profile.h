@@ -89,10 +89,11 @@ struct MachineProfile {
 /// Names of the profiles that come with Sluice, sorted.
 std::vector<std::string> known_profiles();
 
-/// Reads a profile: one of known_profiles(), or, when it ends in ".json", a file. Throws Error in
-/// one line: an unknown name with the known ones, the nearest first; a file that cannot be read, is
-/// no JSON or has a wrong field, with the file, the field's path, what was found and what was
-/// expected. Unknown keys are errors.
+/// Reads a profile: one of known_profiles(), or, when it ends in ".json", a file. With ":pageable"
+/// behind it, the machine whose GPU copies from and to host memory that is not page-locked: by its
+/// pageable links. Throws Error in one line: an unknown name with the known ones, the nearest
+/// first; a file that cannot be read, is no JSON or has a wrong field, with the file, the field's
+/// path, what was found and what was expected; no pageable links. Unknown keys are errors.
 MachineProfile load_profile(std::string_view name_or_path);
 
 /// The same from a text; `where` names it in messages. A "base" is looked up among

@@ -164,6 +164,22 @@ kernel_says() { # <step> <policy>
   [[ $(grep there <<<"$found") == "$wanted" ]] && grep -q '^else 0 ' <<<"$found" && ! grep -q '^else [12] ' <<<"$found"
 }
 
+# More lies there than weights, and nothing else on nodes 1 and 2.
+kv_is_there() { # <step> <policy> <node>
+  local found there weights
+  found=$(pages "$1" "$2")
+  there=$(sed -n "s/^there $3 //p" <<<"$found")
+  weights=$(jq -r '.cxl.pages | add' "$results/$1/stats.json")
+  echo "$there pages on node $3, $weights of them weights"
+  ((there > weights)) && ! grep -qE '^else [12] ' <<<"$found"
+}
+
+# Each of its iterations read the disk's layers.
+streams_from_disk() { # <step>
+  jq -er '.disk | "\(.weight_bytes) bytes live there, \(.read_bytes) were read",
+    if .weight_bytes > 0 and .read_bytes >= 4 * .weight_bytes then empty else error end' "$results/$1/stats.json"
+}
+
 # anonymous_kib <step> <file> <node>
 anonymous_kib() { awk -v node="$3" '$2 == node && $3 == "AnonPages:" { print $4 }' "$results/$1/$2"; }
 
@@ -203,6 +219,8 @@ check_all() {
   check "ddr: all on node 0" kernel_says ddr none
   check_placement node1 '[1]' bind:1 ddr
   check_placement nodes12 '[1,2]' interleave:1-2 ddr
+  check "kv-node1: the same tokens as in DDR" same_tokens kv-node1 ddr
+  check "kv-node1: the program's numa_maps" kv_is_there kv-node1 bind:1 1
   check "opt-ddr: all on node 0" kernel_says opt-ddr none
   check_placement opt-nodes12 '[1,2]' interleave:1-2 opt-ddr
   check "a node with processors" refused processors 'node 0 has processors'
@@ -211,6 +229,8 @@ check_all() {
   check "a node with too little memory" refused too-little 'not enough CXL memory'
   check_placement half-enough '[1,2]' interleave:1-2 opt-ddr
   check "two nodes, of which one has too little for its share" refused uneven 'not enough CXL memory'
+  check_placement rest-on-disk '[2]' bind:2 opt-ddr
+  check "rest-on-disk: the disk" streams_from_disk rest-on-disk
 }
 
 # ----------------------------------------------------------------

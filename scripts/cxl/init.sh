@@ -94,6 +94,7 @@ step plan generate --model tiny --prompt x --dtype f32 --cxl-nodes 1,2 --dry-run
 tiny ddr
 tiny node1 --cxl-nodes 1
 tiny nodes12 --cxl-nodes 1,2
+tiny kv-node1 --cxl-nodes 1 --kv-tier cxl
 opt opt-ddr
 opt opt-nodes12 --cxl-nodes 1,2
 tiny processors --cxl-nodes 0
@@ -108,6 +109,7 @@ opt too-little --cxl-nodes 2
 opt half-enough --cxl-nodes 1,2
 take 180000
 opt uneven --cxl-nodes 1,2
+opt rest-on-disk --cxl-nodes 2 --ddr 340MiB --disk /disk
 echo "$(cut -d ' ' -f 1 /proc/uptime) s: done"
 mkdir /out/end
 send end

@@ -293,6 +293,47 @@ class BaseTest : public testing::Test {
   fs::path directory_;
 };
 
+TEST_F(BaseTest, PageableMachinesHaveOtherLinks) {
+  const std::string file = path("m");
+  json machine = round_machine();
+  const auto complaint = [&]() -> std::string {
+    write("m", machine);
+    try {
+      load_profile(file + ":pageable");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  const std::string name = machine["name"].get<std::string>();
+  EXPECT_NE(complaint().find(name + " has no pageable link from ddr to hbm"), std::string::npos)
+      << complaint();
+  std::vector<json> pageable;
+  for (const json& link : machine["links"]) {
+    if (link["from"] != "hbm" && link["to"] != "hbm") continue;
+    pageable.push_back(link);
+    pageable.back()["pinned"] = false;
+    pageable.back()["bandwidth_gb_per_s"]["value"] = 7;
+  }
+  const json pinned = machine["links"];
+  machine["links"].push_back(pageable.front());
+  if (pageable.size() > 1) {
+    EXPECT_NE(complaint().find("has no pageable link from"), std::string::npos) << complaint();
+  }
+  for (std::size_t i = 1; i < pageable.size(); ++i) machine["links"].push_back(pageable[i]);
+  write("m", machine);
+  const MachineProfile profile = load_profile(file + ":pageable");
+  EXPECT_EQ(profile.name, name + ":pageable");
+  EXPECT_EQ(profile.links.size(), pinned.size());
+  EXPECT_DOUBLE_EQ(profile.link(Tier::ddr, Tier::hbm)->bandwidth_gb_per_s.value.at(1e6), 7);
+  EXPECT_DOUBLE_EQ(profile.link(Tier::hbm, Tier::ddr)->bandwidth_gb_per_s.value.at(1e6), 7);
+  EXPECT_NE(load_profile(file).link(Tier::ddr, Tier::hbm)->bandwidth_gb_per_s.value.at(1e6), 7);
+  machine.erase("gpu");
+  machine.erase("links");
+  machine["tiers"].erase("hbm");
+  EXPECT_NE(complaint().find("has no GPU"), std::string::npos) << complaint();
+}
+
 TEST_F(BaseTest, IsPatchedInTurn) {
   write("middle", R"({"name": "middle", "description": "d", "base": "root", "gpu":
       {"count": {"value": 2, "source": "more"}}})");
