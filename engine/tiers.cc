@@ -111,7 +111,7 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
     if (found->has_processors) {
       throw Error(
           "--cxl-nodes: NUMA node {} has processors, so it is no CXL memory; "
-          "emulate:GiB stands in for tests",
+          "emulate:SIZE stands in for tests",
           wanted);
     }
     least = std::min(least, free_node_bytes(wanted));
@@ -335,9 +335,9 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
   const TierUse& ddr = plan.ddr();
   if (plan.cxl() && plan.cxl()->total() > plan.cxl()->available) {
     return fmt::format(
-        "not enough CXL memory: {} needed for the layers' weights and KV, {} available on {}; {}",
-        format_bytes(plan.cxl()->total()), format_bytes(plan.cxl()->available), plan.cxl()->where,
-        cxl_hint(plan, settings));
+        "not enough CXL memory: {} needed for the layers' weights{}, {} available on {}; {}",
+        format_bytes(plan.cxl()->total()), plan.cxl()->kv > 0 ? " and KV" : "",
+        format_bytes(plan.cxl()->available), plan.cxl()->where, cxl_hint(plan, settings));
   }
   std::vector<std::string> hints;
   if (!smaller.empty()) hints.push_back(smaller);

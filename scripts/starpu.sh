@@ -11,7 +11,7 @@
 #   1. $SLUICE_STARPU_SOURCE: a source directory, a tarball or a .dsc
 #   2. an installed StarPU that pkg-config finds and that meets the needs (see `meets_needs`)
 #   3. Debian's source package, through this machine's own apt configuration
-# 1 and 3 are patched (scripts/starpu/patches), built once and kept in $SLUICE_CACHE.
+# 1 and 3 are patched (scripts/starpu/patches, and its folder FLAVOUR), built once and kept in $SLUICE_CACHE.
 # Progress goes to stderr, the details to a log file in the cache.
 set -Eeuo pipefail
 
@@ -118,6 +118,12 @@ source_identity() {
   fi
 }
 
+# In the order in which they apply.
+patches() {
+  find "$patches_dir" -maxdepth 1 -name '*.patch' | sort
+  if [[ -d $patches_dir/$flavour ]]; then find "$patches_dir/$flavour" -name '*.patch' | sort; fi
+}
+
 # Everything but StarPU's version that makes one build differ from another.
 build_key() {
   {
@@ -125,7 +131,7 @@ build_key() {
     grep '^VERSION_ID=' /etc/os-release || true
     printf '%s\n' "${flags[@]}" "${cuda_version:-no CUDA}"
     source_identity
-    cat "$patches_dir"/*.patch
+    patches | xargs cat
   } | sha256sum | cut -c1-12
 }
 
@@ -222,7 +228,7 @@ unpack() {
 
 apply_patches() {
   local patch
-  for patch in "$patches_dir"/*.patch; do
+  for patch in $(patches); do
     if patch -p1 -N --dry-run -s -f -d "$work/source" <"$patch" >>"$log" 2>&1; then
       logged patch -p1 -N -f -d "$work/source" -i "$patch"
     elif ! patch -p1 -R --dry-run -s -f -d "$work/source" <"$patch" >>"$log" 2>&1; then

@@ -232,6 +232,9 @@ TEST(SimulateCliTest, KvInCxlMemorySlowsTheCpusAttention) {
   EXPECT_NEAR(cxl["bytes"]["cxl"].get<double>(), 64 * 515 * kv_bytes_per_token,
               64 * 32 * kv_bytes_per_token);
   EXPECT_EQ(ddr["bytes"]["cxl"], 0);
+  // It is nowhere else, either.
+  EXPECT_NEAR(ddr["bytes"]["ddr"].get<double>() - cxl["bytes"]["ddr"].get<double>(),
+              cxl["bytes"]["cxl"].get<double>(), 1e-3 * cxl["bytes"]["cxl"].get<double>());
   // Contexts of 513 and 514 tokens.
   const double read_bytes = 64 * 513.5 * kv_bytes_per_token;
   const double slower_s = read_bytes / (5 * giga) - read_bytes / (100 * giga);
