@@ -319,7 +319,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   LoadedPolicy& policy = run_policy.settle(*costs.model, workload, settings.tiers);
   std::optional<AcceleratorRun> accelerated;
   if (accelerator) {
-    accelerated.emplace(accelerator, policy, *costs.model, workload);
+    accelerated.emplace(accelerator, policy, *costs.model, workload, settings.tiers);
     plan = accelerated->beside(std::move(plan), settings.tiers, smaller_tests);
   }
   PolicyRun policy_run(policy.policy(), *costs.model, workload);

@@ -106,7 +106,7 @@ struct AcceleratedPart {
                          .threads = static_cast<int>(settings.setup.threads),
                          .domains = static_cast<int>(settings.setup.domains)},
                         settings.accelerator)),
-        run(settings.accelerator, loaded, *costs.model, workload),
+        run(settings.accelerator, loaded, *costs.model, workload, {}),
         policy(loaded.policy(), *costs.model, workload) {}
 };
 

@@ -26,6 +26,23 @@ void check_kept(const Plan& plan, const std::string& policy) {
   }
 }
 
+/// A plan is of at least one token each way.
+Workload with_tokens(Workload workload) {
+  workload.input_tokens = std::max<std::int64_t>(1, workload.input_tokens);
+  workload.output_tokens = std::max<std::int64_t>(1, workload.output_tokens);
+  return workload;
+}
+
+/// Only beside a disk some layers' weights are in CXL memory, and some not.
+std::optional<Plan> plan_in_ddr(LoadedPolicy& policy, const CostModel& costs,
+                                const Workload& workload, const TierSettings& tiers) {
+  if (!tiers.cxl || !tiers.disk) return std::nullopt;
+  policy.policy().set_host_tiers({.parameters = Tier::ddr, .kv = tiers.kv_tier});
+  Plan plan = make_plan(policy.policy(), costs, with_tokens(workload));
+  policy.policy().set_host_tiers(tiers.host_tiers());
+  return plan;
+}
+
 /// The GPU with so much of its memory as --hbm says, or all that is free.
 Accelerator read_gpu(const CommandLine& line, GpuDevice gpu) {
   const std::uint64_t reserve_bytes = gpu_reserve_bytes();
@@ -96,12 +113,11 @@ Accelerator read_stand_in(const std::string& text) {
 }
 
 AcceleratorRun::AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& policy,
-                               const CostModel& costs, const Workload& workload)
+                               const CostModel& costs, const Workload& workload,
+                               const TierSettings& tiers)
     : accelerator_(accelerator),
-      plan_(make_plan(policy.policy(), costs,
-                      {.batch = workload.batch,
-                       .input_tokens = std::max<std::int64_t>(1, workload.input_tokens),
-                       .output_tokens = std::max<std::int64_t>(1, workload.output_tokens)})),
+      in_ddr_(plan_in_ddr(policy, costs, workload, tiers)),
+      plan_(make_plan(policy.policy(), costs, with_tokens(workload))),
       staging_(staging_of(plan_, costs.model())) {
   check_kept(plan_, policy.name());
   policy.set_staging(staging_);
@@ -146,12 +162,15 @@ struct AcceleratorRun::Need {
 
 bool AcceleratorRun::any_group(
     const std::function<bool(const LayerHomes&, const Placement&)>& is) const {
-  for (const PhasePlan* phase : {&plan_.prefill, &plan_.decode}) {
-    for (const LayerGroup& group : phase->groups) {
-      if (is(group.homes, group.cost.placement)) return true;
+  const auto any_in = [&](const Plan& plan) {
+    for (const PhasePlan* phase : {&plan.prefill, &plan.decode}) {
+      for (const LayerGroup& group : phase->groups) {
+        if (is(group.homes, group.cost.placement)) return true;
+      }
     }
-  }
-  return false;
+    return false;
+  };
+  return any_in(plan_) || (in_ddr_ && any_in(*in_ddr_));
 }
 
 bool AcceleratorRun::reads_kv_from_elsewhere() const {

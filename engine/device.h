@@ -57,7 +57,7 @@ class AcceleratorRun {
   /// starts.
   /// Throws Error when the plan does not fit, or is of a kind that only `plan` knows.
   AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& policy, const CostModel& costs,
-                 const Workload& workload);
+                 const Workload& workload, const TierSettings& tiers);
 
   const Staging& staging() const { return staging_; }
   /// The host's plan beside what this one takes. Throws Error when it does not fit; `smaller`: what
@@ -86,12 +86,15 @@ class AcceleratorRun {
   struct Need;
   Need need_of(const RunSize& size) const;
   void check_fits(const Need& need, std::uint64_t there_bytes) const;
-  /// Whether it holds for some layers of a phase.
+  /// Whether it holds for some layers of a phase, wherever their weights may live.
   bool any_group(const std::function<bool(const LayerHomes&, const Placement&)>& is) const;
   bool reads_kv_from_elsewhere() const;
   bool splits_attention() const;
   void check_sendable(std::uint64_t bytes, const char* what) const;
   Accelerator accelerator_;
+  /// The same with the host's weights in DDR, where some of them are in CXL memory: a layer's
+  /// placement goes by its own home.
+  std::optional<Plan> in_ddr_;
   Plan plan_;
   Staging staging_;
 };

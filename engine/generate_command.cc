@@ -490,7 +490,7 @@ class GenerateRun {
     LoadedPolicy& policy = policy_.settle(*costs.model, workload, settings_.tiers);
     std::optional<AcceleratorRun> accelerated;
     if (accelerator) {
-      accelerated.emplace(accelerator, policy, *costs.model, workload);
+      accelerated.emplace(accelerator, policy, *costs.model, workload, settings_.tiers);
       plan = accelerated->beside(std::move(plan), settings_.tiers,
                                  batch > 1 ? "a smaller --batch needs less" : "");
     }

@@ -47,7 +47,7 @@ class MovedBytes {
     before_ = now();
     cxl_read_before_ = runtime_.cxl_read_bytes();
   }
-  /// After `wall_s` seconds; `has_cxl`: weights live in CXL memory.
+  /// After `wall_s` seconds; `has_cxl`: there is CXL memory.
   void run_ends(double wall_s, bool has_cxl);
 
   /// Pairs of which anything moved.

@@ -39,9 +39,10 @@ constexpr std::string_view emulate_prefix = "emulate:";
 
 /// Of "16", in GiB, or of "16GiB"; 0: it is no size.
 std::uint64_t emulated_bytes(const std::string& text) {
-  const bool has_unit = text.find_first_not_of("0123456789") != std::string::npos;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (text.empty() || !is_digit(text.front())) return 0;
   try {
-    return parse_size_bytes(has_unit ? text : text + "GiB", "cxl-nodes");
+    return parse_size_bytes(is_digit(text.back()) ? text + "GiB" : text, "cxl-nodes");
   } catch (const UsageError&) {
     return 0;
   }
@@ -96,8 +97,12 @@ std::uint64_t available_ddr_bytes() {
   return has_far_memory ? std::min(available, near_bytes) : available;
 }
 
-/// What is there; what lives in emulated CXL is counted there only. Pages go to the nodes in turn:
-/// each takes what the one with the least has, as what is more would end up in DDR.
+/// Of each node of CXL memory, left to what else moves: a program that is bound to a node and takes
+/// more than it has is killed.
+constexpr std::uint64_t reserved_cxl_bytes = 16 * mebibyte;
+
+/// What is there. Pages go to the nodes in turn: each takes what the one with the least has, as
+/// what is more would end up in DDR.
 std::uint64_t cxl_bytes(const CxlSettings& settings) {
   if (settings.is_emulated()) return std::min(settings.emulated_bytes, available_ddr_bytes());
   const std::vector<NumaNode> nodes = read_cpu_topology().numa_nodes;
@@ -114,7 +119,10 @@ std::uint64_t cxl_bytes(const CxlSettings& settings) {
           "emulate:SIZE stands in for tests",
           wanted);
     }
-    least = std::min(least, free_node_bytes(wanted));
+    const std::uint64_t free = free_node_bytes(wanted);
+    if (free <= reserved_cxl_bytes)
+      throw Error("--cxl-nodes: NUMA node {} has no memory free; leave it out", wanted);
+    least = std::min(least, free - reserved_cxl_bytes);
   }
   return least * settings.nodes.size();
 }
@@ -154,7 +162,9 @@ void declare_tier_options(CommandLine& line, DryRunJson json) {
        "NUMA nodes without processors, e.g. 2,3, that the layers' weights are spread over; or "
        "emulate:SIZE, to test with")  //
       ("kv-tier", po::value<std::string>(),
-       "ddr or, with --cxl-nodes, cxl: where KV lives that the policy leaves to the host")  //
+       "ddr or, with --cxl-nodes, cxl: where KV lives that is not in HBM; default: ddr, whatever "
+       "the "
+       "policy says")  //
       ("dry-run", po::bool_switch(), "print what the run would take of each tier, and end");
   if (json == DryRunJson::own_option)
     line.options().add_options()("json", po::bool_switch(), "with --dry-run: as JSON");
@@ -187,15 +197,16 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
     : all_bytes_(packed_weight_bytes(config, dtype) + need.table_bytes),
       split_score_bytes_(need.split_score_bytes),
       has_disk_(settings.disk.has_value()),
-      has_kv_in_cxl_(settings.kv_tier == Tier::cxl) {
+      has_kv_in_cxl_(settings.kv_tier == Tier::cxl),
+      takes_cxl_from_ddr_(settings.cxl && settings.cxl->is_emulated() && !settings.ddr_bytes),
+      ddr_budget_(ddr_budget(settings)) {
   for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
   head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
   homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
   ddr_ = {.tier = Tier::ddr,
           .where = numa_nodes_with_cpus(),
           .activations = need.activation_bytes,
-          .workspaces = need.workspace_bytes,
-          .available = ddr_budget(settings)};
+          .workspaces = need.workspace_bytes};
   if (settings.cxl) {
     homes_.cxl_nodes = settings.cxl->nodes;
     cxl_ = {.tier = Tier::cxl,
@@ -230,6 +241,8 @@ void HostPlan::settle() {
   if (all_in_cxl) others = num_layers;
   const std::uint64_t in_ddr = others - in_cxl;  // where they would be
   ddr_.weights = all_bytes_ - in_cxl * layer_bytes_;
+  ddr_.available = ddr_budget_;
+  if (takes_cxl_from_ddr_) ddr_.available -= std::min(ddr_budget_, cxl_->total());
   ddr_.staging = 0;
   window_bytes_ = 0;
   homes_.head_on_disk = false;
@@ -311,18 +324,22 @@ std::uint64_t ddr_budget(const TierSettings& settings) {
 
 namespace {
 
-std::string cxl_hint(const HostPlan& plan, const TierSettings& settings) {
+std::string cxl_hint(const HostPlan& plan, const TierSettings& settings,
+                     const std::string& smaller) {
   std::vector<std::string> hints;
+  if (!smaller.empty()) hints.push_back(smaller);
   if (settings.cxl->is_emulated()) {
-    hints.push_back(fmt::format("--cxl-nodes emulate:{}GiB would do",
-                                (plan.cxl()->total() + gibibyte - 1) / gibibyte));
+    if (plan.cxl()->total() < available_ddr_bytes()) {
+      hints.push_back(fmt::format("--cxl-nodes emulate:{}GiB would do",
+                                  (plan.cxl()->total() + gibibyte - 1) / gibibyte));
+    }
   } else if (settings.cxl->nodes.size() == 1) {
     hints.emplace_back("name more nodes");
   } else {
     hints.emplace_back("each node takes the same share: leave out the one with least free");
   }
   if (plan.cxl()->kv > 0) hints.emplace_back("leave out --kv-tier cxl");
-  if (!settings.disk)
+  if (!settings.disk && plan.cxl()->kv <= plan.cxl()->available)
     hints.emplace_back("--disk DIR keeps what CXL memory and DDR have no room for");
   hints.emplace_back("leave out --cxl-nodes");
   return fmt::format("{}", fmt::join(hints, ", or: "));
@@ -335,9 +352,10 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
   const TierUse& ddr = plan.ddr();
   if (plan.cxl() && plan.cxl()->total() > plan.cxl()->available) {
     return fmt::format(
-        "not enough CXL memory: {} needed for the layers' weights{}, {} available on {}; {}",
-        format_bytes(plan.cxl()->total()), plan.cxl()->kv > 0 ? " and KV" : "",
-        format_bytes(plan.cxl()->available), plan.cxl()->where, cxl_hint(plan, settings));
+        "not enough CXL memory: {} needed (weights {}, KV cache {}), {} available on {}; {}",
+        format_bytes(plan.cxl()->total()), format_bytes(plan.cxl()->weights),
+        format_bytes(plan.cxl()->kv), format_bytes(plan.cxl()->available), plan.cxl()->where,
+        cxl_hint(plan, settings, smaller));
   }
   std::vector<std::string> hints;
   if (!smaller.empty()) hints.push_back(smaller);

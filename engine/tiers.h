@@ -44,7 +44,7 @@ struct TierSettings {
   Tier kv_tier = Tier::ddr;  ///< or CXL memory
   bool dry_run = false;
 
-  /// Where policies find what they leave to the host.
+  /// Where policies find what is the host's, wherever they put it.
   HostTiers host_tiers() const {
     return cxl ? HostTiers{.parameters = Tier::cxl, .kv = kv_tier} : HostTiers{};
   }
@@ -89,11 +89,11 @@ struct HbmShare {
 };
 
 /// Where packed weights live: layers in CXL memory if there is any (beside KV, if that is to live
-/// there), and in DDR; with a disk, what
-/// they have no room for is streamed from there through a window of DDR: two units of work at a
-/// time, the one that computes and the next. Whole layers stay, as many as fit (LIA's
-/// Optimization-1, one tier down), spread evenly, so that reading never pauses for long; the LM
-/// head before any layer. What an accelerator holds needs no place of its own then.
+/// there), and in DDR; with a disk, what they have no room for is streamed from there through a
+/// window of DDR: two units of work at a time, the one that computes and the next. Whole layers
+/// stay, as many as fit (LIA's Optimization-1, one tier down), spread evenly, so that reading never
+/// pauses for long; the LM head before any layer. What an accelerator holds needs no place of its
+/// own then. Emulated CXL memory is part of DDR, which has so much less unless --ddr says more.
 class HostPlan {
  public:
   /// Without a disk CXL memory takes all layers, or the plan does not fit: see missing_bytes().
@@ -137,6 +137,8 @@ class HostPlan {
   std::uint64_t split_score_bytes_;
   bool has_disk_ = false;
   bool has_kv_in_cxl_ = false;
+  bool takes_cxl_from_ddr_ = false;
+  std::uint64_t ddr_budget_ = 0;
   HbmShare hbm_;
   TierUse ddr_;
   std::optional<TierUse> cxl_;

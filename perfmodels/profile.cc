@@ -342,8 +342,9 @@ MachineProfile with_pageable_links(MachineProfile profile, std::string_view name
         });
     if (!has_other) {
       throw Error(
-          "{}: {} has no pageable link from {} to {}; a file with {{\"base\": \"{}\"}} may have "
-          "\"links\" of its own, with \"pinned\": false",
+          "{}: {} has no pageable link from {} to {}; a file with {{\"base\": \"{}\"}} may list "
+          "it, "
+          "with \"pinned\": false, in \"links\", after all that the base has",
           name, profile.name, to_string(pinned.from), to_string(pinned.to), profile.name);
     }
   }

@@ -23,6 +23,9 @@ esac
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly patches_dir=$here/starpu/patches
+shopt -s nullglob
+readonly patches=("$patches_dir"/*.patch "$patches_dir/$flavour"/*.patch) # in the order in which they apply
+shopt -u nullglob
 readonly cache=${SLUICE_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or SLUICE_CACHE}/.cache}/sluice}
 readonly given_source=${SLUICE_STARPU_SOURCE:-}
 readonly min_buffers=16                # data handles that one of our tasks may use
@@ -118,12 +121,6 @@ source_identity() {
   fi
 }
 
-# In the order in which they apply.
-patches() {
-  find "$patches_dir" -maxdepth 1 -name '*.patch' | sort
-  if [[ -d $patches_dir/$flavour ]]; then find "$patches_dir/$flavour" -name '*.patch' | sort; fi
-}
-
 # Everything but StarPU's version that makes one build differ from another.
 build_key() {
   {
@@ -131,7 +128,7 @@ build_key() {
     grep '^VERSION_ID=' /etc/os-release || true
     printf '%s\n' "${flags[@]}" "${cuda_version:-no CUDA}"
     source_identity
-    patches | xargs cat
+    cat "${patches[@]}"
   } | sha256sum | cut -c1-12
 }
 
@@ -228,7 +225,12 @@ unpack() {
 
 apply_patches() {
   local patch
-  for patch in $(patches); do
+  # A patch of the flavour's alone may change what one before it has added.
+  if [[ ${patches[-1]} == "$patches_dir/$flavour"/* ]] &&
+    patch -p1 -R --dry-run -s -f -d "$work/source" <"${patches[-1]}" >>"$log" 2>&1; then
+    return
+  fi
+  for patch in "${patches[@]}"; do
     if patch -p1 -N --dry-run -s -f -d "$work/source" <"$patch" >>"$log" 2>&1; then
       logged patch -p1 -N -f -d "$work/source" -i "$patch"
     elif ! patch -p1 -R --dry-run -s -f -d "$work/source" <"$patch" >>"$log" 2>&1; then
