@@ -322,10 +322,6 @@ void append_bases(std::vector<ProfileDocument::File>& chain, fs::path directory)
   }
 }
 
-}  // namespace
-
-namespace {
-
 constexpr std::string_view pageable_suffix = ":pageable";
 
 /// Without the pinned links of a GPU.
@@ -343,8 +339,7 @@ MachineProfile with_pageable_links(MachineProfile profile, std::string_view name
     if (!has_other) {
       throw Error(
           "{}: {} has no pageable link from {} to {}; a file with {{\"base\": \"{}\"}} may list "
-          "it, "
-          "with \"pinned\": false, in \"links\", after all that the base has",
+          "it, with \"pinned\": false, in \"links\", after all that the base has",
           name, profile.name, to_string(pinned.from), to_string(pinned.to), profile.name);
     }
   }
