@@ -195,9 +195,10 @@ BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime
 void BenchRunner::fill_kv() {
   for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
     if (interrupt_flag()) throw Interrupted();
-    const WriteAccess slab(kv_.slab(layer));
-    const PausedWorkers paused;
-    fill_with_random_values(runtime_.setup_pool(), slab.bytes(), model_.shape().dtype);
+    kv_.fill(layer, [&](std::span<std::byte> slab) {
+      const PausedWorkers paused;
+      fill_with_random_values(runtime_.setup_pool(), slab, model_.shape().dtype);
+    });
   }
 }
 

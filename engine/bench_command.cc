@@ -1,34 +1,25 @@
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
-#include "codelets/runtime/task_model.h"
 #include "engine/bench.h"
 #include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
-#include "engine/device.h"
 #include "engine/interrupt.h"
-#include "engine/machine_costs.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
-#include "engine/policy_choice.h"
-#include "engine/policy_run.h"
 #include "engine/progress.h"
+#include "engine/run_setup.h"
 #include "engine/sweep.h"
-#include "engine/tiers.h"
 #include "engine/trace_session.h"
 #include "models/model.h"
 
 namespace sluice {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 namespace po = boost::program_options;
 
@@ -212,9 +203,7 @@ std::uint64_t working_set_bytes(const HostPlan& plan) {
 
 constexpr const char* smaller_tests = "use a smaller --batch, --depth or model";
 
-/// Throws Error when the tests do not fit. With a disk beside an accelerator the plan is not the
-/// last one, and is not checked.
-HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType dtype) {
+HostNeed need_of(const BenchModel& opened, const Settings& settings, DType dtype) {
   const ModelConfig& config = opened.model.config;
   const std::vector<BenchTest>& tests = settings.tests;
   HostNeed need = {
@@ -226,6 +215,13 @@ HostPlan check_memory(const BenchModel& opened, const Settings& settings, DType 
       .table_bytes = table_bytes_of(opened),
       .split_score_bytes = score_bytes(config, max_iteration_rows(tests), max_context(tests))};
   need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
+  return need;
+}
+
+/// Adds what the probes take. Throws Error when the tests do not fit. With a disk beside an
+/// accelerator the plan is not the last one, and is not checked.
+HostPlan check_memory(const ModelConfig& config, const Settings& settings, DType dtype,
+                      HostNeed& need) {
   HostPlan plan(config, dtype, need, settings.tiers);
   // What the probes take depends on what stays in DDR, and less does beside it.
   for (int round = 0; round < 2; ++round) {
@@ -296,94 +292,58 @@ std::string backend_name(const Accelerator& accelerator) {
 }
 
 int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
-              const std::vector<std::vector<int>>& domains, RunPolicy& run_policy,
+              const std::vector<std::vector<int>>& domains, RunPolicy& policy,
               TraceSession& trace) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
-  HostPlan plan = check_memory(opened, settings, dtype);
+  HostNeed need = need_of(opened, settings, dtype);
+  HostPlan host = check_memory(config, settings, dtype, need);
   const std::int64_t batch = max_batch(settings.tests);
-  const Accelerator accelerator =
-      settings.accelerator.sized_for(config, dtype,
-                                     {.rows = max_iteration_rows(settings.tests),
-                                      .logit_rows = batch,
-                                      .sequences = batch,
-                                      .context_tokens = max_pages(settings.tests) * page_tokens});
-  const MachineCosts costs = run_costs(model_dimensions(config, dtype),
-                                       {.dtype = dtype,
-                                        .threads = num_threads(domains),
-                                        .domains = settings.domains,
-                                        .cxl = cxl_memory(plan, settings.tiers)},
-                                       accelerator);
-  const Workload workload = workload_of(settings.tests);
-  const bool has_cxl = plan.cxl().has_value();
-  LoadedPolicy& policy = run_policy.settle(*costs.model, workload, settings.tiers);
-  std::optional<AcceleratorRun> accelerated;
-  if (accelerator) {
-    accelerated.emplace(accelerator, policy, *costs.model, workload, settings.tiers);
-    plan = accelerated->beside(std::move(plan), settings.tiers, smaller_tests);
-  }
-  PolicyRun policy_run(policy.policy(), *costs.model, workload);
-  policy_run.set_host_homes(plan.homes().layers);
-  const RunSize size{.config = config,
-                     .dtype = dtype,
-                     .table_bytes = table_bytes_of(opened),
-                     .kv = {{policy_run.kv_homes(), max_pages(settings.tests)}},
-                     .max_rows = max_iteration_rows(settings.tests),
-                     .max_logit_rows = batch};
-  std::vector<TierUse> uses;
-  if (accelerated) uses.push_back(accelerated->check(size));
+  const std::int64_t kv_pages = max_pages(settings.tests);
+  RunPlan plan({.model = opened.model,
+                .dtype = dtype,
+                .domains = domains,
+                .tiers = settings.tiers,
+                .accelerator = settings.accelerator,
+                .workload = workload_of(settings.tests),
+                .need = need,
+                .largest = {.rows = max_iteration_rows(settings.tests),
+                            .logit_rows = batch,
+                            .sequences = batch,
+                            .context_tokens = kv_pages * page_tokens},
+                .kv_pages = kv_pages,
+                .one_cohort = true,
+                .smaller = smaller_tests},
+               std::move(host), policy);
   if (settings.tiers.dry_run) {
-    std::ranges::copy(tier_uses(plan, settings.tiers), std::back_inserter(uses));
-    std::cout << format_tiers(uses, settings.format);
+    std::cout << format_tiers(plan.uses(), settings.format);
     return 0;
   }
-  std::optional<DiskRun> disk;
-  if (plan.uses_disk())
-    disk.emplace(plan, *settings.tiers.disk, opened.model, dtype, policy,
-                 accelerated ? accelerated->staging() : Staging{});
-  Runtime runtime(
-      accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
-  if (disk) disk->attach();
-  const CostsInUse in_use(*costs.model);
-  ProgressBar loading("packing weights");
-  const Clock::time_point load_begin = Clock::now();
-  const LoadedModel loaded(
-      opened.model, dtype, runtime.setup_pool(),
-      [&](std::uint64_t done, std::uint64_t total) {
-        if (interrupt_flag()) throw Interrupted();
-        loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
-      },
-      disk ? disk->homes() : plan.homes());
-  const double load_s = std::chrono::duration<double>(Clock::now() - load_begin).count();
-  loading.clear();
-  KvCache kv(loaded.shape(), config.num_layers, max_pages(settings.tests), policy_run.kv_homes(),
-             plan.homes().cxl_nodes);
-  std::unique_ptr<AcceleratorRun::Residence> residence;
-  if (accelerated) {
-    residence = accelerated->bring(runtime, loaded, {&kv, 1}, size);
-  }
-  BenchRunner runner(loaded, kv, runtime, {.num_slots = batch, .fusion = settings.fusion},
-                     &policy_run);
-  MachineProbes probes(runtime, dtype, working_set_bytes(plan));
+  LoadedRun run(plan);
+  BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
+                     {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());
+  MachineProbes probes(run.runtime(), dtype, working_set_bytes(plan.host()));
   const std::vector<BenchResult> results =
       measure(settings, model_dimensions(config, dtype), runner, probes, trace);
   const BenchContext context = {
       .model = opened.model.name,
-      .weight_bytes = loaded.weight_bytes(),
+      .weight_bytes = run.model().weight_bytes(),
       .dtype = dtype,
-      .backend = backend_name(accelerator),
-      .policy = policy.name(),
-      .policy_reason = run_policy.describe(),
-      .threads = runtime.num_threads(),
+      .backend = backend_name(plan.accelerator()),
+      .policy = plan.policy().name(),
+      .policy_reason = policy.describe(),
+      .threads = run.runtime().num_threads(),
       .domains = settings.domains,
-      .load_s = load_s,
+      .load_s = run.load_s(),
       .gemm_bf16_flop_per_s =
-          dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(runtime)),
-      .device = accelerated ? std::optional(accelerated->bench_device()) : std::nullopt};
+          dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
+      .device = plan.accelerated() != nullptr ? std::optional(plan.accelerated()->bench_device())
+                                              : std::nullopt};
   std::cout << format_bench(settings.format, context, results);
-  if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
-  if (disk) fmt::print(stderr, "{}\n", disk->summary());
-  if (has_cxl) fmt::print(stderr, "{}", LayerPlacement(loaded, plan, settings.tiers).summary());
+  fmt::print(stderr, "{}", run.summary());
+  if (plan.host().cxl()) {
+    fmt::print(stderr, "{}", LayerPlacement(run.model(), plan.host(), settings.tiers).summary());
+  }
   return 0;
 }
 

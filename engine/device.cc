@@ -198,6 +198,17 @@ RunSize RunSize::of(const LoadedModel& model, std::span<const KvCache> caches,
   return size;
 }
 
+std::uint64_t RunSize::kv_file_bytes() const {
+  const DecoderShape shape = decoder_shape(config, dtype);
+  std::uint64_t bytes = 0;
+  for (const Kv& cohort : kv) {
+    const auto slab = static_cast<std::size_t>(KvCache::size_bytes(shape, 1, cohort.num_pages));
+    const auto count = std::count(cohort.homes.begin(), cohort.homes.end(), Tier::disk);
+    bytes += KvFile::size_of(slab, static_cast<std::uint64_t>(count));
+  }
+  return bytes;
+}
+
 AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {
   const ModelConfig& config = size.config;
   const DecoderShape shape = decoder_shape(config, size.dtype);

@@ -41,6 +41,9 @@ struct RunSize {
   static RunSize of(const LoadedModel& model, std::span<const KvCache> caches,
                     std::int64_t max_rows, std::int64_t max_logit_rows);
 
+  /// Bytes of a file for the KV that lives on a disk.
+  std::uint64_t kv_file_bytes() const;
+
   ModelConfig config;
   DType dtype = DType::bf16;
   std::uint64_t table_bytes = 0;  ///< embedding and positions, as stored

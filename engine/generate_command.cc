@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -16,20 +15,17 @@
 
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
-#include "codelets/runtime/task_model.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/device.h"
 #include "engine/explain.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
-#include "engine/machine_costs.h"
 #include "engine/moved_bytes.h"
 #include "engine/output_file.h"
-#include "engine/policy_choice.h"
 #include "engine/progress.h"
 #include "engine/prompts.h"
-#include "engine/tiers.h"
+#include "engine/run_setup.h"
 #include "engine/trace_session.h"
 #include "models/model.h"
 
@@ -37,11 +33,6 @@ namespace sluice {
 namespace {
 
 namespace po = boost::program_options;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void declare_options(CommandLine& line) {
   line.options().add_options()  //
@@ -337,12 +328,12 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 DType dtype, const Runtime& runtime, AcceleratorRun* accelerated,
-                 const DiskRun* disk, const LayerPlacement& placement, const MovedBytes& moved) {
+                 const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
+                 const MovedBytes& moved) {
   nlohmann::json stats;
   stats["model"] = model;
-  stats["dtype"] = to_string(dtype);
-  stats["threads"] = runtime.num_threads();
+  stats["dtype"] = to_string(plan.demand().dtype);
+  stats["threads"] = run.runtime().num_threads();
   stats["prompt_tokens"] = report.totals.prompt_tokens;
   stats["generated_tokens"] = report.totals.generated_tokens;
   stats["iterations"] = report.totals.iterations;
@@ -353,8 +344,8 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["tokens_per_s"] = report.tokens_per_s();
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
-  if (accelerated != nullptr) accelerated->add_to(stats, runtime);
-  if (disk != nullptr) disk->add_to(stats);
+  if (plan.accelerated() != nullptr) plan.accelerated()->add_to(stats, run.runtime());
+  if (run.disk() != nullptr) run.disk()->add_to(stats);
   placement.add_to(stats);
   moved.add_to(stats);
   write_file(path, stats.dump(2) + "\n");
@@ -466,106 +457,65 @@ class GenerateRun {
                                .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                     ? model_.config.eos_token_ids
                                                     : model_.generation.eos_token_ids};
-    HostPlan plan =
+    HostPlan host =
         check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const MemoryNeed need =
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
-    const std::int64_t kv_pages = need.kv_pages;
-
-    const auto domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains);
     const Workload workload = workload_of(requests, batch);
-    const LargestIteration largest{
-        .rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
-        .logit_rows = batch,
-        .sequences = batch,
-        .context_tokens = kv_pages * page_tokens};
-    const Accelerator accelerator = settings_.accelerator.sized_for(model_.config, dtype_, largest);
-    const MachineCosts costs = run_costs(model_dimensions(model_.config, dtype_),
-                                         {.dtype = dtype_,
-                                          .threads = num_threads(domains),
-                                          .domains = settings_.domains,
-                                          .cxl = cxl_memory(plan, settings_.tiers)},
-                                         accelerator);
-    const bool has_cxl = plan.cxl().has_value();
-    LoadedPolicy& policy = policy_.settle(*costs.model, workload, settings_.tiers);
-    std::optional<AcceleratorRun> accelerated;
-    if (accelerator) {
-      accelerated.emplace(accelerator, policy, *costs.model, workload, settings_.tiers);
-      plan = accelerated->beside(std::move(plan), settings_.tiers,
-                                 batch > 1 ? "a smaller --batch needs less" : "");
-    }
-    PolicyRun policy_run(policy.policy(), *costs.model, workload);
-    policy_run.set_host_homes(plan.homes().layers);
-    RunSize size{.config = model_.config,
-                 .dtype = dtype_,
-                 .table_bytes = need.host.table_bytes,
-                 .kv = {},
-                 .max_rows = largest.rows,
-                 .max_logit_rows = largest.logit_rows};
-    for (const KvCohort& cohort : policy_run.kv_cohorts())
-      size.kv.push_back({cohort.homes, kv_pages / batch * cohort.requests});
-    std::vector<TierUse> uses;
-    if (accelerated) uses.push_back(accelerated->check(size));
+    RunPlan plan({.model = model_,
+                  .dtype = dtype_,
+                  .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
+                  .tiers = settings_.tiers,
+                  .accelerator = settings_.accelerator,
+                  .workload = workload,
+                  .need = need.host,
+                  .largest = {.rows = batch * std::min(workload.input_tokens,
+                                                       options.prefill_chunk_tokens),
+                              .logit_rows = batch,
+                              .sequences = batch,
+                              .context_tokens = need.kv_pages * page_tokens},
+                  .kv_pages = need.kv_pages,
+                  .one_cohort = false,
+                  .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
+                 std::move(host), policy_);
     if (dry_run) {
-      std::ranges::copy(tier_uses(plan, settings_.tiers), std::back_inserter(uses));
-      std::cout << format_tiers(uses, settings_.json ? OutputFormat::json : OutputFormat::table);
+      std::cout << format_tiers(plan.uses(),
+                                settings_.json ? OutputFormat::json : OutputFormat::table);
       return 0;
     }
-    std::optional<DiskRun> disk;
-    if (plan.uses_disk())
-      disk.emplace(plan, *settings_.tiers.disk, model_, dtype_, policy,
-                   accelerated ? accelerated->staging() : Staging{});
-    Runtime runtime(
-        accelerator.runtime_options({.domains = domains, .scheduler = policy.scheduler()}));
-    if (disk) disk->attach();
-    const CostsInUse in_use(*costs.model);
-    const Clock::time_point load_start = Clock::now();
-    ProgressBar loading("packing weights");
-    const LoadedModel loaded(
-        model_, dtype_, runtime.setup_pool(),
-        [&](std::uint64_t done, std::uint64_t total) {
-          if (interrupt_flag()) throw Interrupted();
-          loading.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
-        },
-        disk ? disk->homes() : plan.homes());
-    loading.clear();
-    report_.load_s = seconds_since(load_start);
-    std::vector<KvCache> kv;
-    for (const RunSize::Kv& cohort : size.kv)
-      kv.emplace_back(loaded.shape(), model_.config.num_layers, cohort.num_pages, cohort.homes,
-                      plan.homes().cxl_nodes);
-    options.policy = &policy_run;
-    std::unique_ptr<AcceleratorRun::Residence> residence;
-    if (accelerated) residence = accelerated->bring(runtime, loaded, kv, size);
-    Generator generator(loaded, kv, tokenizer_, options);
+    LoadedRun run(plan);
+    report_.load_s = run.load_s();
+    options.policy = &plan.policy_run();
+    Generator generator(run.model(), run.kv(), tokenizer_, options);
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
-    if (explain) explainer.emplace(runtime, dtype_, loaded.weight_bytes(), policy_run);
-    MovedBytes moved(runtime, loaded, accelerator, disk ? &*disk : nullptr);
+    if (explain) {
+      explainer.emplace(run.runtime(), dtype_, run.model().weight_bytes(), plan.policy_run());
+    }
+    MovedBytes moved(run.runtime(), run.model(), plan.accelerator(), run.disk());
     moved.run_begins();
     {
       const TraceSession::Recording recording = trace_.record();
       generate(generator, std::move(requests), output.get());
     }
-    moved.run_ends(report_.totals.wall_s, has_cxl);
+    moved.run_ends(report_.totals.wall_s, plan.host().cxl().has_value());
     if (output) output->put_in_order();
     const bool quiet = line_.get<bool>("quiet");
     std::optional<LayerPlacement> placement;  // asking takes up to half a second
-    if (!quiet || line_.given("stats")) placement.emplace(loaded, plan, settings_.tiers);
+    if (!quiet || line_.given("stats"))
+      placement.emplace(run.model(), plan.host(), settings_.tiers);
     if (explain) explainer->end(report_.totals.wall_s);
     if (line_.given("stats")) {
-      write_stats(line_.get<std::string>("stats"), report_, model_.name, dtype_, runtime,
-                  accelerated ? &*accelerated : nullptr, disk ? &*disk : nullptr, *placement,
+      write_stats(line_.get<std::string>("stats"), report_, model_.name, plan, run, *placement,
                   moved);
     }
     if (!quiet) {
       print_summary(report_, policy_.describe());
-      if (accelerated) fmt::print(stderr, "{}\n", accelerated->summary(runtime));
-      if (disk) fmt::print(stderr, "{}\n", disk->summary());
-      fmt::print(stderr, "{}", placement->summary());
-      fmt::print(stderr, "{}\n", moved.summary());
+      fmt::print(stderr, "{}{}{}\n", run.summary(), placement->summary(), moved.summary());
     }
-    if (explain) fmt::print(stderr, "{}", explainer->explain(costs, policy.policy(), workload));
+    if (explain) {
+      fmt::print(stderr, "{}", explainer->explain(plan.costs(), plan.policy().policy(), workload));
+    }
     return interrupt_flag() ? interrupted_exit_code : 0;
   }
 

@@ -42,7 +42,7 @@ MovedBytes::Counts MovedBytes::now() const {
     const DiskUse use = disk_->use();
     counts[{Tier::disk, Tier::ddr}] = {.bytes = model_.read_bytes() + use.read_bytes,
                                        .busy_s = use.read_s};
-    counts[{Tier::ddr, Tier::disk}].bytes = disk_->written_bytes();
+    counts[{Tier::ddr, Tier::disk}].bytes = disk_->loading_bytes() + use.written_bytes;
   }
   return counts;
 }

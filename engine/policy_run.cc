@@ -37,21 +37,32 @@ void declare_host_tiers(CommandLine& line) {
       ("parameters-tier", po::value<std::string>(),
        "ddr or cxl: where layers' weights live that the policy leaves in either of them")  //
       ("kv-tier", po::value<std::string>(),
-       "ddr or cxl: where KV lives that the policy leaves in either of them");
+       "ddr, cxl or disk: where KV lives that the policy leaves in either of the first two");
 }
 
-std::optional<Tier> read_host_tier(const CommandLine& line, const std::string& option) {
+namespace {
+
+std::optional<Tier> read_tier(const CommandLine& line, const std::string& option) {
   if (!line.given(option)) return std::nullopt;
-  const std::string& name = line.get<std::string>(option);
-  const std::optional<Tier> tier = parse_tier(name);
-  if (tier != Tier::ddr && tier != Tier::cxl)
-    throw UsageError("--{} {}: expected ddr or cxl", option, name);
+  return parse_tier(line.get<std::string>(option)).value_or(Tier::hbm);
+}
+
+}  // namespace
+
+std::optional<Tier> read_kv_tier(const CommandLine& line) {
+  const std::optional<Tier> tier = read_tier(line, "kv-tier");
+  if (tier == Tier::hbm)
+    throw UsageError("--kv-tier {}: expected ddr, cxl or disk", line.get<std::string>("kv-tier"));
   return tier;
 }
 
 HostTiers read_host_tiers(const CommandLine& line) {
-  return {.parameters = read_host_tier(line, "parameters-tier"),
-          .kv = read_host_tier(line, "kv-tier")};
+  const std::optional<Tier> parameters = read_tier(line, "parameters-tier");
+  if (parameters == Tier::hbm || parameters == Tier::disk) {
+    throw UsageError("--parameters-tier {}: expected ddr or cxl",
+                     line.get<std::string>("parameters-tier"));
+  }
+  return {.parameters = parameters, .kv = read_kv_tier(line)};
 }
 
 std::vector<std::string> arguments_of(const HostTiers& tiers) {
@@ -85,7 +96,11 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
   }
 }
 
-void PolicyRun::set_host_homes(const std::vector<Tier>& layers) {
+void PolicyRun::set_host_homes(const std::vector<Tier>& layers, Tier kv) {
+  has_kv_on_disk_ = kv == Tier::disk;
+  for (KvCohort& cohort : kv_cohorts_) {
+    for (Tier& home : cohort.homes) home = on_disk_if_there(home);
+  }
   for (std::size_t layer = 0; layer < memory_.layers.size(); ++layer) {
     const Tier host = layers.at(layer) == Tier::cxl ? Tier::cxl : Tier::ddr;
     for (Tier& home : memory_.layers[layer].weights) {
@@ -108,10 +123,14 @@ DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) co
   return options;
 }
 
+Tier PolicyRun::on_disk_if_there(Tier home) const {
+  return has_kv_on_disk_ && home != Tier::hbm ? Tier::disk : home;
+}
+
 std::vector<Tier> PolicyRun::kv_homes() const {
   std::vector<Tier> homes;
   homes.reserve(memory_.layers.size());
-  for (const LayerHomes& layer : memory_.layers) homes.push_back(layer.kv);
+  for (const LayerHomes& layer : memory_.layers) homes.push_back(on_disk_if_there(layer.kv));
   return homes;
 }
 
@@ -123,7 +142,7 @@ void PolicyRun::place(SubBatch& sub_batch) {
     part.placements.assign(num_layers, Placement(Device::cpu));
     for (std::size_t layer = 0; layer < num_layers; ++layer) {
       LayerHomes homes = memory_.layers[layer];
-      homes.kv = kv[layer];
+      if (!has_kv_on_disk_ || kv[layer] == Tier::hbm) homes.kv = kv[layer];
       part.placements[layer] = policy_.place(static_cast<std::int64_t>(layer), shape, homes);
     }
   }

@@ -25,8 +25,8 @@ void declare_host_tiers(CommandLine& line);
 HostTiers read_host_tiers(const CommandLine& line);
 /// The options that say the same.
 std::vector<std::string> arguments_of(const HostTiers& tiers);
-/// DDR or CXL, as the option says; empty when it was not given. Throws UsageError.
-std::optional<Tier> read_host_tier(const CommandLine& line, const std::string& option);
+/// --kv-tier: DDR, CXL memory or a disk; empty when it was not given. Throws UsageError.
+std::optional<Tier> read_kv_tier(const CommandLine& line);
 
 /// Requests whose KV lives on the same tiers.
 struct KvCohort {
@@ -43,9 +43,9 @@ class PolicyRun {
   /// on a disk.
   PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
-  /// Where each layer's weights live that the policy leaves to the host; what lives on a disk
-  /// passes through DDR, and counts as being there.
-  void set_host_homes(const std::vector<Tier>& layers);
+  /// Where each layer's weights, and KV, live that the policy leaves to the host; what lives on a
+  /// disk passes through DDR, and the policy sees it as being there.
+  void set_host_homes(const std::vector<Tier>& layers, Tier kv);
 
   /// `options` with the devices that its memory plan implies.
   DecoderGraph::Options graph_options(DecoderGraph::Options options) const;
@@ -75,8 +75,11 @@ class PolicyRun {
 
  private:
   CheckedPolicy& policy_;
+  Tier on_disk_if_there(Tier home) const;
+
   const CostModel& costs_;
   MemoryPlan memory_;
+  bool has_kv_on_disk_ = false;
   std::vector<KvCohort> kv_cohorts_;
   std::array<Pipeline, 2> pipelines_;
   bool said_lacking_ = false;

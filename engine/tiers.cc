@@ -156,15 +156,14 @@ void declare_tier_options(CommandLine& line, DryRunJson json) {
       ("ddr", po::value<std::string>(),
        "memory that the run's data may take, e.g. 20GiB; default: what is free, less 256 MiB")  //
       ("disk", po::value<std::string>(),
-       "folder for packed weights that DDR has no room for; they are read from there ahead of "
-       "use")  //
+       "folder for packed weights that DDR has no room for, and for KV with --kv-tier disk; they "
+       "are read from there ahead of use")  //
       ("cxl-nodes", po::value<std::string>(),
        "NUMA nodes without processors, e.g. 2,3, that the layers' weights are spread over; or "
        "emulate:SIZE, to test with")  //
       ("kv-tier", po::value<std::string>(),
-       "ddr or, with --cxl-nodes, cxl: where KV lives that is not in HBM; default: ddr, whatever "
-       "the "
-       "policy says")  //
+       "ddr, with --cxl-nodes cxl, with --disk disk: where KV lives that is not in HBM; default: "
+       "ddr, whatever the policy says")  //
       ("dry-run", po::bool_switch(), "print what the run would take of each tier, and end");
   if (json == DryRunJson::own_option)
     line.options().add_options()("json", po::bool_switch(), "with --dry-run: as JSON");
@@ -178,9 +177,11 @@ TierSettings read_tier_settings(const CommandLine& line) {
     if (settings.disk->empty()) throw UsageError("--disk: give a folder");
   }
   if (line.given("cxl-nodes")) settings.cxl = read_cxl(line.get<std::string>("cxl-nodes"));
-  settings.kv_tier = read_host_tier(line, "kv-tier").value_or(Tier::ddr);
+  settings.kv_tier = read_kv_tier(line).value_or(Tier::ddr);
   if (settings.kv_tier == Tier::cxl && !settings.cxl)
     throw UsageError("--kv-tier cxl: say with --cxl-nodes where CXL memory is");
+  if (settings.kv_tier == Tier::disk && !settings.disk)
+    throw UsageError("--kv-tier disk: say with --disk in which folder");
   settings.dry_run = line.get<bool>("dry-run");
   return settings;
 }
@@ -197,7 +198,9 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
     : all_bytes_(packed_weight_bytes(config, dtype) + need.table_bytes),
       split_score_bytes_(need.split_score_bytes),
       has_disk_(settings.disk.has_value()),
-      has_kv_in_cxl_(settings.kv_tier == Tier::cxl),
+      kv_tier_(settings.kv_tier),
+      all_kv_bytes_(need.kv_bytes),
+      workspace_bytes_(need.workspace_bytes),
       takes_cxl_from_ddr_(settings.cxl && settings.cxl->is_emulated() && !settings.ddr_bytes),
       ddr_budget_(ddr_budget(settings)) {
   for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
@@ -205,23 +208,34 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
   homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
   ddr_ = {.tier = Tier::ddr,
           .where = numa_nodes_with_cpus(),
-          .activations = need.activation_bytes,
-          .workspaces = need.workspace_bytes};
+          .activations = need.activation_bytes};
   if (settings.cxl) {
     homes_.cxl_nodes = settings.cxl->nodes;
     cxl_ = {.tier = Tier::cxl,
             .where = cxl_place(*settings.cxl),
             .available = cxl_bytes(*settings.cxl)};
   }
-  kv_tier().kv = need.kv_bytes;
+  place_kv(all_kv_bytes_);
   settle();
+}
+
+/// Of what lives on a disk one layer's is attended with while the next one's comes, and the kernels
+/// put a layer's pages together.
+void HostPlan::place_kv(std::uint64_t bytes) {
+  const bool on_disk = kv_tier_ == Tier::disk && bytes > 0;
+  const std::uint64_t slab =
+      on_disk ? all_kv_bytes_ / std::max<std::uint64_t>(1, homes_.layers.size()) : 0;
+  disk_kv_bytes_ = on_disk ? bytes : 0;
+  kv_window_bytes_ = 2 * slab;
+  ddr_.workspaces = workspace_bytes_ + slab;
+  if (!on_disk) (kv_tier_ == Tier::cxl ? *cxl_ : ddr_).kv = bytes;
 }
 
 void HostPlan::set_accelerator(HbmShare share) {
   hbm_ = std::move(share);
   const std::uint64_t num_layers = std::max<std::uint64_t>(1, homes_.layers.size());
-  std::uint64_t& kv = kv_tier().kv;
-  kv -= kv * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers;
+  place_kv(all_kv_bytes_ -
+           all_kv_bytes_ * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers);
   if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
   settle();
 }
@@ -243,8 +257,8 @@ void HostPlan::settle() {
   ddr_.weights = all_bytes_ - in_cxl * layer_bytes_;
   ddr_.available = ddr_budget_;
   if (takes_cxl_from_ddr_) ddr_.available -= std::min(ddr_budget_, cxl_->total());
-  ddr_.staging = 0;
-  window_bytes_ = 0;
+  window_bytes_ = disk_kv_bytes_ > 0 ? rounding_bytes : 0;
+  ddr_.staging = kv_window_bytes_ + window_bytes_;
   homes_.head_on_disk = false;
   disk_weight_bytes_ = 0;
   spread(in_cxl, in_ddr, others, Tier::ddr);
@@ -280,7 +294,7 @@ void HostPlan::settle() {
   } else {
     window_bytes_ += keeps_head ? window : window_with_head;
   }
-  ddr_.staging = window_bytes_ + (keeps_others ? 0 : hbm_.passing_bytes);
+  ddr_.staging = kv_window_bytes_ + window_bytes_ + (keeps_others ? 0 : hbm_.passing_bytes);
 }
 
 void HostPlan::spread(std::uint64_t in_cxl, std::uint64_t in_ddr, std::uint64_t others, Tier held) {
@@ -384,6 +398,7 @@ std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& setting
     uses.push_back({.tier = Tier::disk,
                     .where = settings.disk->string(),
                     .weights = plan.disk_weight_bytes(),
+                    .kv = plan.disk_kv_bytes(),
                     .available = free_bytes(*settings.disk)});
   }
   return uses;
@@ -497,14 +512,20 @@ void LayerPlacement::add_to(nlohmann::json& stats) const {
 }
 
 DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
-                 DType dtype, LoadedPolicy& policy, Staging accelerator)
-    : weight_bytes_(plan.disk_weight_bytes()),
+                 DType dtype, std::uint64_t kv_file_bytes, LoadedPolicy& policy,
+                 Staging accelerator)
+    : folder_(folder),
+      weight_bytes_(plan.disk_weight_bytes()),
+      kv_bytes_(plan.disk_kv_bytes()),
       limit_bytes_(plan.staging_limit_bytes()),
-      file_(folder, model, dtype),
       node_(limit_bytes_),
       homes_(plan.homes()) {
-  homes_.file = &file_;
-  homes_.node = &node_;
+  if (kv_bytes_ > 0) kv_file_.emplace(node_, folder, kv_file_bytes);
+  if (weight_bytes_ > 0) {
+    file_.emplace(folder, model, dtype);
+    homes_.file = &*file_;
+    homes_.node = &node_;
+  }
   accelerator.host_bytes = plan.window_bytes();
   policy.set_staging(accelerator);
 }
@@ -512,18 +533,28 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
 std::string DiskRun::summary() const {
   const DiskUse use = node_.use();
   const double bytes_per_s = use.read_s > 0 ? static_cast<double>(use.read_bytes) / use.read_s : 0;
-  return fmt::format("disk {}: {} of weights, {} read at {:.2f} GB/s; staged {} at most",
-                     file_.path().parent_path().string(), format_bytes(weight_bytes_),
-                     format_bytes(use.read_bytes), bytes_per_s * 1e-9,
+  const std::string kv =
+      kv_bytes_ > 0 ? fmt::format(", {} of KV", format_bytes(kv_bytes_)) : "";
+  const std::string written =
+      kv_bytes_ > 0 ? fmt::format(", {} written", format_bytes(use.written_bytes)) : "";
+  return fmt::format("disk {}: {} of weights{}, {} read at {:.2f} GB/s{}; staged {} at most",
+                     folder_.string(), format_bytes(weight_bytes_), kv,
+                     format_bytes(use.read_bytes), bytes_per_s * 1e-9, written,
                      format_bytes(use.peak_staged_bytes));
 }
 
 void DiskRun::add_to(nlohmann::json& stats) const {
   const DiskUse use = node_.use();
   stats["disk"] = {
-      {"file", file_.path().string()},       {"weight_bytes", weight_bytes_},
-      {"read_bytes", use.read_bytes},        {"read_s", use.read_s},
-      {"staging_limit_bytes", limit_bytes_}, {"peak_staged_bytes", use.peak_staged_bytes}};
+      {"file", file_ ? nlohmann::json(file_->path().string()) : nlohmann::json()},
+      {"folder", folder_.string()},
+      {"weight_bytes", weight_bytes_},
+      {"kv_bytes", kv_bytes_},
+      {"read_bytes", use.read_bytes},
+      {"read_s", use.read_s},
+      {"written_bytes", use.written_bytes},
+      {"staging_limit_bytes", limit_bytes_},
+      {"peak_staged_bytes", use.peak_staged_bytes}};
 }
 
 }  // namespace sluice

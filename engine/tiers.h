@@ -12,6 +12,7 @@
 #include "engine/command_line.h"
 #include "engine/machine_costs.h"
 #include "engine/tables.h"
+#include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"
 #include "graphs/weight_file.h"
 #include "perfmodels/placement.h"
@@ -41,12 +42,14 @@ struct TierSettings {
   std::optional<std::uint64_t> ddr_bytes;
   std::optional<std::filesystem::path> disk;
   std::optional<CxlSettings> cxl;
-  Tier kv_tier = Tier::ddr;  ///< or CXL memory
+  Tier kv_tier = Tier::ddr;  ///< or CXL memory, or a disk
   bool dry_run = false;
 
-  /// Where policies find what is the host's, wherever they put it.
+  /// Where policies find what is the host's, wherever they put it: what lives on a disk passes
+  /// through DDR.
   HostTiers host_tiers() const {
-    return cxl ? HostTiers{.parameters = Tier::cxl, .kv = kv_tier} : HostTiers{};
+    if (!cxl) return {};
+    return {.parameters = Tier::cxl, .kv = kv_tier == Tier::disk ? Tier::ddr : kv_tier};
   }
 };
 /// Throws UsageError.
@@ -108,7 +111,8 @@ class HostPlan {
   const std::optional<TierUse>& cxl() const { return cxl_; }
   /// With a disk, its file and node are not there yet: DiskRun gives them.
   const WeightHomes& homes() const { return homes_; }
-  bool uses_disk() const { return disk_weight_bytes_ > 0; }
+  bool uses_disk() const { return disk_weight_bytes_ + disk_kv_bytes_ > 0; }
+  std::uint64_t disk_kv_bytes() const { return disk_kv_bytes_; }
   std::uint64_t disk_weight_bytes() const { return disk_weight_bytes_; }
   /// Packed weights of the layers that live on a tier.
   std::uint64_t layer_weight_bytes(Tier tier) const;
@@ -125,7 +129,7 @@ class HostPlan {
 
  private:
   void settle();
-  TierUse& kv_tier() { return has_kv_in_cxl_ ? *cxl_ : ddr_; }
+  void place_kv(std::uint64_t bytes);
   bool is_held(std::size_t layer) const { return layer < hbm_.layers.size() && hbm_.layers[layer]; }
   /// Of the `others` so many live in CXL memory and in DDR, the rest on the disk; what is held and
   /// not among them lives on `held`.
@@ -136,7 +140,9 @@ class HostPlan {
   std::uint64_t all_bytes_ = 0;  ///< weights and tables
   std::uint64_t split_score_bytes_;
   bool has_disk_ = false;
-  bool has_kv_in_cxl_ = false;
+  Tier kv_tier_ = Tier::ddr;
+  std::uint64_t all_kv_bytes_ = 0;
+  std::uint64_t workspace_bytes_ = 0;  ///< without copies of KV
   bool takes_cxl_from_ddr_ = false;
   std::uint64_t ddr_budget_ = 0;
   HbmShare hbm_;
@@ -145,6 +151,8 @@ class HostPlan {
   WeightHomes homes_;
   std::uint64_t window_bytes_ = 0;
   std::uint64_t disk_weight_bytes_ = 0;
+  std::uint64_t disk_kv_bytes_ = 0;
+  std::uint64_t kv_window_bytes_ = 0;  ///< two slabs on their way from the disk
   std::uint64_t least_bytes_ = 0;
 };
 
@@ -198,30 +206,36 @@ class LayerPlacement {
 /// stopped.
 class DiskRun {
  public:
-  /// Opens or begins the file in `folder`, and tells the policy's scheduler how much may be on its
-  /// way, beside `accelerator`'s share of it; before StarPU starts. Throws Error when the folder
-  /// cannot be used.
+  /// Opens or begins the file of weights in `folder`, takes `kv_file_bytes` for KV, and tells the
+  /// policy's scheduler how much may be on its way, beside `accelerator`'s share of it; before
+  /// StarPU starts. Throws Error when the folder cannot be used, or has too little room.
   DiskRun(const HostPlan& plan, const std::filesystem::path& folder, const Model& model,
-          DType dtype, LoadedPolicy& policy, Staging accelerator);
+          DType dtype, std::uint64_t kv_file_bytes, LoadedPolicy& policy, Staging accelerator);
 
   /// StarPU has started.
   void attach() { node_.attach(); }
   /// Of all weights; lives as long as this.
   const WeightHomes& homes() const { return homes_; }
+  /// Null when no KV lives there.
+  KvFile* kv_file() { return kv_file_ ? &*kv_file_ : nullptr; }
   /// What has been read for tasks, and written while loading.
   DiskUse use() const { return node_.use(); }
-  std::uint64_t written_bytes() const { return file_.written_bytes(); }
+  std::uint64_t loading_bytes() const { return file_ ? file_->written_bytes() : 0; }
 
-  /// "disk /mnt/x: 6.2 GiB of weights, 124 GiB read at 2.9 GB/s; staged 1.1 GiB at most"
+  /// "disk /mnt/x: 6.2 GiB of weights, 1.0 GiB of KV, 124 GiB read at 2.9 GB/s, 2.1 MiB written;
+  /// staged 1.1 GiB at most"
   std::string summary() const;
   /// Of `stats`: `disk`, and `peak_bytes` of the disk's window.
   void add_to(nlohmann::json& stats) const;
 
  private:
+  std::filesystem::path folder_;
   std::uint64_t weight_bytes_;
+  std::uint64_t kv_bytes_;
   std::uint64_t limit_bytes_;
-  WeightFile file_;
+  std::optional<WeightFile> file_;
   DiskNode node_;
+  std::optional<KvFile> kv_file_;
   WeightHomes homes_;
 };
 

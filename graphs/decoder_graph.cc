@@ -334,8 +334,8 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
                           .rope = chain.rope});
 }
 
-Device DecoderGraph::home_of(const Rows& rows, std::int64_t layer) const {
-  return reader_of(cohorts_[rows.cohort].home(layer)).value_or(Device::cpu);
+std::optional<Device> DecoderGraph::home_of(const Rows& rows, std::int64_t layer) const {
+  return reader_of(cohorts_[rows.cohort].home(layer));
 }
 
 void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const Placement& placement) {
@@ -444,10 +444,14 @@ void DecoderGraph::submit_range(const Chain& chain, const Rows& rows, std::int64
 }
 
 void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) {
-  const Device home = home_of(rows, layer);
-  submit_kv_store(
-      {.tag = tagged(rows.tag, Sublayer::kv_store, layer, home), .shape = rows.shape},
-      {.batch = rows.batch, .new_kv = new_kv, .slab = cohorts_[rows.cohort].slab(layer)});
+  const Device device = home_of(rows, layer).value_or(Device::cpu);
+  const KvStoreArgs args = {.tag = tagged(rows.tag, Sublayer::kv_store, layer, device),
+                            .shape = rows.shape};
+  const KvCache& cohort = cohorts_[rows.cohort];
+  const KvStoreHandles handles = {
+      .batch = rows.batch, .new_kv = new_kv, .slab = cohort.slab(layer)};
+  if (cohort.home(layer) == Tier::disk) return submit_kv_store_on_disk(args, handles);
+  submit_kv_store(args, handles);
 }
 
 bool DecoderGraph::drops_rows(const Chain& chain, std::int64_t layer) const {

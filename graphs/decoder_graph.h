@@ -124,7 +124,7 @@ class DecoderGraph {
   PendingIteration begin(const SubBatch& sub_batch, const BatchPart& whole) const;
   TaskTag tag_of(const BatchPart& part, std::size_t sub_batch) const;
   /// What reads the tier of a layer's KV.
-  Device home_of(const Rows& rows, std::int64_t layer) const;
+  std::optional<Device> home_of(const Rows& rows, std::int64_t layer) const;
   void submit_embedding_task(const Chain& chain);
   void submit_layer(Chain& chain, std::int64_t layer, const Placement& placement);
   void submit_layer_in_parts(Chain& chain, std::int64_t layer, const SubBatch& sub_batch);

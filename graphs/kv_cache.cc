@@ -15,20 +15,62 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<
   slabs_.reserve(homes_.size());
 }
 
+namespace {
+
+std::uint64_t aligned(std::uint64_t bytes) {
+  constexpr std::uint64_t alignment = DirectFile::alignment;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+KvFile::KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_t size_bytes)
+    : node_(node) {
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  try {
+    file_ = DirectFile::temporary(folder, size_bytes);
+  } catch (const Error& error) {
+    throw Error("--disk {}; KV takes {:.2f} GB there; choose another folder, or less to generate",
+                error.what(), static_cast<double>(size_bytes) * 1e-9);
+  }
+}
+
+KvFile::Slab KvFile::add(std::size_t slab_bytes) {
+  Slab slab{node_.data(file_, next_offset_, slab_bytes), next_offset_};
+  next_offset_ += aligned(slab_bytes);
+  return slab;
+}
+
+void KvFile::write(std::uint64_t offset, std::span<const std::byte> slab) const {
+  file_.write(offset, slab.size(), slab.data());
+}
+
+std::uint64_t KvFile::size_of(std::size_t slab_bytes, std::uint64_t num_slabs) {
+  return aligned(slab_bytes) * num_slabs;
+}
+
 KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
-                 std::vector<Tier> homes, const std::vector<int>& cxl_nodes)
+                 std::vector<Tier> homes, const KvPlaces& places)
     : KvCache(shape, num_pages,
               homes.empty() ? std::vector<Tier>(static_cast<std::size_t>(num_layers), Tier::ddr)
                             : std::move(homes)) {
   if (homes_.size() != static_cast<std::size_t>(num_layers))
     throw Error("homes for the KV of {} layers, the model has {}", homes_.size(), num_layers);
+  file_ = places.file;
   buffers_.reserve(homes_.size());
+  file_offsets_.resize(homes_.size());
   for (const Tier home : homes_) {
     if (home == Tier::hbm) {
       slabs_.push_back(DataHandle::temporary(slab_bytes()));
+    } else if (home == Tier::disk) {
+      if (file_ == nullptr) throw Error("KV is to live on a disk, and there is none");
+      KvFile::Slab slab = places.file->add(slab_bytes());
+      file_offsets_[slabs_.size()] = slab.offset;
+      slabs_.push_back(std::move(slab.handle));
     } else {
       const Buffer& buffer = buffers_.emplace_back(slab_bytes());
-      if (home == Tier::cxl && !cxl_nodes.empty()) interleave(buffer, cxl_nodes);
+      if (home == Tier::cxl && !places.cxl_nodes.empty()) interleave(buffer, places.cxl_nodes);
       slabs_.push_back(home == Tier::cxl
                            ? DataHandle::of_cxl_memory(buffer.data(), slab_bytes(), CxlData::kv)
                            : DataHandle::of_memory(buffer.data(), slab_bytes()));
@@ -50,6 +92,16 @@ KvCache::KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierN
 void KvCache::commit(ThreadPool& pool) const {
   pool.run(static_cast<std::int64_t>(buffers_.size()),
            [&](std::int64_t i) { buffers_[static_cast<std::size_t>(i)].commit(); });
+}
+
+void KvCache::fill(std::int64_t layer, const std::function<void(std::span<std::byte>)>& fill) const {
+  if (home(layer) != Tier::disk) {
+    const WriteAccess access(slab(layer));
+    return fill(access.bytes());
+  }
+  const Buffer buffer(slab_bytes());
+  fill({buffer.data(), buffer.size()});
+  file_->write(file_offsets_[static_cast<std::size_t>(layer)], {buffer.data(), buffer.size()});
 }
 
 void KvCache::clear() const {

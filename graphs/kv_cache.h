@@ -2,11 +2,15 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
 #include "perfmodels/placement.h"
@@ -16,17 +20,49 @@ namespace sluice {
 /// StarPU's memory node behind each tier, by Tier.
 using TierNodes = std::array<unsigned, 4>;
 
+/// A run's file for KV that lives on a disk; slab after slab is put there.
+class KvFile {
+ public:
+  /// Takes `size_bytes` of `folder` for as long as it lives; the node outlives it. Throws Error when
+  /// there is no room.
+  KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_t size_bytes);
+  KvFile(const KvFile&) = delete;
+  KvFile& operator=(const KvFile&) = delete;
+  ~KvFile() = default;
+
+  struct Slab {
+    DataHandle handle;
+    std::uint64_t offset = 0;  ///< in the file
+  };
+  Slab add(std::size_t slab_bytes);
+  /// All of a slab, before any task uses it. Throws Error when the disk fails.
+  void write(std::uint64_t offset, std::span<const std::byte> slab) const;
+
+  /// Bytes of a file for `num_slabs` of them.
+  static std::uint64_t size_of(std::size_t slab_bytes, std::uint64_t num_slabs);
+
+ private:
+  DiskNode& node_;
+  DirectFile file_;
+  std::uint64_t next_offset_ = 0;
+};
+
+/// What of the host's there is for KV besides DDR.
+struct KvPlaces {
+  std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
+  KvFile* file = nullptr;      ///< for slabs on a disk; outlives them
+};
+
 /// The KV cache of one cohort: a slab a layer, each one StarPU handle of `num_pages`
 /// pages. A slab whose home is HBM has no memory of the host's: it is made there by clear(). Which
 /// page belongs to whom is the same in every layer, so one free list serves all.
 class KvCache {
  public:
   /// The host's memory is committed when pages are first written, or by commit(). `homes`, each
-  /// layer's tier, is all DDR when empty; CXL memory is that of `cxl_nodes`, NUMA nodes, or, when
-  /// these are none, DDR. Throws Error when memory cannot be reserved or the homes are not one a
-  /// layer.
+  /// layer's tier, is all DDR when empty. Throws Error when memory cannot be reserved or the homes
+  /// are not one a layer.
   KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,
-          std::vector<Tier> homes = {}, const std::vector<int>& cxl_nodes = {});
+          std::vector<Tier> homes = {}, const KvPlaces& places = {});
   /// Slabs that no kernel will look into, for simulation, each on its home's memory node.
   KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierNodes& nodes,
           std::int64_t num_pages);
@@ -38,6 +74,9 @@ class KvCache {
   std::uint64_t host_bytes() const { return buffers_.size() * slab_bytes(); }
   /// Takes the memory of the slabs that live in the host's now, side by side on the pool's threads.
   void commit(ThreadPool& pool) const;
+  /// Fills a layer's slab, which does not live in HBM; `fill` gets its bytes, all zeros or those of
+  /// before. Throws Error when a disk fails.
+  void fill(std::int64_t layer, const std::function<void(std::span<std::byte>)>& fill) const;
   /// Empties the slabs that live in HBM, by a task on the GPU each, and waits for these; before
   /// anything else uses the slabs.
   void clear() const;
@@ -72,6 +111,8 @@ class KvCache {
   std::vector<Tier> homes_;
   std::vector<Buffer> buffers_;  ///< of slabs in the host's memory
   std::vector<DataHandle> slabs_;
+  const KvFile* file_ = nullptr;
+  std::vector<std::uint64_t> file_offsets_;  ///< by layer, where there is a file
 };
 
 }  // namespace sluice

@@ -18,13 +18,14 @@ enum class NewKv : std::uint8_t { as_placed, passes };
 /// the slab's tier (LIA's equations 5, 7 and 9):
 /// - h runs sublayer 1 and one of 2 and 3 at least: sublayer 1 stores into the slab itself.
 /// - h runs 2 or 3, not 1: a task on h stores what sublayer 1 passes on, directly behind its stage.
-/// - h runs neither 2 nor 3: that task comes behind the last stage of attention, so that what is
-///   cached may come in early.
+/// - h runs neither 2 nor 3, or no device reads the tier (a disk): that task comes behind the last
+///   stage of attention, so that what is cached may come in early.
 /// With NewKv::passes sublayer 1 counts as away. Attention on h reads the slab. On the other device
 /// it reads the new tokens' KV as it is passed on, and of the slab what is cached, if anything.
 class KvPlan {
  public:
-  KvPlan(const Placement& placement, Device home, CachedTokens cached,
+  /// `home`: the device that reads the slab's tier, if there is one.
+  KvPlan(const Placement& placement, std::optional<Device> home, CachedTokens cached,
          NewKv new_kv = NewKv::as_placed);
 
   /// Of the tasks of sublayers 1 to 3 that run on `device`.
@@ -35,7 +36,7 @@ class KvPlan {
   std::optional<Sublayer> store_after() const { return store_after_; }
 
  private:
-  Device home_;
+  std::optional<Device> home_;
   KvPath at_home_;
   KvPath elsewhere_;
   bool passes_new_kv_;

@@ -168,7 +168,7 @@ struct LoadedModel::Packing {
     model.weight_bytes_ += size;
     if (packs) plan(ids, layout, memory);
     if (homes.file != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
-    if (home == Tier::disk) return homes.node->data(offset, size);
+    if (home == Tier::disk) return homes.node->data(*model.file_, offset, size);
     return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size, CxlData::weights)
                              : DataHandle::of_memory(memory, size);
   }
@@ -314,7 +314,7 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   }
   if (homes.file != nullptr) {
     if (!homes.file->is_whole()) homes.file->publish();
-    homes.node->set_file(homes.file->open());
+    *file_ = homes.file->open();
   }
   if (config_.final_norm && config_.norm_affine) {
     std::vector<float> values(static_cast<std::size_t>(config_.hidden_size));

@@ -119,6 +119,7 @@ class LoadedModel {
   VectorLayout vectors_;
   std::uint64_t weight_bytes_ = 0;
   std::uint64_t read_bytes_ = 0;
+  std::unique_ptr<DirectFile> file_ = std::make_unique<DirectFile>();  ///< open with a disk
   std::deque<Buffer> buffers_;
   std::map<Tier, std::vector<const Buffer*>> layer_buffers_;  ///< of packed weights
   std::vector<DataHandle> resident_parts_;  ///< of tensors that are imagined and not whole

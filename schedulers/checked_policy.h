@@ -13,10 +13,10 @@ namespace sluice {
 /// with more memory than they have (LIA section 7's latency model does that).
 enum class CapacityCheck : std::uint8_t { every_tier, hbm_only };
 
-/// Overrides where a policy puts what the host keeps: DDR or CXL memory; empty: as it says.
+/// Overrides where a policy puts what the host keeps in DDR or CXL memory; empty: as it says.
 struct HostTiers {
-  std::optional<Tier> parameters;  ///< layers' weights
-  std::optional<Tier> kv;
+  std::optional<Tier> parameters;  ///< layers' weights: DDR or CXL memory
+  std::optional<Tier> kv;          ///< or a disk
 };
 
 /// The first of those tiers that would hold more than it can, with all figures, in words; empty

@@ -264,16 +264,24 @@ class SlabWindow {
 
   /// In the order of submission; what is on its way already is known as such.
   void add(Slab& slab, const starpu_task* task, bool is_brought = false) {
-    if (num_places_ > 0) reads_.push_back({&slab, slab.num_stores(), task, is_brought});
+    reads_.push_back({&slab, slab.num_stores(), task, is_brought});
   }
   void end(const starpu_task* task) {
     for (Read& read : reads_) {
       if (read.task == task) read.task = nullptr;
     }
   }
+  /// Whether a task reads it before more is stored.
+  bool needs(const Slab& slab) const {
+    return std::any_of(reads_.begin(), reads_.end(), [&](const Read& read) {
+      return read.slab == &slab && read.task != nullptr &&
+             read.num_stores <= slab.num_ended_stores();
+    });
+  }
   /// `bring` gets the slabs that are to come now.
   void admit(std::vector<starpu_data_handle_t>& bring) {
     std::erase_if(reads_, [](const Read& read) { return read.leaves_room(); });
+    if (num_places_ == 0) return;
     std::array<const Slab*, most_places> places{};
     auto* const end = places.begin() + num_places_;
     for (Read& read : reads_) {
@@ -321,6 +329,7 @@ class Scheduler {
   Scheduler() {
     starpu_pthread_mutex_init(&mutex_, nullptr);
     windows_.at(STARPU_MAIN_RAM).set_limits(staging.host_bytes, staging.ahead);
+    slab_windows_.at(STARPU_MAIN_RAM).set_limits(staging.ahead);
   }
   ~Scheduler() { STARPU_PTHREAD_MUTEX_DESTROY(&mutex_); }
   Scheduler(const Scheduler&) = delete;
@@ -384,11 +393,13 @@ class Scheduler {
     if (!tag) return;
     std::vector<Transfer> bring;
     std::vector<starpu_data_handle_t> give_up;
+    std::vector<starpu_data_handle_t> read_slabs;  ///< that live on a disk
     unsigned node = 0;
     {
       const Lock lock(mutex_);
       if (executed_store(task)) {
         for (const int worker : gpus_) admit_slabs(node_of(worker), bring);
+        admit_slabs(STARPU_MAIN_RAM, bring);
       }
       if (streams(task, *tag, node)) {
         windows_.at(node).end(Order::of_half_layer(*tag));
@@ -396,7 +407,11 @@ class Scheduler {
         for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
           if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
           starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
-          auto* data = as<Streamed>(known(handle, node));
+          Known& its = known(handle, node);
+          if (const auto* slab = as<Slab>(its); slab != nullptr && lives_on_disk(handle)) {
+            if (!slab_windows_.at(node).needs(*slab)) read_slabs.push_back(handle);
+          }
+          auto* data = as<Streamed>(its);
           if (data == nullptr) continue;
           std::erase_if(data->readers, [&](const auto& reader) { return reader.task == task; });
           if (windows_.at(node).remove(*data, node)) give_up.push_back(handle);
@@ -404,6 +419,9 @@ class Scheduler {
         admit(node, bring);
       }
     }
+    // What is stored next makes it stale.
+    for (starpu_data_handle_t handle : read_slabs)
+      starpu_data_evict_from_node(handle, STARPU_MAIN_RAM);
     for (starpu_data_handle_t handle : give_up) {
       if (std::any_of(bring.begin(), bring.end(),
                       [&](const Transfer& coming) { return coming.handle == handle; }))

@@ -11,14 +11,6 @@
 namespace sluice {
 namespace {
 
-std::int64_t pages_of(std::int64_t num_tokens) {
-  return (num_tokens + page_tokens - 1) / page_tokens;
-}
-
-std::int64_t pages_in_use(const BatchSequence& sequence) {
-  return pages_of(std::int64_t{sequence.context} + sequence.num_rows);
-}
-
 /// One sequence's pages.
 struct Pages {
   std::byte* slab;
@@ -57,10 +49,10 @@ AttentionKv::AttentionKv(const CpuContext& cpu, const DecoderShape& shape, KvPat
 
 void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const BatchView& given,
                          const KvBuffers& buffers) {
-  words_.assign(given.words().begin(), given.words().end());
-  batch_ = BatchView(words_.data());
+  const PageSubset& subset = gathered_.emplace(given, PageSubset::Pages::in_use);
+  batch_ = subset.batch();
   thread_local Workspace pages;  // taken anew, its pages would cost as much as what is put there
-  std::byte* memory = pages.reserve(static_cast<std::size_t>(number_pages()) * shape.page_bytes());
+  std::byte* memory = pages.reserve(static_cast<std::size_t>(subset.num_pages()) * shape.page_bytes());
   slab_ = memory;
   cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
     const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];
@@ -71,19 +63,6 @@ void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const
   });
   const KvStoreArgs args{.tag = {}, .shape = shape};
   kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, memory});
-}
-
-/// In the order in which the batch names them; their number. Pages that hold no token yet become
-/// page 0, which nobody reads through them.
-std::int64_t AttentionKv::number_pages() {
-  std::int32_t* pages = words_.data() + (batch_.pages().data() - words_.data());
-  std::fill(pages, pages + batch_.num_pages(), 0);
-  std::int32_t next = 0;
-  for (const BatchSequence& sequence : batch_.sequences()) {
-    for (std::int64_t i = 0; i < pages_in_use(sequence); ++i)
-      pages[sequence.first_page + i] = next++;
-  }
-  return next;
 }
 
 }  // namespace sluice

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include <optional>
 
+#include "codelets/kv_store/page_subset.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/runtime.h"
@@ -30,11 +30,10 @@ class AttentionKv {
  private:
   void gather(const CpuContext& cpu, const DecoderShape& shape, const BatchView& given,
               const KvBuffers& buffers);
-  std::int64_t number_pages();
 
   BatchView batch_;
   const std::byte* slab_;
-  std::vector<std::int32_t> words_;
+  std::optional<PageSubset> gathered_;
 };
 
 }  // namespace sluice

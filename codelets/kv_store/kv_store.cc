@@ -20,6 +20,14 @@ struct Run {
   }
 };
 
+void run_on_disk(const CpuContext& cpu, const KvStoreArgs& args, Buffers buffers) {
+  DiskKvStoreOperands operands{.args = &args};
+  operands.batch = BatchView(buffers.take<void>());
+  operands.new_kv = buffers.take<std::byte>();
+  operands.slab = buffers.take<DiskExtent>();
+  kv_store_disk(cpu, operands);
+}
+
 struct Clear {
   template <typename Context>
   void operator()(const Context& context, const KvClearArgs& args, Buffers buffers) const {
@@ -38,8 +46,10 @@ std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows) {
   return static_cast<std::size_t>(rows * 2 * shape.kv_size()) * size_bytes(shape.dtype);
 }
 
-void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
-  static const auto codelet = Codelet<KvStoreArgs>::with_all<Run>("kv_store");
+namespace {
+
+void submit(const Codelet<KvStoreArgs>& codelet, const KvStoreArgs& args,
+            const KvStoreHandles& handles) {
   const std::size_t found_bytes = starpu_data_get_size(handles.new_kv.get());
   const std::size_t expected_bytes = new_kv_bytes(args.shape, args.tag.num_tokens);
   if (found_bytes != expected_bytes) {
@@ -48,6 +58,18 @@ void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
   }
   codelet.submit(args.shape.dtype, args,
                  {reads(handles.batch), reads(handles.new_kv), updates(handles.slab)});
+}
+
+}  // namespace
+
+void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
+  static const auto codelet = Codelet<KvStoreArgs>::with_all<Run>("kv_store");
+  submit(codelet, args, handles);
+}
+
+void submit_kv_store_on_disk(const KvStoreArgs& args, const KvStoreHandles& handles) {
+  static const auto codelet = Codelet<KvStoreArgs>::with_cpu_at_home<run_on_disk>("kv_store_disk", 2);
+  submit(codelet, args, handles);
 }
 
 void submit_kv_clear(const KvClearArgs& args, const DataHandle& slab, DType dtype) {

@@ -10,6 +10,7 @@ namespace sluice {
 
 struct CpuContext;
 class DataHandle;
+class DiskExtent;
 namespace cuda {
 struct Context;
 }
@@ -34,6 +35,17 @@ void kv_store_cuda(const cuda::Context& gpu, const KvStoreOperands& operands);
 /// The same element by element, straight from the pages' layout.
 void kv_store_reference(const KvStoreOperands& operands);
 
+/// The same into a slab that lives on a disk: the pages that get new tokens are put together in
+/// memory of the thread's own and written, those that hold older tokens read before. Throws Error
+/// when the disk fails.
+struct DiskKvStoreOperands {
+  const KvStoreArgs* args = nullptr;
+  BatchView batch{nullptr};
+  const std::byte* new_kv = nullptr;  ///< as KvStoreOperands'
+  const DiskExtent* slab = nullptr;
+};
+void kv_store_disk(const CpuContext& cpu, const DiskKvStoreOperands& operands);
+
 struct KvStoreHandles {
   const DataHandle& batch;
   const DataHandle& new_kv;
@@ -41,6 +53,8 @@ struct KvStoreHandles {
 };
 /// Throws Error when new_kv does not have the tag's number of rows.
 void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles);
+/// The slab's home is a disk: it is written there, by the CPU.
+void submit_kv_store_on_disk(const KvStoreArgs& args, const KvStoreHandles& handles);
 
 /// Argument of the codelet that makes an empty slab.
 struct KvClearArgs {

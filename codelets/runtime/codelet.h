@@ -2,9 +2,11 @@
 
 #include <starpu.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -116,6 +118,15 @@ class Codelet {
     return made;
   }
 
+  /// On the CPU, which finds its buffer number `buffer` where that lives, whatever memory or disk
+  /// that is: nothing is moved, and what other memories hold of it is no longer valid.
+  template <CpuKernel Kernel>
+  static Codelet with_cpu_at_home(const char* name, int buffer) {
+    Codelet made = with_cpu<Kernel>(name);
+    for (Variant* variant : {&made.f32_, &made.bf16_}) variant->at_home = buffer;
+    return made;
+  }
+
   /// Both devices' kernels: `Kernel{}(context, args, buffers)` with a CpuContext or, where this
   /// program has CUDA, a cuda::Context.
   template <typename Kernel>
@@ -133,6 +144,10 @@ class Codelet {
     const Variant& variant = dtype == DType::f32 ? f32_ : bf16_;
     starpu_task* task = starpu_task_create();
     task->cl = variant.codelet();
+    if (variant.at_home >= 0) {
+      const Access& access = accesses.begin()[variant.at_home];
+      task->cl->nodes[variant.at_home] = starpu_data_get_home_node(access.handle);
+    }
     task->name = variant.name.c_str();
     task->nbuffers = accesses.size();
     int i = 0;
@@ -163,6 +178,7 @@ class Codelet {
     std::string name;
     starpu_cpu_func_t cpu = nullptr;
     starpu_cuda_func_t cuda = nullptr;
+    int at_home = -1;  ///< the buffer that is used where it lives; its node is the same for all
     mutable starpu_codelet starpu{};
     mutable starpu_perfmodel model{};
 
@@ -187,6 +203,11 @@ class Codelet {
           starpu.where |= STARPU_CUDA;
         }
 #endif
+        if (at_home >= 0) {
+          starpu.where = STARPU_CPU;
+          starpu.specific_nodes = 1;
+          std::fill(std::begin(starpu.nodes), std::end(starpu.nodes), STARPU_SPECIFIC_NODE_LOCAL);
+        }
         model = task_model(starpu.name);
         starpu.model = &model;
       }

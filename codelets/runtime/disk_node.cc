@@ -39,9 +39,31 @@ double now_s() {
 DirectFile::DirectFile(std::filesystem::path path) : path_(std::move(path)) {
   cached_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (cached_ < 0) throw Error("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
-  direct_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  open_directly(O_RDONLY);
+}
+
+DirectFile DirectFile::temporary(const std::filesystem::path& folder, std::uint64_t size_bytes) {
+  DirectFile file;
+  std::string name = (folder / "sluice-XXXXXX").string();
+  file.cached_ = mkostemp(name.data(), O_CLOEXEC);
+  if (file.cached_ < 0)
+    throw Error("{}: no file can be made there: {}", folder.string(), std::strerror(errno));
+  file.path_ = name;
+  file.open_directly(O_RDWR);
+  unlink(name.c_str());
+  const auto size = static_cast<off_t>(size_bytes);
+  int status = size == 0 ? 0 : fallocate(file.cached_, 0, 0, size);
+  if (status != 0 && errno == EOPNOTSUPP) status = ftruncate(file.cached_, size);
+  if (status != 0) {
+    throw Error("{}: no room for a file: {}", folder.string(), std::strerror(errno));
+  }
+  return file;
+}
+
+void DirectFile::open_directly(int flags) {
+  direct_ = ::open(path_.c_str(), flags | O_CLOEXEC | O_DIRECT);
   if (direct_ < 0) {
-    logger().info("{}: its file system reads through the page cache only ({})", path_.string(),
+    logger().info("{}: its file system works through the page cache only ({})", path_.string(),
                   std::strerror(errno));
   }
 }
@@ -64,7 +86,8 @@ void DirectFile::close() noexcept {
 }
 
 void DirectFile::read(std::uint64_t offset, std::size_t size, std::byte* to) const {
-  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % alignment == 0;
+  const bool aligned =
+      reinterpret_cast<std::uintptr_t>(to) % alignment == 0 && offset % alignment == 0;
   const std::size_t direct_size = direct_ >= 0 && aligned ? size / alignment * alignment : 0;
   if (direct_size > 0) read_all(direct_, offset, direct_size, to);
   if (direct_size < size)
@@ -96,6 +119,42 @@ void DirectFile::read_all(int descriptor, std::uint64_t offset, std::size_t size
   }
 }
 
+void DirectFile::write(std::uint64_t offset, std::size_t size, const std::byte* from) const {
+  const bool aligned =
+      reinterpret_cast<std::uintptr_t>(from) % alignment == 0 && offset % alignment == 0 &&
+      size % alignment == 0;
+  write_all(direct_ >= 0 && aligned ? direct_ : cached_, offset, size, from);
+}
+
+void DirectFile::write_all(int descriptor, std::uint64_t offset, std::size_t size,
+                           const std::byte* from) const {
+  while (size > 0) {
+    const ssize_t written = pwrite(descriptor, from, size, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EINVAL && descriptor == direct_) {
+      descriptor = cached_;
+      continue;
+    }
+    if (written <= 0) {
+      throw Error("{}: cannot be written at byte {}: {}", path_.string(), offset,
+                  std::strerror(errno));
+    }
+    offset += static_cast<std::uint64_t>(written);
+    size -= static_cast<std::size_t>(written);
+    from += written;
+  }
+}
+
+void DiskExtent::read(std::uint64_t at, std::size_t size, std::byte* to) const {
+  file_->read(offset_ + at, size, to);
+  node_->note_moved(size, 0);
+}
+
+void DiskExtent::write(std::uint64_t at, std::size_t size, const std::byte* from) const {
+  file_->write(offset_ + at, size, from);
+  node_->note_moved(0, size);
+}
+
 struct DiskNode::Request {
   DiskNode* node = nullptr;
   std::atomic<std::size_t> pieces_left{0};
@@ -112,20 +171,20 @@ struct DiskOperations {
   static void close(void* /*base*/, void* /*object*/, std::size_t /*size*/) {}
   static int read(void* base, void* object, void* to, off_t offset, std::size_t size) noexcept {
     DiskNode& node = *static_cast<DiskNode*>(base);
-    const auto& extent = *static_cast<DiskNode::Extent*>(object);
-    node.read_at_once({nullptr, extent.offset + static_cast<std::uint64_t>(offset), size,
-                       static_cast<std::byte*>(to)});
+    const auto& extent = *static_cast<DiskExtent*>(object);
+    node.read_at_once({nullptr, extent.file_, extent.offset_ + static_cast<std::uint64_t>(offset),
+                       size, static_cast<std::byte*>(to)});
     return static_cast<int>(size);
   }
   static int write(void* /*base*/, void* /*object*/, const void* /*from*/, off_t /*offset*/,
                    std::size_t /*size*/) noexcept {
-    run_failure().record("StarPU wrote to a file of weights, which is only read");
+    run_failure().record("StarPU wrote to a disk, whose data only its own tasks may change");
     return 0;
   }
   static void* start_read(void* base, void* object, void* to, off_t offset,
                           std::size_t size) noexcept {
     try {
-      return static_cast<DiskNode*>(base)->start(*static_cast<DiskNode::Extent*>(object),
+      return static_cast<DiskNode*>(base)->start(*static_cast<DiskExtent*>(object),
                                                  static_cast<std::uint64_t>(offset), size,
                                                  static_cast<std::byte*>(to));
     } catch (const std::exception&) {
@@ -195,17 +254,19 @@ void DiskNode::attach() {
   starpu_memory_allocate(node(), STARPU_DISK_SIZE_MIN, STARPU_MEMORY_OVERFLOW);
 }
 
-void DiskNode::set_file(DirectFile file) { file_ = std::move(file); }
-
-DataHandle DiskNode::data(std::uint64_t offset, std::size_t size) {
-  Extent& extent = extents_.emplace_back();
-  extent.offset = offset;
-  return DataHandle::on_node(&extent, size, node());
+DataHandle DiskNode::data(const DirectFile& file, std::uint64_t offset, std::size_t size) {
+  return DataHandle::on_node(&extents_.emplace_back(*this, file, offset), size, node());
 }
 
 DiskUse DiskNode::use() const {
   const std::lock_guard lock(mutex_);
   return use_;
+}
+
+void DiskNode::note_moved(std::uint64_t read_bytes, std::uint64_t written_bytes) {
+  const std::lock_guard lock(mutex_);
+  use_.read_bytes += read_bytes;
+  use_.written_bytes += written_bytes;
 }
 
 void DiskNode::note_staged() {
@@ -214,7 +275,7 @@ void DiskNode::note_staged() {
   use_.peak_staged_bytes = std::max(use_.peak_staged_bytes, used);
 }
 
-DiskNode::Request* DiskNode::start(const Extent& extent, std::uint64_t offset, std::size_t size,
+DiskNode::Request* DiskNode::start(const DiskExtent& extent, std::uint64_t offset, std::size_t size,
                                    std::byte* to) {
   note_staged();
   auto request = std::make_unique<Request>();
@@ -223,7 +284,7 @@ DiskNode::Request* DiskNode::start(const Extent& extent, std::uint64_t offset, s
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t done = 0; done < size; done += piece_bytes) {
-      pieces_.push_back({request.get(), extent.offset + offset + done,
+      pieces_.push_back({request.get(), extent.file_, extent.offset_ + offset + done,
                          std::min(piece_bytes, size - done), to + done});
     }
     begin_request(size);
@@ -274,10 +335,10 @@ void DiskNode::read_at_once(const Piece& piece) {
   end_request();
 }
 
-void DiskNode::read(const Piece& piece) const noexcept {
+void DiskNode::read(const Piece& piece) noexcept {
   if (run_failure().happened()) return;
   try {
-    file_.read(piece.offset, piece.size, piece.to);
+    piece.file->read(piece.offset, piece.size, piece.to);
   } catch (const std::exception& error) {
     run_failure().record(error.what());
   }

@@ -16,27 +16,34 @@
 
 namespace sluice {
 
-/// A file that is read past the page cache (O_DIRECT), for reading only. Where the file system
-/// refuses that, it is read through the cache, and a line in the log says so. Move-only.
+/// A file that is read and written past the page cache (O_DIRECT). Where the file system refuses
+/// that, it goes through the cache, and a line in the log says so. Move-only.
 class DirectFile {
  public:
   /// What O_DIRECT wants offsets, sizes and memory to be multiples of, bytes.
   static constexpr std::size_t alignment = 4096;
 
   DirectFile() = default;
-  /// Throws Error when the file cannot be opened.
+  /// For reading only. Throws Error when the file cannot be opened.
   explicit DirectFile(std::filesystem::path path);
+  /// A file of `size_bytes` zeros without a name in `folder`, which is gone with the object,
+  /// however the program ends. Its room is taken at once. Throws Error when the folder
+  /// cannot be written to or has no room.
+  static DirectFile temporary(const std::filesystem::path& folder, std::uint64_t size_bytes);
   ~DirectFile();
   DirectFile(DirectFile&& other) noexcept { *this = std::move(other); }
   DirectFile& operator=(DirectFile&& other) noexcept;
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
 
-  /// Reads bytes [offset, offset + size) into `to`, waiting. `offset` is a multiple of `alignment`;
-  /// a size that is not has its end read through the page cache, and so has everything when `to`
-  /// is not aligned. Thread-safe. Throws Error that names the file when it ends early or cannot be
+  /// Reads bytes [offset, offset + size) into `to`, waiting. The end of a size that is no multiple of
+  /// `alignment` is read through the page cache, and so is everything when `offset` or `to` is none.
+  /// Thread-safe. Throws Error that names the file when it ends early or cannot be
   /// read.
   void read(std::uint64_t offset, std::size_t size, std::byte* to) const;
+  /// Writes bytes [offset, offset + size), waiting; through the page cache unless all three are
+  /// multiples of `alignment`. Thread-safe for different bytes. Throws Error that names the file.
+  void write(std::uint64_t offset, std::size_t size, const std::byte* from) const;
 
   const std::filesystem::path& path() const { return path_; }
   /// Whether the page cache is passed by.
@@ -44,24 +51,48 @@ class DirectFile {
 
  private:
   void close() noexcept;
+  void open_directly(int flags);
   void read_all(int descriptor, std::uint64_t offset, std::size_t size, std::byte* to) const;
+  void write_all(int descriptor, std::uint64_t offset, std::size_t size,
+                 const std::byte* from) const;
 
   std::filesystem::path path_;
   int direct_ = -1;  ///< opened with O_DIRECT, if that may be
   int cached_ = -1;
 };
 
-/// What a disk node has read.
+/// What a disk node has moved.
 struct DiskUse {
   std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
   double read_s = 0;  ///< during which at least one read was under way
   /// Most of main memory that StarPU counted as a read began: what streams and what tasks compute.
   std::uint64_t peak_staged_bytes = 0;
 };
 
-/// A file as a memory node of StarPU's: data whose home is there is read into main memory where a
+class DiskNode;
+
+/// Data on a disk, as a task finds it that works where the data lives (Codelet::submit_at_home).
+class DiskExtent {
+ public:
+  DiskExtent(DiskNode& node, const DirectFile& file, std::uint64_t offset)
+      : node_(&node), file_(&file), offset_(offset) {}
+
+  /// DirectFile's, from the extent's begin; counted.
+  void read(std::uint64_t at, std::size_t size, std::byte* to) const;
+  void write(std::uint64_t at, std::size_t size, const std::byte* from) const;
+
+ private:
+  friend class DiskNode;
+  friend struct DiskOperations;
+  DiskNode* node_;
+  const DirectFile* file_;
+  std::uint64_t offset_;
+};
+
+/// Files as a memory node of StarPU's: data whose home is there is read into main memory where a
 /// task or a prefetch wants it, by threads of its own, and given up there without being written
-/// back. Nothing is ever written to it: StarPU takes it for full. A read that fails sets
+/// back: StarPU takes it for full. Only tasks that work there write to it. A read that fails sets
 /// run_failure(), and the graph drains.
 ///
 /// Lives from before StarPU starts until after it has stopped.
@@ -77,39 +108,37 @@ class DiskNode {
 
   /// StarPU has started. Throws Error when it takes no disk.
   void attach();
-  /// The file that data() is in; no data of another one may live.
-  void set_file(DirectFile file);
-  /// Bytes [offset, offset + size) of the file; `offset` is a multiple of DirectFile::alignment.
-  DataHandle data(std::uint64_t offset, std::size_t size);
+  /// Bytes [offset, offset + size) of a file that outlives the handle, and may be opened as late as
+  /// before tasks use it; `offset` is a multiple of DirectFile::alignment.
+  DataHandle data(const DirectFile& file, std::uint64_t offset, std::size_t size);
 
   unsigned node() const { return static_cast<unsigned>(node_); }
   DiskUse use() const;
 
  private:
-  struct Extent {
-    std::uint64_t offset = 0;
-  };
   struct Request;
   struct Piece {
     Request* request = nullptr;
+    const DirectFile* file = nullptr;
     std::uint64_t offset = 0;
     std::size_t size = 0;
     std::byte* to = nullptr;
   };
+  friend class DiskExtent;
   friend struct DiskOperations;
 
-  Request* start(const Extent& extent, std::uint64_t offset, std::size_t size, std::byte* to);
+  Request* start(const DiskExtent& extent, std::uint64_t offset, std::size_t size, std::byte* to);
   void wait(Request& request);
   void serve();
   void begin_request(std::size_t size);  ///< with the mutex held, as the next
   void end_request();
   void read_at_once(const Piece& piece);
-  void read(const Piece& piece) const noexcept;
+  static void read(const Piece& piece) noexcept;
   void note_staged();
+  void note_moved(std::uint64_t read_bytes, std::uint64_t written_bytes);
 
   int node_ = -1;
-  DirectFile file_;
-  std::deque<Extent> extents_;
+  std::deque<DiskExtent> extents_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable done_;

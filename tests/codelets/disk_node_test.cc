@@ -94,9 +94,9 @@ class DiskNodeTest : public ::testing::Test {
     disk = std::make_unique<DiskNode>(staging_bytes);
     runtime = std::make_unique<Runtime>(RuntimeOptions{.domains = {{0}}});
     disk->attach();
-    disk->set_file(DirectFile(path));
+    file = DirectFile(path);
     for (int i = 0; i < num_weights; ++i)
-      weights.push_back(disk->data(static_cast<std::uint64_t>(i) * weight_stride, weight_bytes));
+      weights.push_back(disk->data(file, static_cast<std::uint64_t>(i) * weight_stride, weight_bytes));
   }
   ~DiskNodeTest() override {
     weights.clear();
@@ -125,6 +125,7 @@ class DiskNodeTest : public ::testing::Test {
 
   Folder folder;
   std::string path = folder.file("weights");
+  DirectFile file;
   std::unique_ptr<DiskNode> disk;
   std::unique_ptr<Runtime> runtime;
   std::vector<DataHandle> weights;

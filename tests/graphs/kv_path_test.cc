@@ -8,12 +8,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <ostream>
 #include <span>
 #include <string>
 #include <thread>
 
 #include "base/cpu.h"
+#include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/gpu.h"
 #include "graphs/decoder_graph.h"
 #include "models/model.h"
@@ -84,7 +86,13 @@ std::uint64_t stand_in_bytes() { return bytes_from("SLUICE_TEST_STAND_IN_MIB"); 
 /// The same of a GPU, which need not be a real one.
 std::uint64_t gpu_bytes() { return bytes_from("SLUICE_TEST_GPU_MIB"); }
 
-/// StarPU with one worker on each device, on the scheduler that policies share.
+/// For KV that lives on a disk; from before StarPU starts.
+DiskNode& disk() {
+  static DiskNode node(std::uint64_t{64} << 20);
+  return node;
+}
+
+/// StarPU with one worker on each device and a disk, on the scheduler that policies share.
 Runtime& runtime() {
   static starpu_sched_policy scheduler = [] {
     starpu_sched_policy made = look_ahead_scheduler("recording", "writes down what it sees");
@@ -92,10 +100,19 @@ Runtime& runtime() {
     made.post_exec_hook = after_execution;
     return made;
   }();
-  static Runtime instance({.domains = {read_cpu_topology().cores},
-                           .scheduler = &scheduler,
-                           .stand_in_bytes = stand_in_bytes(),
-                           .gpu_bytes = gpu_bytes()});
+  static Runtime instance = [] {
+    set_staging({.host_bytes = std::uint64_t{1} << 20});
+    disk();
+    return Runtime({.domains = {read_cpu_topology().cores},
+                    .scheduler = &scheduler,
+                    .stand_in_bytes = stand_in_bytes(),
+                    .gpu_bytes = gpu_bytes()});
+  }();
+  static const bool attached = [] {
+    disk().attach();
+    return true;
+  }();
+  static_cast<void>(attached);
   return instance;
 }
 
@@ -116,7 +133,7 @@ struct Form {
 std::vector<Form> all_forms() {
   std::vector<Form> forms;
   for (unsigned bits = 0; bits < num_placements; ++bits) {
-    for (const Tier home : {Tier::ddr, Tier::hbm}) {
+    for (const Tier home : {Tier::ddr, Tier::hbm, Tier::disk}) {
       for (const AttentionForm attention : {AttentionForm::fused, AttentionForm::split}) {
         for (const Fusion fusion : {Fusion::stages, Fusion::sublayers})
           forms.push_back({Placement::from_bits(bits), home, attention, fusion});
@@ -143,8 +160,12 @@ class TwoSequences {
                LastLayer last_layer = LastLayer::drawing_rows)
       : layers_(cohorts) {
     caches_.reserve(cohorts.size());
+    const std::size_t slab_bytes = 9 * model.shape().page_bytes();
+    file_.emplace(disk(), std::filesystem::temp_directory_path(),
+                  KvFile::size_of(slab_bytes, cohorts.size() * cohorts.front().homes.size()));
     for (const Layers& layers : cohorts) {
-      caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes);
+      caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes,
+                           KvPlaces{.cxl_nodes = {}, .file = &*file_});
       caches_.back().take_pages(2);  // so that pages do not start at the slab's beginning
     }
     graph_.emplace(
@@ -231,6 +252,7 @@ class TwoSequences {
   }
 
   std::vector<Layers> layers_;
+  std::optional<KvFile> file_;
   std::vector<KvCache> caches_;
   std::optional<DecoderGraph> graph_;
   std::array<std::vector<std::int32_t>, 2> pages_;
@@ -408,7 +430,7 @@ std::vector<Submitted> tasks_of_layer(TwoSequences& run, int iteration, std::int
 TEST(KvPathTasksTest, OnlyTheHomeWritesTheSlabAndOthersReadWhatIsCached) {
   const LoadedModel model = load("llama-3-gqa", DType::f32);
   for (const Form& form : all_forms()) {
-    const Device home = form.home == Tier::hbm ? Device::gpu : Device::cpu;
+    const std::optional<Device> home = reader_of(form.home);
     TwoSequences run(model, form);
     for (int iteration = 0; iteration < TwoSequences::num_iterations; ++iteration) {
       int writers = 0;
@@ -418,7 +440,9 @@ TEST(KvPathTasksTest, OnlyTheHomeWritesTheSlabAndOthersReadWhatIsCached) {
             fmt::format("{}, iteration {}, {} to {}", form.to_string(), iteration,
                         to_string(task.tag.sublayer), to_string(task.tag.last_sublayer));
         if (mode == STARPU_RW) ++writers;
-        if (task.tag.device == home) {
+        if (form.home == Tier::disk && task.tag.sublayer == Sublayer::kv_store) {
+          EXPECT_EQ(task.tag.device, Device::cpu) << what;
+        } else if (task.tag.device == home) {
           EXPECT_TRUE(!task.attends() || mode != STARPU_NONE) << what;
         } else {
           const bool reads = task.attends() && iteration > 0;
@@ -458,6 +482,10 @@ TEST(KvPathTasksTest, StoresBehindTheLastAttentionThatIsAway) {
   EXPECT_EQ(order_of(model, "000000", Tier::ddr), Order({qkv, store}));
   EXPECT_EQ(order_of(model, "111111", Tier::hbm), Order({qkv, store}));
   EXPECT_EQ(order_of(model, "100111", Tier::ddr),
+            Order({qkv, Sublayer::attention, store, Sublayer::out_proj}));
+  // A disk is no device's home.
+  EXPECT_EQ(order_of(model, "111111", Tier::disk), Order({qkv, store}));
+  EXPECT_EQ(order_of(model, "011000", Tier::disk),
             Order({qkv, Sublayer::attention, store, Sublayer::out_proj}));
   // Sublayer 1 alone is away.
   EXPECT_EQ(order_of(model, "011000", Tier::ddr),

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "codelets/runtime/batch.h"
+
+namespace sluice {
+
+constexpr std::int64_t pages_of(std::int64_t num_tokens) {
+  return (num_tokens + page_tokens - 1) / page_tokens;
+}
+
+/// Pages that hold a sequence's tokens, new ones included.
+constexpr std::int64_t pages_in_use(const BatchSequence& sequence) {
+  return pages_of(std::int64_t{sequence.context} + sequence.num_rows);
+}
+
+/// The pages of a batch that someone keeps a copy of: a batch like the given one, but for its
+/// pages, which are numbered anew from 0 in the order in which it names them. Pages that are not
+/// among them become page 0, which nobody is to read through them.
+class PageSubset {
+ public:
+  enum class Pages : std::uint8_t {
+    in_use,         ///< all that hold tokens
+    of_new_tokens,  ///< those that new tokens go to
+  };
+  PageSubset(const BatchView& given, Pages which);
+
+  /// As long as this lives.
+  BatchView batch() const { return BatchView(words_.data()); }
+  std::int64_t num_pages() const { return num_pages_; }
+
+ private:
+  std::vector<std::int32_t> words_;
+  std::int64_t num_pages_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,108 @@
+#include "engine/run_setup.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "engine/compute_options.h"
+#include "engine/interrupt.h"
+#include "engine/progress.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
+                      const Accelerator& accelerator) {
+  return run_costs(model_dimensions(demand.model.config, demand.dtype),
+                   {.dtype = demand.dtype,
+                    .threads = num_threads(demand.domains),
+                    .domains = static_cast<int>(demand.domains.size()),
+                    .cxl = cxl_memory(host, demand.tiers)},
+                   accelerator);
+}
+
+RunSize size_of(const RunDemand& demand, const PolicyRun& policy) {
+  RunSize size{.config = demand.model.config,
+               .dtype = demand.dtype,
+               .table_bytes = demand.need.table_bytes,
+               .kv = {},
+               .max_rows = demand.largest.rows,
+               .max_logit_rows = demand.largest.logit_rows};
+  if (demand.one_cohort) {
+    size.kv.push_back({policy.kv_homes(), demand.kv_pages});
+    return size;
+  }
+  for (const KvCohort& cohort : policy.kv_cohorts())
+    size.kv.push_back({cohort.homes, demand.kv_pages / demand.workload.batch * cohort.requests});
+  return size;
+}
+
+}  // namespace
+
+RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
+    : demand_(std::move(demand)),
+      host_(std::move(host)),
+      accelerator_(demand_.accelerator.sized_for(demand_.model.config, demand_.dtype,
+                                                 demand_.largest)),
+      costs_(costs_of(demand_, host_, accelerator_)),
+      policy_(policy.settle(*costs_.model, demand_.workload, demand_.tiers)) {
+  if (accelerator_) {
+    accelerated_.emplace(accelerator_, policy_, *costs_.model, demand_.workload, demand_.tiers);
+    host_ = accelerated_->beside(std::move(host_), demand_.tiers, demand_.smaller);
+  }
+  policy_run_.emplace(policy_.policy(), *costs_.model, demand_.workload);
+  policy_run_->set_host_homes(host_.homes().layers, demand_.tiers.kv_tier);
+  size_ = size_of(demand_, *policy_run_);
+  if (accelerated_) hbm_ = accelerated_->check(size_);
+}
+
+std::vector<TierUse> RunPlan::uses() const {
+  std::vector<TierUse> uses;
+  if (hbm_) uses.push_back(*hbm_);
+  std::ranges::copy(tier_uses(host_, demand_.tiers), std::back_inserter(uses));
+  return uses;
+}
+
+LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
+  const RunDemand& demand = plan.demand();
+  if (plan.host().uses_disk()) {
+    disk_.emplace(plan.host(), *demand.tiers.disk, demand.model, demand.dtype,
+                  plan.size().kv_file_bytes(), plan.policy(),
+                  plan.accelerated() != nullptr ? plan.accelerated()->staging() : Staging{});
+  }
+  runtime_.emplace(plan.accelerator().runtime_options(
+      {.domains = demand.domains, .scheduler = plan.policy().scheduler()}));
+  if (disk_) disk_->attach();
+  costs_in_use_.emplace(*plan.costs().model);
+  const Clock::time_point start = Clock::now();
+  ProgressBar bar("packing weights");
+  model_.emplace(
+      demand.model, demand.dtype, runtime_->setup_pool(),
+      [&](std::uint64_t done, std::uint64_t total) {
+        if (interrupt_flag()) throw Interrupted();
+        bar.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
+      },
+      disk_ ? disk_->homes() : plan.host().homes());
+  bar.clear();
+  load_s_ = std::chrono::duration<double>(Clock::now() - start).count();
+  for (const RunSize::Kv& cohort : plan.size().kv) {
+    kv_.emplace_back(model_->shape(), demand.model.config.num_layers, cohort.num_pages,
+                     cohort.homes,
+                     KvPlaces{.cxl_nodes = plan.host().homes().cxl_nodes,
+                              .file = disk_ ? disk_->kv_file() : nullptr});
+  }
+  if (plan.accelerated() != nullptr)
+    residence_ = plan.accelerated()->bring(*runtime_, *model_, kv_, plan.size());
+}
+
+std::string LoadedRun::summary() const {
+  std::string lines;
+  if (plan_.accelerated() != nullptr) lines += plan_.accelerated()->summary(*runtime_) + "\n";
+  if (disk_) lines += disk_->summary() + "\n";
+  return lines;
+}
+
+}  // namespace sluice

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codelets/runtime/task_model.h"
+#include "engine/device.h"
+#include "engine/machine_costs.h"
+#include "engine/policy_choice.h"
+#include "engine/tiers.h"
+#include "graphs/kv_cache.h"
+#include "graphs/loaded_model.h"
+
+namespace sluice {
+
+/// What a command wants to run, as large as it gets.
+struct RunDemand {
+  const Model& model;
+  DType dtype = DType::bf16;
+  std::vector<std::vector<int>> domains;  ///< cores of each
+  const TierSettings& tiers;
+  Accelerator accelerator;
+  Workload workload;
+  HostNeed need;
+  LargestIteration largest;
+  std::int64_t kv_pages = 0;  ///< of all requests
+  /// One KV cache for all requests, whatever the policy says of the first ones'.
+  bool one_cohort = false;
+  std::string smaller;  ///< what would need less memory: see shortage_text()
+};
+
+/// A run that fits, before anything is loaded: who decides, by which costs, and what lives where.
+class RunPlan {
+ public:
+  /// `host` is the plan without the accelerator. Throws Error when the run does not fit beside it.
+  RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy);
+  RunPlan(const RunPlan&) = delete;
+  RunPlan& operator=(const RunPlan&) = delete;
+
+  const RunDemand& demand() const { return demand_; }
+  const HostPlan& host() const { return host_; }
+  const MachineCosts& costs() const { return costs_; }
+  LoadedPolicy& policy() { return policy_; }
+  PolicyRun& policy_run() { return *policy_run_; }
+  const Accelerator& accelerator() const { return accelerator_; }
+  /// Null without one.
+  const AcceleratorRun* accelerated() const { return accelerated_ ? &*accelerated_ : nullptr; }
+  const RunSize& size() const { return size_; }
+  /// What --dry-run prints: every tier, HBM first.
+  std::vector<TierUse> uses() const;
+
+ private:
+  RunDemand demand_;
+  HostPlan host_;
+  Accelerator accelerator_;
+  MachineCosts costs_;
+  LoadedPolicy& policy_;
+  std::optional<AcceleratorRun> accelerated_;
+  std::optional<PolicyRun> policy_run_;
+  RunSize size_;
+  std::optional<TierUse> hbm_;
+};
+
+/// The same with StarPU started, weights loaded and memory for KV.
+class LoadedRun {
+ public:
+  /// The plan outlives it. Shows a bar while it loads. Throws Error, and Interrupted.
+  explicit LoadedRun(RunPlan& plan);
+  LoadedRun(const LoadedRun&) = delete;
+  LoadedRun& operator=(const LoadedRun&) = delete;
+
+  Runtime& runtime() { return *runtime_; }
+  const LoadedModel& model() const { return *model_; }
+  std::vector<KvCache>& kv() { return kv_; }
+  /// Null when nothing lives on one.
+  const DiskRun* disk() const { return disk_ ? &*disk_ : nullptr; }
+  double load_s() const { return load_s_; }
+  /// A line on the accelerator, and one on the disk, where there are such.
+  std::string summary() const;
+
+ private:
+  const RunPlan& plan_;
+  std::optional<DiskRun> disk_;  ///< longer than StarPU
+  std::optional<Runtime> runtime_;
+  std::optional<CostsInUse> costs_in_use_;
+  std::optional<LoadedModel> model_;
+  double load_s_ = 0;
+  std::vector<KvCache> kv_;
+  std::unique_ptr<AcceleratorRun::Residence> residence_;
+};
+
+}  // namespace sluice
