@@ -219,9 +219,12 @@ Staging staging_of(const Plan& plan, const ModelDimensions& model) {
                           staging_bytes(model, memory, plan.decode.pipeline.prefetch));
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
     bytes += model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
+  double host_bytes = std::max(disk_staging_bytes(model, memory, plan.prefill.pipeline.prefetch),
+                               disk_staging_bytes(model, memory, plan.decode.pipeline.prefetch));
+  if (plan.footprint.kv[Tier::disk] > 0) host_bytes = std::max(host_bytes, 1.0);
   return {.bytes = static_cast<std::uint64_t>(bytes),
           .ahead = plan.decode.pipeline.prefetch,
-          .host_bytes = static_cast<std::uint64_t>(plan.footprint.staging[Tier::ddr])};
+          .host_bytes = static_cast<std::uint64_t>(host_bytes)};
 }
 
 }  // namespace sluice

@@ -186,15 +186,12 @@ class Simulator {
 
  private:
   void check_possible(const MemoryPlan& memory) const {
-    for (const LayerHomes& homes : memory.layers) {
-      check_not_disk("KV", homes.kv);
-    }
     check_not_disk("the embedding", memory.embedding);
     check_not_disk("the LM head", memory.lm_head);
   }
   void check_not_disk(std::string_view what, Tier tier) const {
     if (tier == Tier::disk) {
-      throw Error("policy {} keeps {} on a disk; only the layers' weights may live there",
+      throw Error("policy {} keeps {} on a disk; only the layers' weights and KV may live there",
                   setup_.policy.name(), what);
     }
   }
@@ -202,7 +199,7 @@ class Simulator {
   /// With a disk: the DDR that is left for what passes and for values.
   std::optional<std::uint64_t> passing_bytes() const {
     const Footprint& planned = result_.plan.footprint;
-    if (planned.weights[Tier::disk] == 0) return std::nullopt;
+    if (planned.weights[Tier::disk] + planned.kv[Tier::disk] == 0) return std::nullopt;
     const double lives_there = planned.weights[Tier::ddr] + planned.kv[Tier::ddr];
     return setup_.costs.capacity_bytes(Tier::ddr) - static_cast<std::uint64_t>(lives_there);
   }

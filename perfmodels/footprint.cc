@@ -60,6 +60,17 @@ double disk_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory
   return two_units_bytes(model, memory, prefetch, [](Tier home) { return home == Tier::disk; });
 }
 
+double disk_kv_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                             Prefetch prefetch, const Workload& workload) {
+  const bool any = std::any_of(memory.layers.begin(), memory.layers.end(),
+                               [](const LayerHomes& homes) { return homes.kv == Tier::disk; });
+  if (!any) return 0;
+  const std::int64_t requests = workload.batch - std::min(memory.hbm_requests, workload.batch);
+  const double slab = static_cast<double>(requests * workload.total_tokens()) *
+                      kv_bytes_per_token(model);
+  return (prefetch == Prefetch::layer ? 3 : 2) * slab;
+}
+
 double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
                         std::span<const Chain> decode, Prefetch prefetch,
                         const Workload& workload) {
@@ -106,7 +117,9 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
     const Pipeline& pipeline = pipelines[static_cast<std::size_t>(phase)];
     rows = std::max(rows, rows_at_once(pipeline, workload, phase));
     result.staging[Tier::ddr] =
-        std::max(result.staging[Tier::ddr], disk_staging_bytes(model, memory, pipeline.prefetch));
+        std::max(result.staging[Tier::ddr],
+                 disk_staging_bytes(model, memory, pipeline.prefetch) +
+                     disk_kv_staging_bytes(model, memory, pipeline.prefetch, workload));
     if (!uses_gpu) continue;
     double passing = staging_bytes(model, memory, pipeline.prefetch);
     if (phase == Phase::decode)

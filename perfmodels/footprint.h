@@ -51,6 +51,12 @@ double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Pre
 double disk_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
                           Prefetch prefetch);
 
+/// Bytes of KV that live on a disk and are in DDR at a time, at the sequences' full length: one
+/// layer's, that of the next where it comes meanwhile, and as much again, where kernels put it
+/// together with what is new.
+double disk_kv_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                             Prefetch prefetch, const Workload& workload);
+
 /// Bytes of KV that live elsewhere and are in HBM at a time while the GPU attends with them, at the
 /// sequences' full length: what an iteration of the chains `decode` brings for one layer, the
 /// largest; twice that where the next layer's comes meanwhile. Half layers take turns: while the

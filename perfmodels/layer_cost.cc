@@ -1,6 +1,7 @@
 #include "perfmodels/layer_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -44,6 +45,7 @@ class Layer {
     for (const Device device : {Device::gpu, Device::cpu}) {
       if (costs.has(device)) fill(device);
     }
+    if (homes.kv == Tier::disk) write_kv_s_ = write_kv_s(costs, shape);
   }
 
   LayerCost cost(const Placement& p) const {
@@ -68,7 +70,10 @@ class Layer {
         here.values_s += residual_s_[d];
       if (sublayer == Sublayer::fc2 && device != p[Sublayer::out_proj])
         here.values_s += residual_s_[d];
-      if (sublayer == Sublayer::qkv) here.store_s = store_kv_s_[d];
+      if (sublayer == Sublayer::qkv) {
+        here.store_s = store_kv_s_[d] + write_kv_s_;
+        here.write_s = write_kv_s_;
+      }
       before = device;
     }
     return cost;
@@ -109,8 +114,10 @@ class Layer {
       residual_s_[d] = cross_s(costs_, device, residual_bytes_);
       fresh_kv_s_[d] = cross_s(costs_, device, new_kv_bytes_ / 2);
     }
-    if (reader_of(homes_.kv) != device)
-      store_kv_s_[d] = costs_.transfer_s(own_tier(device), homes_.kv, new_kv_bytes_);
+    // From a disk's point of view DDR is on the way.
+    const Tier nearest = homes_.kv == Tier::disk ? Tier::ddr : homes_.kv;
+    if (reader_of(nearest) != device)
+      store_kv_s_[d] = costs_.transfer_s(own_tier(device), nearest, new_kv_bytes_);
   }
 
   /// Seconds for those of a sublayer's weights that the device does not read where they live.
@@ -140,7 +147,8 @@ class Layer {
   std::array<ByDevice, 6> load_y_s_{};    ///< from home
   ByDevice residual_s_{};
   ByDevice fresh_kv_s_{};  ///< K or V that sublayer 1 has just made on the other device
-  ByDevice store_kv_s_{};
+  ByDevice store_kv_s_{};  ///< as far as DDR, where KV lives on a disk
+  double write_kv_s_ = 0;
 };
 
 int changes(const Placement& p) {
@@ -194,6 +202,18 @@ SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
     default:
       return {};
   }
+}
+
+double write_kv_s(const CostModel& costs, const BatchShape& shape) {
+  const auto page = static_cast<double>(kv_page_tokens);
+  const auto batch = static_cast<double>(shape.batch);
+  const double token_bytes = kv_bytes_per_token(costs.model());
+  const double pages = std::ceil(static_cast<double>(shape.rows) / page);
+  const double seconds =
+      costs.transfer_s(Tier::ddr, Tier::disk, batch * pages * page * token_bytes);
+  if (shape.phase == Phase::prefill) return seconds;
+  // A new page's first token finds none of its sequence's there.
+  return seconds + costs.transfer_s(Tier::disk, Tier::ddr, batch * (page - 1) * token_bytes);
 }
 
 double LayerCost::load_s() const {

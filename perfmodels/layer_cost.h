@@ -29,10 +29,15 @@ struct SublayerCost {
   double values_s = 0;   ///< load what this layer has just made elsewhere: equations 4, 6, 7
   double compute_s = 0;  ///< equation 8, and the task's overhead
   double store_s = 0;    ///< send new KV home: equation 9
+  double write_s = 0;    ///< of that, what a CPU takes to write it to a disk
 
   double load_s() const { return stored_s + values_s; }
   double total_s() const { return load_s() + compute_s + store_s; }
 };
+
+/// Seconds for which a CPU writes a batch's new KV of one layer to a disk: the whole pages that new
+/// tokens go to, of which those with older tokens in them are read before.
+double write_kv_s(const CostModel& costs, const BatchShape& shape);
 
 struct LayerCost {
   Placement placement{Device::cpu};

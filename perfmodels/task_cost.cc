@@ -13,14 +13,24 @@ std::int64_t mean(std::int64_t sum, std::int64_t count) { return (sum + count - 
 /// Nothing that runs takes less.
 constexpr double shortest_s = 1e-6;
 
+const LayerHomes* homes_of(const TaskTag& tag, const MemoryPlan* memory) {
+  const auto layer = static_cast<std::size_t>(tag.layer);
+  const bool is_known = memory != nullptr && tag.layer >= 0 && layer < memory->layers.size();
+  return is_known ? &memory->layers[layer] : nullptr;
+}
+
+bool stores_on_disk(const TaskTag& tag, const MemoryPlan* memory) {
+  const LayerHomes* homes = homes_of(tag, memory);
+  return homes != nullptr && homes->kv == Tier::disk;
+}
+
 /// The memory that a device reads a sublayer's weight or KV from.
 Tier operand_tier(const TaskTag& tag, Sublayer sublayer, Device device, const MemoryPlan* memory) {
-  const auto layer = static_cast<std::size_t>(tag.layer);
-  if (memory == nullptr || tag.layer < 0 || layer >= memory->layers.size()) return own_tier(device);
+  const LayerHomes* homes = homes_of(tag, memory);
+  if (homes == nullptr) return own_tier(device);
   const std::span<const WeightKind> weights =
       sublayer == Sublayer::attention ? weights_of(Sublayer::qk) : weights_of(sublayer);
-  const LayerHomes& homes = memory->layers[layer];
-  const Tier home = weights.empty() ? homes.kv : homes[weights.front()];
+  const Tier home = weights.empty() ? homes->kv : (*homes)[weights.front()];
   return reader_of(home) == device ? home : own_tier(device);
 }
 
@@ -37,6 +47,8 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
       seconds +=
           costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
   }
+  if (tag.sublayer == Sublayer::kv_store && stores_on_disk(tag, memory))
+    seconds = write_kv_s(costs, shape);
   return seconds > 0 ? seconds : costs.task_overhead_s(device, 1);
 }
 

@@ -53,6 +53,7 @@ struct Step {
   double compute_s = 0;
   double store_s = 0;  ///< goes to `store_to` afterwards
   Device store_to = Device::cpu;
+  double write_s = 0;  ///< and then the CPU writes it to a disk
   /// Attention of other parts of the chain on the other device, both sublayers; begins with
   /// sublayer 2 and must be done before sublayer 4.
   double beside_s = 0;
@@ -136,6 +137,20 @@ void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::
   load += tensor;
 }
 
+/// What attention reads of a part's cached KV, where that lives elsewhere. Keys and values lie in
+/// one slab: one that passes DDR crosses the link when all of it has been read.
+UnitLoad cached_kv(const CostModel& costs, const ChainPart& part, const Placement& placement,
+                   Tier layers_home) {
+  const Tier home = part.kv.value_or(layers_home);
+  UnitLoad load;
+  for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
+    const double bytes = sublayer_work(costs.model(), sublayer, part.shape).y_bytes;
+    add_load(costs, home, part.attention.value_or(placement[sublayer]), bytes, load);
+  }
+  if (home == Tier::disk) load.behind_disk_s = load.link_s[index(Device::gpu)];
+  return load;
+}
+
 bool is_last(const MemoryPlan& memory, std::size_t layer) {
   return layer + 1 == memory.layers.size();
 }
@@ -146,6 +161,13 @@ LayerLoads layer_loads(const CostModel& costs, std::span<const Chain> chains, st
                        const MemoryPlan& memory) {
   const LayerHomes& homes = memory.layers[layer];
   LayerLoads loads;
+  // KV comes first.
+  for (const Chain& chain : chains) {
+    for (const ChainPart& part : chain.parts) {
+      if (part.shape.phase == Phase::decode)
+        loads[0] += cached_kv(costs, part, chain.placements[layer], homes.kv);
+    }
+  }
   std::int64_t all = 0;
   std::int64_t drawing = 0;
   for (const Chain& chain : chains) {
@@ -163,16 +185,6 @@ LayerLoads layer_loads(const CostModel& costs, std::span<const Chain> chains, st
       if (wanted) add_weights(costs, sublayer, device, rows, homes, loads[half]);
     }
   }
-  for (const Chain& chain : chains) {
-    for (const ChainPart& part : chain.parts) {
-      if (part.shape.phase == Phase::prefill) continue;
-      for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
-        const double bytes = sublayer_work(costs.model(), sublayer, part.shape).y_bytes;
-        add_load(costs, part.kv.value_or(homes.kv),
-                 part.attention.value_or(chain.placements[layer][sublayer]), bytes, loads[0]);
-      }
-    }
-  }
   return loads;
 }
 
@@ -186,7 +198,8 @@ void add_attention(const CostModel& costs, const ChainPart& part, const Placemen
   if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
   if (part.kv) homes.kv = *part.kv;
   const LayerCost cost = layer_cost(costs, placement, part.shape, homes);
-  layer[0].store_s += cost.sublayers[0].store_s;
+  layer[0].store_s += cost.sublayers[0].store_s - cost.sublayers[0].write_s;
+  layer[0].write_s += cost.sublayers[0].write_s;
   layer[0].store_to = reader_of(homes.kv).value_or(Device::cpu);
   for (std::size_t i = 1; i <= 2; ++i) {
     const SublayerCost& sublayer = cost.sublayers[i];
@@ -491,8 +504,9 @@ class Simulation {
           compute(beside, move(beside, ready, step.beside_values_s), step.beside_s);
     }
     cursor.ready = compute(step.device, move(step.device, ready, step.values_s), step.compute_s);
-    if (step.store_s > 0) {
-      const double stored = move(step.store_to, cursor.ready, step.store_s);
+    if (step.store_s + step.write_s > 0) {
+      double stored = move(step.store_to, cursor.ready, step.store_s);
+      if (step.write_s > 0) stored = compute(Device::cpu, stored, step.write_s);
       if (serial()) cursor.ready = stored;
     }
   }

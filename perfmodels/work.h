@@ -46,6 +46,9 @@ double weight_elements(const ModelDimensions& model, WeightKind kind);
 double layer_weight_bytes(const ModelDimensions& model);
 /// Bytes that one token's K and V take in one layer.
 double kv_bytes_per_token(const ModelDimensions& model);
+/// KV is kept in pages of so many tokens.
+constexpr std::int64_t kv_page_tokens = 16;
+
 /// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
 /// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
 double experts_touched(const ModelDimensions& model, double rows);

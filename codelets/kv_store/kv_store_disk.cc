@@ -5,8 +5,12 @@
 #include "codelets/kv_store/page_subset.h"
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
+#include "perfmodels/work.h"
 
 namespace sluice {
+
+static_assert(page_tokens == kv_page_tokens, "what the cost model counts");
+
 namespace {
 
 /// One sequence's pages that get new tokens, on the disk and as they are put together in memory,
