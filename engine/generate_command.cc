@@ -462,22 +462,22 @@ class GenerateRun {
     const MemoryNeed need =
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const Workload workload = workload_of(requests, batch);
-    RunPlan plan({.model = model_,
-                  .dtype = dtype_,
-                  .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
-                  .tiers = settings_.tiers,
-                  .accelerator = settings_.accelerator,
-                  .workload = workload,
-                  .need = need.host,
-                  .largest = {.rows = batch * std::min(workload.input_tokens,
-                                                       options.prefill_chunk_tokens),
-                              .logit_rows = batch,
-                              .sequences = batch,
-                              .context_tokens = need.kv_pages * page_tokens},
-                  .kv_pages = need.kv_pages,
-                  .one_cohort = false,
-                  .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
-                 std::move(host), policy_);
+    RunPlan plan(
+        {.model = model_,
+         .dtype = dtype_,
+         .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
+         .tiers = settings_.tiers,
+         .accelerator = settings_.accelerator,
+         .workload = workload,
+         .need = need.host,
+         .largest = {.rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
+                     .logit_rows = batch,
+                     .sequences = batch,
+                     .context_tokens = need.kv_pages * page_tokens},
+         .kv_pages = need.kv_pages,
+         .one_cohort = false,
+         .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
+        std::move(host), policy_);
     if (dry_run) {
       std::cout << format_tiers(plan.uses(),
                                 settings_.json ? OutputFormat::json : OutputFormat::table);

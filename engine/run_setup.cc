@@ -45,8 +45,8 @@ RunSize size_of(const RunDemand& demand, const PolicyRun& policy) {
 RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
     : demand_(std::move(demand)),
       host_(std::move(host)),
-      accelerator_(demand_.accelerator.sized_for(demand_.model.config, demand_.dtype,
-                                                 demand_.largest)),
+      accelerator_(
+          demand_.accelerator.sized_for(demand_.model.config, demand_.dtype, demand_.largest)),
       costs_(costs_of(demand_, host_, accelerator_)),
       policy_(policy.settle(*costs_.model, demand_.workload, demand_.tiers)) {
   if (accelerator_) {

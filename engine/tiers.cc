@@ -206,9 +206,7 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
   for (const LinearShape& shape : layer_linears(config, dtype)) layer_bytes_ += packed_bytes(shape);
   head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
   homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
-  ddr_ = {.tier = Tier::ddr,
-          .where = numa_nodes_with_cpus(),
-          .activations = need.activation_bytes};
+  ddr_ = {.tier = Tier::ddr, .where = numa_nodes_with_cpus(), .activations = need.activation_bytes};
   if (settings.cxl) {
     homes_.cxl_nodes = settings.cxl->nodes;
     cxl_ = {.tier = Tier::cxl,
@@ -234,8 +232,7 @@ void HostPlan::place_kv(std::uint64_t bytes) {
 void HostPlan::set_accelerator(HbmShare share) {
   hbm_ = std::move(share);
   const std::uint64_t num_layers = std::max<std::uint64_t>(1, homes_.layers.size());
-  place_kv(all_kv_bytes_ -
-           all_kv_bytes_ * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers);
+  place_kv(all_kv_bytes_ - all_kv_bytes_ * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers);
   if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
   settle();
 }
@@ -533,8 +530,7 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
 std::string DiskRun::summary() const {
   const DiskUse use = node_.use();
   const double bytes_per_s = use.read_s > 0 ? static_cast<double>(use.read_bytes) / use.read_s : 0;
-  const std::string kv =
-      kv_bytes_ > 0 ? fmt::format(", {} of KV", format_bytes(kv_bytes_)) : "";
+  const std::string kv = kv_bytes_ > 0 ? fmt::format(", {} of KV", format_bytes(kv_bytes_)) : "";
   const std::string written =
       kv_bytes_ > 0 ? fmt::format(", {} written", format_bytes(use.written_bytes)) : "";
   return fmt::format("disk {}: {} of weights{}, {} read at {:.2f} GB/s{}; staged {} at most",
@@ -545,16 +541,15 @@ std::string DiskRun::summary() const {
 
 void DiskRun::add_to(nlohmann::json& stats) const {
   const DiskUse use = node_.use();
-  stats["disk"] = {
-      {"file", file_ ? nlohmann::json(file_->path().string()) : nlohmann::json()},
-      {"folder", folder_.string()},
-      {"weight_bytes", weight_bytes_},
-      {"kv_bytes", kv_bytes_},
-      {"read_bytes", use.read_bytes},
-      {"read_s", use.read_s},
-      {"written_bytes", use.written_bytes},
-      {"staging_limit_bytes", limit_bytes_},
-      {"peak_staged_bytes", use.peak_staged_bytes}};
+  stats["disk"] = {{"file", file_ ? nlohmann::json(file_->path().string()) : nlohmann::json()},
+                   {"folder", folder_.string()},
+                   {"weight_bytes", weight_bytes_},
+                   {"kv_bytes", kv_bytes_},
+                   {"read_bytes", use.read_bytes},
+                   {"read_s", use.read_s},
+                   {"written_bytes", use.written_bytes},
+                   {"staging_limit_bytes", limit_bytes_},
+                   {"peak_staged_bytes", use.peak_staged_bytes}};
 }
 
 }  // namespace sluice

@@ -94,7 +94,8 @@ void KvCache::commit(ThreadPool& pool) const {
            [&](std::int64_t i) { buffers_[static_cast<std::size_t>(i)].commit(); });
 }
 
-void KvCache::fill(std::int64_t layer, const std::function<void(std::span<std::byte>)>& fill) const {
+void KvCache::fill(std::int64_t layer,
+                   const std::function<void(std::span<std::byte>)>& fill) const {
   if (home(layer) != Tier::disk) {
     const WriteAccess access(slab(layer));
     return fill(access.bytes());

@@ -23,8 +23,8 @@ using TierNodes = std::array<unsigned, 4>;
 /// A run's file for KV that lives on a disk; slab after slab is put there.
 class KvFile {
  public:
-  /// Takes `size_bytes` of `folder` for as long as it lives; the node outlives it. Throws Error when
-  /// there is no room.
+  /// Takes `size_bytes` of `folder` for as long as it lives; the node outlives it. Throws Error
+  /// when there is no room.
   KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_t size_bytes);
   KvFile(const KvFile&) = delete;
   KvFile& operator=(const KvFile&) = delete;

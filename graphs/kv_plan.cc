@@ -2,7 +2,8 @@
 
 namespace sluice {
 
-KvPlan::KvPlan(const Placement& placement, std::optional<Device> home, CachedTokens cached, NewKv new_kv)
+KvPlan::KvPlan(const Placement& placement, std::optional<Device> home, CachedTokens cached,
+               NewKv new_kv)
     : home_(home),
       elsewhere_(cached == CachedTokens::some ? KvPath::cached_and_new_kv : KvPath::new_kv) {
   const bool makes_at_home = placement[Sublayer::qkv] == home && new_kv == NewKv::as_placed;

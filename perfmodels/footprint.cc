@@ -66,8 +66,8 @@ double disk_kv_staging_bytes(const ModelDimensions& model, const MemoryPlan& mem
                                [](const LayerHomes& homes) { return homes.kv == Tier::disk; });
   if (!any) return 0;
   const std::int64_t requests = workload.batch - std::min(memory.hbm_requests, workload.batch);
-  const double slab = static_cast<double>(requests * workload.total_tokens()) *
-                      kv_bytes_per_token(model);
+  const double slab =
+      static_cast<double>(requests * workload.total_tokens()) * kv_bytes_per_token(model);
   return (prefetch == Prefetch::layer ? 3 : 2) * slab;
 }
 

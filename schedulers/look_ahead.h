@@ -18,8 +18,8 @@ struct Staging {
   /// `none`: that of a task when it is ready to run.
   Prefetch ahead = Prefetch::layer;
   /// Likewise, of weights that live on a disk, in the host's memory, for tasks on the CPU; 0:
-  /// nothing lives there, KV neither. For tasks on a GPU it passes through the host's memory, no more than `bytes` at
-  /// once.
+  /// nothing lives there, KV neither. For tasks on a GPU it passes through the host's memory, no
+  /// more than `bytes` at once.
   std::uint64_t host_bytes = 0;
 };
 
@@ -45,9 +45,9 @@ void set_staging(const Staging& next);
 /// that is resident. The same goes for the CPU's tasks and main memory where data lives on a disk,
 /// but there what has room is sent for at once. Where there is neither, nothing of this runs.
 ///
-/// KV: a slab that kv_store tasks on the CPU write is the exception. While the GPU reads one, or the
-/// CPU one that lives on a disk, the next one that it will read comes in, before weights, once all
-/// that is to be stored into it before that read has been: two slabs at once, whatever bytes
+/// KV: a slab that kv_store tasks on the CPU write is the exception. While the GPU reads one, or
+/// the CPU one that lives on a disk, the next one that it will read comes in, before weights, once
+/// all that is to be stored into it before that read has been: two slabs at once, whatever bytes
 /// set_staging() says; with Prefetch::half_layer one, the next when the last is done; none with
 /// Prefetch::none. What comes from a disk is given up in main memory once it has been read.
 struct LookAhead {

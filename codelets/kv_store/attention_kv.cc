@@ -52,7 +52,8 @@ void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const
   const PageSubset& subset = gathered_.emplace(given, PageSubset::Pages::in_use);
   batch_ = subset.batch();
   thread_local Workspace pages;  // taken anew, its pages would cost as much as what is put there
-  std::byte* memory = pages.reserve(static_cast<std::size_t>(subset.num_pages()) * shape.page_bytes());
+  std::byte* memory =
+      pages.reserve(static_cast<std::size_t>(subset.num_pages()) * shape.page_bytes());
   slab_ = memory;
   cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
     const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];

@@ -68,7 +68,8 @@ void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
 }
 
 void submit_kv_store_on_disk(const KvStoreArgs& args, const KvStoreHandles& handles) {
-  static const auto codelet = Codelet<KvStoreArgs>::with_cpu_at_home<run_on_disk>("kv_store_disk", 2);
+  static const auto codelet =
+      Codelet<KvStoreArgs>::with_cpu_at_home<run_on_disk>("kv_store_disk", 2);
   submit(codelet, args, handles);
 }
 

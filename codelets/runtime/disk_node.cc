@@ -120,9 +120,8 @@ void DirectFile::read_all(int descriptor, std::uint64_t offset, std::size_t size
 }
 
 void DirectFile::write(std::uint64_t offset, std::size_t size, const std::byte* from) const {
-  const bool aligned =
-      reinterpret_cast<std::uintptr_t>(from) % alignment == 0 && offset % alignment == 0 &&
-      size % alignment == 0;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(from) % alignment == 0 &&
+                       offset % alignment == 0 && size % alignment == 0;
   write_all(direct_ >= 0 && aligned ? direct_ : cached_, offset, size, from);
 }
 

@@ -36,10 +36,9 @@ class DirectFile {
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
 
-  /// Reads bytes [offset, offset + size) into `to`, waiting. The end of a size that is no multiple of
-  /// `alignment` is read through the page cache, and so is everything when `offset` or `to` is none.
-  /// Thread-safe. Throws Error that names the file when it ends early or cannot be
-  /// read.
+  /// Reads bytes [offset, offset + size) into `to`, waiting. The end of a size that is no multiple
+  /// of `alignment` is read through the page cache, and so is everything when `offset` or `to` is
+  /// none. Thread-safe. Throws Error that names the file when it ends early or cannot be read.
   void read(std::uint64_t offset, std::size_t size, std::byte* to) const;
   /// Writes bytes [offset, offset + size), waiting; through the page cache unless all three are
   /// multiples of `alignment`. Thread-safe for different bytes. Throws Error that names the file.

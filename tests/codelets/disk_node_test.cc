@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -35,6 +36,7 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   std::string file(const char* name) const { return (path_ / name).string(); }
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;
@@ -96,7 +98,8 @@ class DiskNodeTest : public ::testing::Test {
     disk->attach();
     file = DirectFile(path);
     for (int i = 0; i < num_weights; ++i)
-      weights.push_back(disk->data(file, static_cast<std::uint64_t>(i) * weight_stride, weight_bytes));
+      weights.push_back(
+          disk->data(file, static_cast<std::uint64_t>(i) * weight_stride, weight_bytes));
   }
   ~DiskNodeTest() override {
     weights.clear();
@@ -184,6 +187,41 @@ TEST(DirectFileTest, ReadsAnyMemoryAndSize) {
       EXPECT_EQ(std::memcmp(memory.data() + start + shift, content.data() + 8192, size), 0)
           << size << " bytes, " << shift;
     }
+  }
+}
+
+TEST(DirectFileTest, ATemporaryFileHasItsRoomAndNoName) {
+  Folder folder;
+  const std::uint64_t size = 5 * DirectFile::alignment;
+  const DirectFile file = DirectFile::temporary(folder.path(), size);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const auto start = [](std::vector<std::byte>& memory) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
+    return memory.data() + ((at + 4095) / 4096 * 4096 - at);
+  };
+  std::vector<std::byte> written(size + 2 * DirectFile::alignment);
+  std::vector<std::byte> found(size + 2 * DirectFile::alignment, std::byte{1});
+  file.read(0, size, start(found));
+  EXPECT_EQ(std::count(start(found), start(found) + size, std::byte{0}),
+            static_cast<std::ptrdiff_t>(size));
+  for (std::size_t i = 0; i < size; ++i) start(written)[i] = static_cast<std::byte>(i % 251);
+  // Whole blocks past the page cache, and pieces of blocks through it, which lie side by side.
+  file.write(0, 2 * 4096, start(written));
+  file.write(2 * 4096, 1000, start(written) + 2 * 4096);
+  file.write(2 * 4096 + 1000, size - 2 * 4096 - 1000, start(written) + 2 * 4096 + 1000);
+  for (const std::size_t at : {0, 4096, 4097, 2 * 4096 + 999}) {
+    file.read(at, size - at, start(found) + at);
+    EXPECT_EQ(std::memcmp(start(found) + at, start(written) + at, size - at), 0) << at;
+  }
+}
+
+TEST(DirectFileTest, ATemporaryFileNeedsAFolder) {
+  try {
+    DirectFile::temporary("/nonexistent/folder", 1);
+    FAIL() << "there is a file";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "/nonexistent/folder: no file can be made there: No such file or directory");
   }
 }
 

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "codelets/runtime/disk_node.h"
 #include "tests/codelets/codelet_data.h"
 #include "tests/codelets/kv_store_data.h"
 #include "tests/support/engine.h"
@@ -46,6 +49,48 @@ TEST_P(KvStoreTest, RefusesNewKvOfAnotherSize) {
       DataHandle::of_memory(data_.new_kv.data(), data_.new_kv.memory.size() / 2);
   const DataHandle to_slab = DataHandle::of_memory(slab.data(), slab.size());
   EXPECT_THROW(submit_kv_store(data_.args, {batch, new_kv, to_slab}), Error);
+}
+
+/// Pages lie in no order; where a sequence's new tokens begin a page, what it held before is gone.
+TEST_P(KvStoreTest, WritesTheSamePagesToADisk) {
+  const std::size_t page_bytes = data_.args.shape.page_bytes();
+  const BatchView batch = data_.batch.view();
+  std::vector<std::byte> expected = data_.slab.memory;
+  std::uint64_t read_pages = 0;
+  std::uint64_t written_pages = 0;
+  for (const BatchSequence& sequence : batch.sequences()) {
+    const std::int64_t end = (sequence.context + sequence.num_rows + page_tokens - 1) / page_tokens;
+    for (std::int64_t i = sequence.context / page_tokens; i < end; ++i, ++written_pages) {
+      if (i * page_tokens < sequence.context) {
+        ++read_pages;
+        continue;
+      }
+      const auto page =
+          static_cast<std::size_t>(batch.pages(sequence)[static_cast<std::size_t>(i)]);
+      std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(page * page_bytes), page_bytes,
+                  std::byte{0});
+    }
+  }
+  kv_store_reference(data_.operands(expected));
+
+  DiskNode node(std::uint64_t{1} << 20);
+  constexpr std::uint64_t offset = DirectFile::alignment;  // another slab lies before
+  const std::size_t size = data_.slab.memory.size();
+  const DirectFile file =
+      DirectFile::temporary(std::filesystem::temp_directory_path(), offset + size);
+  file.write(offset, size, data_.slab.memory.data());
+  const DiskExtent slab(node, file, offset);
+  kv_store_disk(
+      test::cpu(),
+      {.args = &data_.args, .batch = batch, .new_kv = data_.new_kv.data(), .slab = &slab});
+  std::vector<std::byte> found(size);
+  file.read(offset, size, found.data());
+  EXPECT_EQ(found, expected);
+  std::vector<std::byte> before(offset);
+  file.read(0, offset, before.data());
+  EXPECT_EQ(before, std::vector<std::byte>(offset));
+  EXPECT_EQ(node.use().read_bytes, read_pages * page_bytes);
+  EXPECT_EQ(node.use().written_bytes, written_pages * page_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,

@@ -221,6 +221,30 @@ TEST_F(CliDeviceTiersTest, KvGoesToTheDeviceFromCxlMemory) {
   EXPECT_EQ(in_cxl.cxl - in_ddr.cxl, in_ddr.ddr - in_cxl.ddr);
 }
 
+/// From the disk it passes through main memory, and new KV comes back from the device to be
+/// written.
+TEST_F(CliDeviceTiersTest, KvGoesToTheDeviceFromADisk) {
+  for (const char* decode : {"000111", "011000", "000000", "110001"}) {
+    const Arguments where = placed("111111", decode) + Arguments{"--kv-tier"};
+    const CliResult in_ddr = run_cli(on_device(16, where + Arguments{"ddr"}));
+    ASSERT_EQ(in_ddr.exit_code, 0) << in_ddr.err;
+    const std::uint64_t to_device = moved("ddr", "hbm", "bytes");
+    const CliResult result =
+        run_cli(on_device(16, where + Arguments{"disk", "--disk", folder.file("disk")}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected) << decode;
+    const auto iterations = stats().at("iterations").get<std::uint64_t>();
+    EXPECT_GE(moved("disk", "ddr", "bytes"),
+              (iterations - 1) * stats().at("disk").at("kv_bytes").get<std::uint64_t>())
+        << decode;
+    EXPECT_GT(moved("ddr", "disk", "bytes"), 0U) << decode;
+    // Attention on the device gets the same slabs; elsewhere new KV takes another way.
+    if (std::string(decode) == "000111") {
+      EXPECT_EQ(moved("ddr", "hbm", "bytes"), to_device);
+    }
+  }
+}
+
 TEST_F(CliDeviceTiersTest, ADryRunNamesEveryTier) {
   const auto tiers = [&](const Arguments& more) {
     const CliResult result =

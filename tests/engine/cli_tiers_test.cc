@@ -394,12 +394,61 @@ TEST_F(CliTiersTest, KvLivesInCxlMemoryWhenAskedFor) {
   EXPECT_EQ(tight.out, expected.out);
   EXPECT_EQ(stats().at("cxl").at("weight_bytes"), mebibyte * 7 / 4);
   expect_failure(run_cli(generate({"--kv-tier", "cxl"})), 2, {"--kv-tier cxl", "--cxl-nodes"});
-  expect_failure(run_cli(generate({"--kv-tier", "disk"})), 2,
-                 {"--kv-tier disk: expected ddr or cxl"});
+  expect_failure(run_cli(generate({"--kv-tier", "hbm"})), 2,
+                 {"--kv-tier hbm: expected ddr, cxl or disk"});
   expect_failure(
       run_cli({"bench", "--model", "llama-3.1-8b", "--dtype", "bf16", "--batch", "64", "--depth",
                "2048", "--cxl-nodes", "emulate:1", "--kv-tier", "cxl", "--dry-run"}),
       1, {"not enough CXL memory", "leave out --kv-tier cxl", "a smaller --batch"});
+}
+
+TEST_F(CliTiersTest, KvLivesOnADiskWhenAskedFor) {
+  const CliResult expected = run_cli(generate());
+  const Arguments on_disk = {"--disk", disk.string(), "--kv-tier", "disk"};
+  const CliResult dry = run_cli(generate(on_disk + Arguments{"--dry-run", "--json"}));
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const json tiers = json::parse(dry.out).at("tiers");
+  ASSERT_EQ(tiers.size(), 2U);
+  EXPECT_EQ(tiers[0].at("kv_bytes"), 0);
+  EXPECT_EQ(tiers[1].at("weight_bytes"), 0);
+  const auto kv_bytes = tiers[1].at("kv_bytes").get<std::uint64_t>();
+  for (const Arguments& form :
+       {Arguments{}, Arguments{"--attention", "split"}, Arguments{"--no-fuse"}}) {
+    const CliResult result = run_cli(generate(on_disk + form));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out);
+    EXPECT_TRUE(files_on_disk().empty()) << "KV is nobody's afterwards";
+    const json used = stats().at("disk");
+    EXPECT_EQ(used.at("weight_bytes"), 0);
+    EXPECT_EQ(used.at("kv_bytes"), kv_bytes);
+    // All of it for each iteration that has cached tokens, but the first; besides, whoever writes
+    // reads at most what it writes.
+    const auto iterations = stats().at("iterations").get<std::uint64_t>();
+    const auto written = used.at("written_bytes").get<std::uint64_t>();
+    EXPECT_GE(used.at("read_bytes").get<std::uint64_t>(), (iterations - 1) * kv_bytes);
+    EXPECT_LE(used.at("read_bytes").get<std::uint64_t>(), (iterations - 1) * kv_bytes + written);
+    EXPECT_LE(used.at("peak_staged_bytes").get<std::uint64_t>(),
+              used.at("staging_limit_bytes").get<std::uint64_t>());
+  }
+  // Weights and KV, both.
+  const CliResult both = run_cli(from_disk(smallest, {"--kv-tier", "disk"}));
+  ASSERT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_EQ(both.out, expected.out);
+  EXPECT_GT(stats().at("disk").at("weight_bytes"), 0);
+  EXPECT_EQ(stats().at("disk").at("kv_bytes"), kv_bytes);
+  EXPECT_EQ(files_on_disk().size(), 1U);
+}
+
+TEST_F(CliTiersTest, ADiskWithoutRoomForKvIsRefusedBeforeLoading) {
+  {
+    const SmallDisk full(64 * 1024);
+    expect_failure(run_cli(generate({"--disk", disk.string(), "--kv-tier", "disk"})), 1,
+                   {disk.string(), "no room", "KV takes", "choose another folder"});
+  }
+  EXPECT_TRUE(files_on_disk().empty());
+  expect_failure(run_cli(generate({"--disk", "/proc/nowhere", "--kv-tier", "disk"})), 1,
+                 {"/proc/nowhere", "no file can be made there"});
+  expect_failure(run_cli(generate({"--kv-tier", "disk"})), 2, {"--kv-tier disk", "--disk"});
 }
 
 TEST_F(CliTiersTest, CxlNodesThatAreNoneAreOneLine) {

@@ -241,6 +241,36 @@ TEST(SimulateCliTest, KvInCxlMemorySlowsTheCpusAttention) {
   EXPECT_NEAR(cxl["tpot_s"].get<double>() - ddr["tpot_s"].get<double>(), slower_s, 0.01 * slower_s);
 }
 
+/// All of it is read for each token but the first, and a page of each sequence is written, after it
+/// was read unless it is new.
+TEST(SimulateCliTest, KvOnADiskIsReadForEachToken) {
+  constexpr double page_bytes = 16.0 * 2 * 7168 * 2;
+  for (const char* policy : {"cpu-only", "gpu-only"}) {
+    const Arguments point = {"--machine",       "icelake-a100-ssd",
+                             "--model",         "opt-6.7b",
+                             "--policy",        policy,
+                             "--batch",         "4",
+                             "--input-tokens",  "500",
+                             "--output-tokens", "9",
+                             "--kv-tier"};
+    const json disk = simulate_json(point + Arguments{"disk"})[0];
+    const json ddr = simulate_json(point + Arguments{"ddr"})[0];
+    if (std::string(policy) == "gpu-only") {  // it keeps KV in HBM
+      EXPECT_EQ(disk["bytes"]["disk"], 0);
+      EXPECT_EQ(disk["tpot_s"], ddr["tpot_s"]);
+      continue;
+    }
+    // 32 layers, 4096 wide; 509 tokens are 32 pages.
+    constexpr double kv_bytes = 4 * 32 * page_bytes * 4096 / 7168;  // of a layer
+    EXPECT_NEAR(disk["bytes"]["disk"].get<double>(), 32 * kv_bytes, 0.02 * 32 * kv_bytes);
+    EXPECT_EQ(disk["bytes_moved"]["disk"].get<double>(), 8 * 32 * kv_bytes);
+    EXPECT_EQ(ddr["bytes_moved"]["disk"], 0);
+    // As the plan foresees.
+    EXPECT_NEAR(disk["latency_s"].get<double>(), disk["plan_latency_s"].get<double>(),
+                0.05 * disk["latency_s"].get<double>());
+  }
+}
+
 TEST(SimulateCliTest, AlibisPositionsNeedNoData) {
   const TemporaryFolder folder;
   const json result =
@@ -475,7 +505,12 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
                            "cpu-only", "--parameters-tier", "cxl"}),
                  1, {"--parameters-tier cxl: the machine has no such memory (it has hbm, ddr)"});
-  expect_failure(simulate({"--kv-tier", "disk"}), 2, {"--kv-tier disk: expected ddr or cxl"});
+  expect_failure(simulate({"--kv-tier", "hbm"}), 2, {"--kv-tier hbm: expected ddr, cxl or disk"});
+  expect_failure(simulate({"--parameters-tier", "disk"}), 2,
+                 {"--parameters-tier disk: expected ddr or cxl"});
+  expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
+                           "cpu-only", "--kv-tier", "disk"}),
+                 1, {"--kv-tier disk: the machine has no such memory (it has hbm, ddr)"});
   expect_failure(simulate({"--machine", "this", "--rates", "40"}), 2, {"--rates 40", "TFLOP/s"});
   expect_failure(simulate({"--machine", "this", "--rates", "40,0"}), 2, {"--rates 40,0"});
   expect_failure(simulate({"--machine", "spr-a100", "--rates", "40,1"}), 1,
@@ -486,8 +521,8 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   expect_failure(simulate({"--machine", "this", "--model", "opt-30b", "--threads", "509"}), 1,
                  {"sluice calibrate --model opt-30b --threads 509"});
   machine = {.disk_gb_per_s = 2};
-  for (const auto& [also, what] :
-       {std::pair{"also=kv", "keeps KV on a disk"}, {"also=head", "keeps the LM head on a disk"}}) {
+  for (const auto& [also, what] : {std::pair{"also=embedding", "keeps the embedding on a disk"},
+                                   {"also=head", "keeps the LM head on a disk"}}) {
     expect_failure(simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
                              SLUICE_HALF_ON_DISK, "--policy-option", also}),
                    1, {"half-on-disk", what});

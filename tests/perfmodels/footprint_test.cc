@@ -108,6 +108,24 @@ TEST(FootprintTest, StagingHoldsTwoUnits) {
                    2 * 2400);
 }
 
+TEST(DiskKvStagingTest, IsTwoLayersOrThree) {
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::disk);
+  const auto staging = [&](const MemoryPlan& plan, Prefetch prefetch) {
+    return disk_kv_staging_bytes(ToyCosts().model(), plan, prefetch, workload);
+  };
+  // 3 sequences of 8 tokens, 40 bytes each and layer: the layer's, its copy, the next one's.
+  EXPECT_DOUBLE_EQ(staging(memory, Prefetch::layer), 3 * 960);
+  EXPECT_DOUBLE_EQ(staging(memory, Prefetch::half_layer), 2 * 960);
+  EXPECT_EQ(staging(all_in(Tier::disk, Tier::ddr), Prefetch::layer), 0);
+  MemoryPlan some_in_hbm = memory;
+  some_in_hbm.hbm_requests = 2;
+  EXPECT_DOUBLE_EQ(staging(some_in_hbm, Prefetch::layer), 3 * 320);
+  const Footprint found = footprint_of(memory, {Pipeline{}, Pipeline{}});
+  EXPECT_DOUBLE_EQ(found.kv[Tier::disk], 4 * 960);
+  EXPECT_EQ(found.kv[Tier::ddr], 0);
+  EXPECT_DOUBLE_EQ(found.staging[Tier::ddr], 3 * 960);
+}
+
 // ---- KV on its way to the GPU
 
 /// Decode of all three sequences, four layers alike.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "perfmodels/measured_model.h"
 #include "tests/perfmodels/calibrations.h"
+#include "tests/perfmodels/toy_costs.h"
 
 namespace sluice {
 namespace {
@@ -53,6 +54,22 @@ TEST(TaskCostTest, WhatNoModelKnowsCostsATask) {
   const MeasuredModel costs = costs_of_tests();
   for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling, Sublayer::kv_store})
     EXPECT_DOUBLE_EQ(task_seconds(costs, decode_tag(sublayer, sublayer), Device::cpu), 2.5e-6);
+}
+
+TEST(TaskCostTest, StoringKvOnADiskTakesWhatTheDiskTakes) {
+  const test::ToyCosts costs(2);
+  MemoryPlan memory;
+  memory.layers.assign(2, LayerHomes::all(Tier::ddr, Tier::ddr));
+  memory.layers[1].kv = Tier::disk;
+  TaskTag tag = decode_tag(Sublayer::kv_store, Sublayer::kv_store);
+  // 4 sequences: 15 tokens of 40 bytes read at 1 byte/s, 16 written at half of that.
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 4 * 40 * (15 + 2 * 16));
+  EXPECT_LT(task_seconds(costs, tag, Device::cpu), 1e-3);
+  tag.phase = Phase::prefill;
+  tag.num_tokens = 4 * 20;  // two pages each
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 4 * 40 * 2 * 32);
+  tag.layer = 0;
+  EXPECT_LT(task_seconds(costs, tag, Device::cpu, &memory), 1e-3);
 }
 
 /// Answers nonsense.

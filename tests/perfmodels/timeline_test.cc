@@ -214,6 +214,37 @@ TEST(TimelineTest, DiskWorksForTheExpertsThatARowGoesThrough) {
   EXPECT_NEAR(found.busy.disk_s, 2400, 1e-9);
 }
 
+TEST(TimelineTest, KvOnADiskIsReadAheadAndWrittenByTheCpu) {
+  ToyCosts costs = without_transfers(2);
+  costs.bytes_per_s[{Tier::disk, Tier::ddr}] = 1;
+  costs.bytes_per_s[{Tier::ddr, Tier::disk}] = 4;
+  const IterationEstimate on_cpu =
+      estimate(costs, all_in(Tier::ddr, Tier::disk, 2), "111111", BatchShape::decode(2, 3),
+               Prefetch::layer, Start::steady);
+  // A layer reads 2 x 3 tokens of 40 bytes, 240 s. Of each sequence 15 tokens are read to write
+  // back 16: 1200 s and 320 s of the CPU, beside its 21 s of computation.
+  EXPECT_NEAR(on_cpu.busy.disk_s, 2 * 240, 1e-9);
+  EXPECT_NEAR(on_cpu.busy.cpu_s, 2 * (21 + 1200 + 320), 1e-9);
+  EXPECT_NEAR(on_cpu.seconds, 2 * (21 + 1200 + 320), 1e-9);
+  // Prompts of 3 tokens: a page each is written, none is read.
+  const IterationEstimate prompts =
+      estimate(costs, all_in(Tier::ddr, Tier::disk, 2), "111111", BatchShape::prefill(2, 3),
+               Prefetch::layer, Start::cold);
+  EXPECT_EQ(prompts.busy.disk_s, 0);
+  EXPECT_NEAR(prompts.busy.cpu_s, 2 * (21 + 320), 1e-9);
+}
+
+TEST(TimelineTest, KvOnADiskCrossesToTheGpuOnceAllOfItIsRead) {
+  ToyCosts costs = without_transfers(1);
+  costs.bytes_per_s[{Tier::disk, Tier::ddr}] = 1e3;
+  costs.bytes_per_s[{Tier::ddr, Tier::disk}] = 1e9;
+  costs.bytes_per_s[{Tier::ddr, Tier::hbm}] = 2;
+  const IterationEstimate found = estimate(costs, all_in(Tier::hbm, Tier::disk, 1), "000000",
+                                           BatchShape::decode(2, 3), Prefetch::layer, Start::cold);
+  EXPECT_NEAR(found.busy.to_gpu_s, 120, 1e-9);
+  EXPECT_NEAR(found.seconds, 0.24 + 120 + 2.1, 1e-6);
+}
+
 TEST(TimelineTest, DiskForTheCpuLeavesTheLinkAlone) {
   ToyCosts costs(2);
   const IterationEstimate found =

@@ -57,9 +57,9 @@ class ToyCosts : public CostModel {
   std::pair<double, double> overhead_s = {0, 0};  ///< GPU, CPU
   double cxl_factor = 3;
   std::map<std::pair<Tier, Tier>, double> bytes_per_s = {
-      {{Tier::ddr, Tier::hbm}, 10}, {{Tier::hbm, Tier::ddr}, 5}, {{Tier::cxl, Tier::hbm}, 4},
-      {{Tier::hbm, Tier::cxl}, 2},  {{Tier::cxl, Tier::ddr}, 8}, {{Tier::ddr, Tier::cxl}, 8},
-      {{Tier::disk, Tier::ddr}, 1}, {{Tier::disk, Tier::hbm}, 1}};
+      {{Tier::ddr, Tier::hbm}, 10}, {{Tier::hbm, Tier::ddr}, 5},  {{Tier::cxl, Tier::hbm}, 4},
+      {{Tier::hbm, Tier::cxl}, 2},  {{Tier::cxl, Tier::ddr}, 8},  {{Tier::ddr, Tier::cxl}, 8},
+      {{Tier::disk, Tier::ddr}, 1}, {{Tier::disk, Tier::hbm}, 1}, {{Tier::ddr, Tier::disk}, 0.5}};
 
  private:
   static std::size_t index(Sublayer sublayer) { return static_cast<std::size_t>(sublayer) - 1; }

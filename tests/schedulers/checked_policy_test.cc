@@ -148,6 +148,10 @@ TEST_F(CheckedPolicyTest, AHostTierThatTheMachineLacksIsTheUsersMistake) {
       complaint({.parameters = {}, .kv = Tier::cxl}),
       "--kv-tier cxl: the machine has no such memory (it has ddr); take another --machine, or "
       "add tiers.cxl to its profile");
+  EXPECT_EQ(
+      complaint({.parameters = {}, .kv = Tier::disk}),
+      "--kv-tier disk: the machine has no such memory (it has ddr); take another --machine, or "
+      "add tiers.disk to its profile");
 }
 
 TEST_F(CheckedPolicyTest, SendsWorkForAMissingDeviceToTheOther) {

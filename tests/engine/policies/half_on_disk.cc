@@ -9,7 +9,7 @@ using namespace sluice;  // NOLINT(google-build-using-namespace): a fixture
 class HalfOnDisk : public Policy {
  public:
   void configure(PolicyOptions& options) override {
-    also_ = options.take_choice("also", {"nothing", "kv", "head"});
+    also_ = options.take_choice("also", {"nothing", "embedding", "head"});
     device_ = options.take_choice("device", {"cpu", "gpu"}) == "cpu" ? Device::cpu : Device::gpu;
   }
   MemoryPlan plan_memory() override {
@@ -18,7 +18,7 @@ class HalfOnDisk : public Policy {
                        LayerHomes::all(Tier::ddr, device_ == Device::cpu ? Tier::ddr : Tier::hbm));
     for (std::size_t layer = 0; layer < plan.layers.size(); layer += 2)
       plan.layers[layer] = LayerHomes::all(Tier::disk, plan.layers[layer].kv);
-    if (also_ == "kv") plan.layers.back().kv = Tier::disk;
+    if (also_ == "embedding") plan.embedding = Tier::disk;
     if (also_ == "head") plan.lm_head = Tier::disk;
     plan.lm_head_device = device_;
     return plan;
