@@ -26,6 +26,10 @@ constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 /// StarPU's limit is in whole MiB, and what it allocates is rounded up to pages.
 constexpr std::uint64_t rounding_bytes = 2 * mebibyte;
 
+/// Of KV that lives on a disk, layers' in DDR: one is attended with while the next one comes, and
+/// kernels put one together with what is new.
+constexpr std::uint64_t num_slabs_at_once = 3;
+
 std::uint64_t packed_bytes(const LinearShape& shape) {
   return PackedLayout::get(shape).size_bytes();
 }
@@ -217,14 +221,12 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
   settle();
 }
 
-/// Of what lives on a disk one layer's is attended with while the next one's comes, and the kernels
-/// put a layer's pages together.
 void HostPlan::place_kv(std::uint64_t bytes) {
   const bool on_disk = kv_tier_ == Tier::disk && bytes > 0;
   const std::uint64_t slab =
       on_disk ? all_kv_bytes_ / std::max<std::uint64_t>(1, homes_.layers.size()) : 0;
   disk_kv_bytes_ = on_disk ? bytes : 0;
-  kv_window_bytes_ = 2 * slab;
+  kv_window_bytes_ = (num_slabs_at_once - 1) * slab;
   ddr_.workspaces = workspace_bytes_ + slab;
   if (!on_disk) (kv_tier_ == Tier::cxl ? *cxl_ : ddr_).kv = bytes;
 }
@@ -325,6 +327,11 @@ std::uint64_t HostPlan::missing_bytes() const {
   return missing(ddr_) + (cxl_ ? missing(*cxl_) : 0);
 }
 
+std::uint64_t HostPlan::least_bytes_with_kv_on_disk() const {
+  const std::uint64_t slab = ddr_.kv / std::max<std::uint64_t>(1, homes_.layers.size());
+  return up_to_mebibyte(least_bytes_ - ddr_.kv + num_slabs_at_once * slab);
+}
+
 std::uint64_t HostPlan::staging_limit_bytes() const { return ddr_.staging + ddr_.activations; }
 
 std::uint64_t ddr_budget(const TierSettings& settings) {
@@ -376,6 +383,10 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
     const bool needs_disk = !settings.disk && plan.least_bytes() < ddr.total();
     hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
                                 needs_disk ? " with --disk DIR" : ""));
+  }
+  if (plan.least_bytes() > ddr.available && plan.least_bytes_with_kv_on_disk() <= ddr.available) {
+    hints.push_back(fmt::format("{}--kv-tier disk would keep KV on a disk",
+                                settings.disk ? "" : "--disk DIR "));
   }
   if (smaller.empty()) hints.emplace_back("use a smaller model or a machine with more memory");
   const std::string staging =

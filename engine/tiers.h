@@ -121,6 +121,8 @@ class HostPlan {
   std::uint64_t missing_bytes() const;
   /// The least DDR, rounded up to MiB, with which a run with a disk fits.
   std::uint64_t least_bytes() const { return least_bytes_; }
+  /// The same where KV that DDR was to hold lives there, too.
+  std::uint64_t least_bytes_with_kv_on_disk() const;
 
   /// What StarPU may allocate: what is staged, values between tasks, and room for its rounding.
   std::uint64_t staging_limit_bytes() const;

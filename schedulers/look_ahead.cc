@@ -305,7 +305,7 @@ class SlabWindow {
     bool is_brought;
 
     /// Only once new KV is stored elsewhere is the memory free without a search for what else
-    /// could go.
+    /// could go; and storing it on a disk would wait behind the reads.
     bool leaves_room() const {
       return task == nullptr &&
              (slab->num_ended_stores() > num_stores || slab->num_stores() == num_stores);

@@ -439,6 +439,21 @@ TEST_F(CliTiersTest, KvLivesOnADiskWhenAskedFor) {
   EXPECT_EQ(files_on_disk().size(), 1U);
 }
 
+TEST_F(CliTiersTest, ARefusalSaysWhenKvOnADiskWouldDo) {
+  const auto plan = [&](const char* ddr, const Arguments& more) {
+    return run_cli(Arguments{"bench", "--model", "llama-3.2-1b", "--dtype", "bf16", "--batch", "64",
+                             "--depth", "2048", "--dry-run", "--ddr", ddr} +
+                   more);
+  };
+  const Arguments on_disk = {"--disk", disk.string(), "--kv-tier", "disk"};
+  expect_failure(plan("4GiB", {}), 1, {"--disk DIR --kv-tier disk would keep KV on a disk"});
+  expect_failure(plan("4GiB", {"--disk", disk.string()}), 1, {"or: --kv-tier disk would keep KV"});
+  EXPECT_EQ(plan("4GiB", on_disk).exit_code, 0);
+  const CliResult little = plan("1GiB", {"--disk", disk.string()});
+  EXPECT_EQ(little.err.find("--kv-tier disk would"), std::string::npos) << little.err;
+  EXPECT_EQ(plan("1GiB", on_disk).exit_code, 1);
+}
+
 TEST_F(CliTiersTest, ADiskWithoutRoomForKvIsRefusedBeforeLoading) {
   {
     const SmallDisk full(64 * 1024);
