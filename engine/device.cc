@@ -37,7 +37,9 @@ Workload with_tokens(Workload workload) {
 std::optional<Plan> plan_in_ddr(LoadedPolicy& policy, const CostModel& costs,
                                 const Workload& workload, const TierSettings& tiers) {
   if (!tiers.cxl || !tiers.disk) return std::nullopt;
-  policy.policy().set_host_tiers({.parameters = Tier::ddr, .kv = tiers.kv_tier});
+  HostTiers in_ddr = tiers.host_tiers();
+  in_ddr.parameters = Tier::ddr;
+  policy.policy().set_host_tiers(in_ddr);
   Plan plan = make_plan(policy.policy(), costs, with_tokens(workload));
   policy.policy().set_host_tiers(tiers.host_tiers());
   return plan;
@@ -128,7 +130,8 @@ HostPlan AcceleratorRun::beside(HostPlan host, const TierSettings& settings,
   HbmShare share;
   for (const LayerHomes& homes : plan_.memory.layers) {
     share.layers.push_back(homes.resident());
-    if (homes.kv == Tier::hbm) ++share.kv_layers;
+    const bool all_requests = plan_.memory.hbm_requests >= plan_.workload.batch;
+    if (homes.kv == Tier::hbm || all_requests) ++share.kv_layers;
   }
   share.head = plan_.memory.lm_head == Tier::hbm;
   share.passing_bytes = plan_.memory.uses_gpu ? staging_.bytes : 0;

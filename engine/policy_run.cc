@@ -7,6 +7,17 @@ namespace {
 
 namespace po = boost::program_options;
 
+/// One of `tiers`; `expected` names them.
+std::optional<Tier> read_tier(const CommandLine& line, const std::string& option,
+                              std::initializer_list<Tier> tiers, const char* expected) {
+  if (!line.given(option)) return std::nullopt;
+  const std::string& name = line.get<std::string>(option);
+  const std::optional<Tier> tier = parse_tier(name);
+  if (!tier || std::find(tiers.begin(), tiers.end(), *tier) == tiers.end())
+    throw UsageError("--{} {}: expected {}", option, name, expected);
+  return tier;
+}
+
 }  // namespace
 
 void declare_policy_options(CommandLine& line) {
@@ -40,29 +51,13 @@ void declare_host_tiers(CommandLine& line) {
        "ddr, cxl or disk: where KV lives that the policy leaves in either of the first two");
 }
 
-namespace {
-
-std::optional<Tier> read_tier(const CommandLine& line, const std::string& option) {
-  if (!line.given(option)) return std::nullopt;
-  return parse_tier(line.get<std::string>(option)).value_or(Tier::hbm);
-}
-
-}  // namespace
-
 std::optional<Tier> read_kv_tier(const CommandLine& line) {
-  const std::optional<Tier> tier = read_tier(line, "kv-tier");
-  if (tier == Tier::hbm)
-    throw UsageError("--kv-tier {}: expected ddr, cxl or disk", line.get<std::string>("kv-tier"));
-  return tier;
+  return read_tier(line, "kv-tier", {Tier::ddr, Tier::cxl, Tier::disk}, "ddr, cxl or disk");
 }
 
 HostTiers read_host_tiers(const CommandLine& line) {
-  const std::optional<Tier> parameters = read_tier(line, "parameters-tier");
-  if (parameters == Tier::hbm || parameters == Tier::disk) {
-    throw UsageError("--parameters-tier {}: expected ddr or cxl",
-                     line.get<std::string>("parameters-tier"));
-  }
-  return {.parameters = parameters, .kv = read_kv_tier(line)};
+  return {.parameters = read_tier(line, "parameters-tier", {Tier::ddr, Tier::cxl}, "ddr or cxl"),
+          .kv = read_kv_tier(line)};
 }
 
 std::vector<std::string> arguments_of(const HostTiers& tiers) {

@@ -74,9 +74,9 @@ class PolicyRun {
   void record_into(RunRecord* record) { record_ = record; }
 
  private:
-  CheckedPolicy& policy_;
   Tier on_disk_if_there(Tier home) const;
 
+  CheckedPolicy& policy_;
   const CostModel& costs_;
   MemoryPlan memory_;
   bool has_kv_on_disk_ = false;

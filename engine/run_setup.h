@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-/// What a command wants to run, as large as it gets.
+/// What a command wants to run, as large as it gets. Model and tiers outlive the plan.
 struct RunDemand {
   const Model& model;
   DType dtype = DType::bf16;

@@ -217,29 +217,30 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
             .where = cxl_place(*settings.cxl),
             .available = cxl_bytes(*settings.cxl)};
   }
-  place_kv(all_kv_bytes_);
   settle();
 }
 
-void HostPlan::place_kv(std::uint64_t bytes) {
+void HostPlan::place_kv() {
+  const std::uint64_t num_layers = std::max<std::uint64_t>(1, homes_.layers.size());
+  const std::uint64_t bytes =
+      all_kv_bytes_ - all_kv_bytes_ * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers;
   const bool on_disk = kv_tier_ == Tier::disk && bytes > 0;
-  const std::uint64_t slab =
-      on_disk ? all_kv_bytes_ / std::max<std::uint64_t>(1, homes_.layers.size()) : 0;
+  const std::uint64_t slab = on_disk ? all_kv_bytes_ / num_layers : 0;
   disk_kv_bytes_ = on_disk ? bytes : 0;
   kv_window_bytes_ = (num_slabs_at_once - 1) * slab;
   ddr_.workspaces = workspace_bytes_ + slab;
-  if (!on_disk) (kv_tier_ == Tier::cxl ? *cxl_ : ddr_).kv = bytes;
+  ddr_.kv = kv_tier_ == Tier::ddr ? bytes : 0;
+  if (cxl_) cxl_->kv = kv_tier_ == Tier::cxl ? bytes : 0;
 }
 
 void HostPlan::set_accelerator(HbmShare share) {
   hbm_ = std::move(share);
-  const std::uint64_t num_layers = std::max<std::uint64_t>(1, homes_.layers.size());
-  place_kv(all_kv_bytes_ - all_kv_bytes_ * static_cast<std::uint64_t>(hbm_.kv_layers) / num_layers);
   if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
   settle();
 }
 
 void HostPlan::settle() {
+  place_kv();
   const std::uint64_t num_layers = homes_.layers.size();
   std::uint64_t others = 0;  // that nothing holds
   for (std::size_t i = 0; i < num_layers; ++i) others += is_held(i) ? 0 : 1;
@@ -262,8 +263,8 @@ void HostPlan::settle() {
   disk_weight_bytes_ = 0;
   spread(in_cxl, in_ddr, others, Tier::ddr);
 
-  const std::uint64_t always =
-      rounding_bytes + ddr_.total() - (num_layers - in_cxl) * layer_bytes_ - head_bytes_;
+  const std::uint64_t always = rounding_bytes + ddr_.total() - window_bytes_ -
+                               (num_layers - in_cxl) * layer_bytes_ - head_bytes_;
   const std::uint64_t head = hbm_.head ? 0 : head_bytes_;  // that needs a place
   // What is held passes while loading, one weight after the other.
   const std::uint64_t held = std::max(head_bytes_ - head, others < num_layers ? layer_bytes_ : 0);
@@ -327,9 +328,12 @@ std::uint64_t HostPlan::missing_bytes() const {
   return missing(ddr_) + (cxl_ ? missing(*cxl_) : 0);
 }
 
-std::uint64_t HostPlan::least_bytes_with_kv_on_disk() const {
-  const std::uint64_t slab = ddr_.kv / std::max<std::uint64_t>(1, homes_.layers.size());
-  return up_to_mebibyte(least_bytes_ - ddr_.kv + num_slabs_at_once * slab);
+HostPlan HostPlan::with_kv_on_disk() const {
+  HostPlan plan = *this;
+  plan.has_disk_ = true;
+  plan.kv_tier_ = Tier::disk;
+  plan.settle();
+  return plan;
 }
 
 std::uint64_t HostPlan::staging_limit_bytes() const { return ddr_.staging + ddr_.activations; }
@@ -384,7 +388,7 @@ std::string shortage_text(const HostPlan& plan, const TierSettings& settings,
     hints.push_back(fmt::format("--ddr {}MiB{} would do", plan.least_bytes() / mebibyte,
                                 needs_disk ? " with --disk DIR" : ""));
   }
-  if (plan.least_bytes() > ddr.available && plan.least_bytes_with_kv_on_disk() <= ddr.available) {
+  if (plan.least_bytes() > ddr.available && plan.with_kv_on_disk().missing_bytes() == 0) {
     hints.push_back(fmt::format("{}--kv-tier disk would keep KV on a disk",
                                 settings.disk ? "" : "--disk DIR "));
   }

@@ -121,8 +121,8 @@ class HostPlan {
   std::uint64_t missing_bytes() const;
   /// The least DDR, rounded up to MiB, with which a run with a disk fits.
   std::uint64_t least_bytes() const { return least_bytes_; }
-  /// The same where KV that DDR was to hold lives there, too.
-  std::uint64_t least_bytes_with_kv_on_disk() const;
+  /// The same plan with a disk that KV lives on, too.
+  HostPlan with_kv_on_disk() const;
 
   /// What StarPU may allocate: what is staged, values between tasks, and room for its rounding.
   std::uint64_t staging_limit_bytes() const;
@@ -131,7 +131,7 @@ class HostPlan {
 
  private:
   void settle();
-  void place_kv(std::uint64_t bytes);
+  void place_kv();
   bool is_held(std::size_t layer) const { return layer < hbm_.layers.size() && hbm_.layers[layer]; }
   /// Of the `others` so many live in CXL memory and in DDR, the rest on the disk; what is held and
   /// not among them lives on `held`.
@@ -220,8 +220,9 @@ class DiskRun {
   const WeightHomes& homes() const { return homes_; }
   /// Null when no KV lives there.
   KvFile* kv_file() { return kv_file_ ? &*kv_file_ : nullptr; }
-  /// What has been read for tasks, and written while loading.
+  /// What tasks have read and written.
   DiskUse use() const { return node_.use(); }
+  /// Written while loading.
   std::uint64_t loading_bytes() const { return file_ ? file_->written_bytes() : 0; }
 
   /// "disk /mnt/x: 6.2 GiB of weights, 1.0 GiB of KV, 124 GiB read at 2.9 GB/s, 2.1 MiB written;

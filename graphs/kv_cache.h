@@ -74,8 +74,8 @@ class KvCache {
   std::uint64_t host_bytes() const { return buffers_.size() * slab_bytes(); }
   /// Takes the memory of the slabs that live in the host's now, side by side on the pool's threads.
   void commit(ThreadPool& pool) const;
-  /// Fills a layer's slab, which does not live in HBM; `fill` gets its bytes, all zeros or those of
-  /// before. Throws Error when a disk fails.
+  /// Fills a layer's slab: `fill` gets its bytes to write, in the host's memory. Throws Error when
+  /// a disk fails.
   void fill(std::int64_t layer, const std::function<void(std::span<std::byte>)>& fill) const;
   /// Empties the slabs that live in HBM, by a task on the GPU each, and waits for these; before
   /// anything else uses the slabs.

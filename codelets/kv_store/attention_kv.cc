@@ -4,7 +4,6 @@
 #include <cstring>
 #include <span>
 
-#include "base/memory.h"
 #include "codelets/kernels/attention_simd.h"
 #include "codelets/kv_store/kv_store.h"
 
@@ -49,21 +48,19 @@ AttentionKv::AttentionKv(const CpuContext& cpu, const DecoderShape& shape, KvPat
 
 void AttentionKv::gather(const CpuContext& cpu, const DecoderShape& shape, const BatchView& given,
                          const KvBuffers& buffers) {
-  const PageSubset& subset = gathered_.emplace(given, PageSubset::Pages::in_use);
-  batch_ = subset.batch();
-  thread_local Workspace pages;  // taken anew, its pages would cost as much as what is put there
-  std::byte* memory =
-      pages.reserve(static_cast<std::size_t>(subset.num_pages()) * shape.page_bytes());
-  slab_ = memory;
+  const PageCopies& copies =
+      gathered_.emplace(given, PageCopies::Pages::in_use, shape.page_bytes());
+  batch_ = copies.batch();
+  slab_ = copies.memory();
   cpu.pool.run(given.num_sequences(), [&](std::int64_t i) {
     const BatchSequence& sequence = given.sequences()[static_cast<std::size_t>(i)];
-    const Pages mine{memory, batch_.pages(sequence)};
+    const Pages mine{copies.memory(), batch_.pages(sequence)};
     clear_new(shape, sequence, mine);
     if (buffers.slab != nullptr)
       copy_cached(shape, sequence, {buffers.slab, given.pages(sequence)}, mine);
   });
   const KvStoreArgs args{.tag = {}, .shape = shape};
-  kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, memory});
+  kv_store_cpu(cpu, {&args, batch_, buffers.new_kv, copies.memory()});
 }
 
 }  // namespace sluice

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "codelets/kv_store/page_subset.h"
+#include "codelets/kv_store/page_copies.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/runtime.h"
@@ -33,7 +33,7 @@ class AttentionKv {
 
   BatchView batch_;
   const std::byte* slab_;
-  std::optional<PageSubset> gathered_;
+  std::optional<PageCopies> gathered_;
 };
 
 }  // namespace sluice

@@ -1,8 +1,7 @@
 #include <cstring>
 
-#include "base/memory.h"
 #include "codelets/kv_store/kv_store.h"
-#include "codelets/kv_store/page_subset.h"
+#include "codelets/kv_store/page_copies.h"
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "perfmodels/work.h"
@@ -13,19 +12,18 @@ static_assert(page_tokens == kv_page_tokens, "what the cost model counts");
 
 namespace {
 
-/// One sequence's pages that get new tokens, on the disk and as they are put together in memory,
-/// where they lie side by side.
+/// One sequence's pages that get new tokens, of which there are some, on the disk and as they are
+/// put together in memory, where they lie side by side.
 class NewPages {
  public:
-  NewPages(const DiskKvStoreOperands& operands, const BatchView& copies, std::byte* memory,
-           std::size_t sequence)
+  NewPages(const DiskKvStoreOperands& operands, const PageCopies& copies, std::size_t sequence)
       : slab_(*operands.slab),
         page_bytes_(operands.args->shape.page_bytes()),
         sequence_(operands.batch.sequences()[sequence]),
         first_(sequence_.context / page_tokens),
         indices_(operands.batch.pages(sequence_)),
-        memory_(memory + static_cast<std::size_t>(copies.pages(sequence_)[first()]) * page_bytes_) {
-  }
+        memory_(copies.memory() +
+                static_cast<std::size_t>(copies.batch().pages(sequence_)[first()]) * page_bytes_) {}
 
   /// What lies beyond a context must be a number.
   void fetch() const {
@@ -60,17 +58,15 @@ class NewPages {
 }  // namespace
 
 void kv_store_disk(const CpuContext& cpu, const DiskKvStoreOperands& operands) {
-  const PageSubset copies(operands.batch, PageSubset::Pages::of_new_tokens);
-  thread_local Workspace pages;
-  std::byte* memory = pages.reserve(static_cast<std::size_t>(copies.num_pages()) *
-                                    operands.args->shape.page_bytes());
+  const PageCopies copies(operands.batch, PageCopies::Pages::of_new_tokens,
+                          operands.args->shape.page_bytes());
   const auto of_each_sequence = [&](const auto& work) {
     cpu.pool.run(operands.batch.num_sequences(), [&](std::int64_t i) {
-      work(NewPages(operands, copies.batch(), memory, static_cast<std::size_t>(i)));
+      work(NewPages(operands, copies, static_cast<std::size_t>(i)));
     });
   };
   of_each_sequence([](const NewPages& mine) { mine.fetch(); });
-  kv_store_cpu(cpu, {operands.args, copies.batch(), operands.new_kv, memory});
+  kv_store_cpu(cpu, {operands.args, copies.batch(), operands.new_kv, copies.memory()});
   of_each_sequence([](const NewPages& mine) { mine.write(); });
 }
 

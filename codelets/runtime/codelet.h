@@ -145,8 +145,9 @@ class Codelet {
     starpu_task* task = starpu_task_create();
     task->cl = variant.codelet();
     if (variant.at_home >= 0) {
-      const Access& access = accesses.begin()[variant.at_home];
-      task->cl->nodes[variant.at_home] = starpu_data_get_home_node(access.handle);
+      const int home = starpu_data_get_home_node(accesses.begin()[variant.at_home].handle);
+      int& node = task->cl->nodes[variant.at_home];
+      if (node != home) node = home;  // workers read it; it changes between runs alone
     }
     task->name = variant.name.c_str();
     task->nbuffers = accesses.size();

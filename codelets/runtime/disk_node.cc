@@ -51,8 +51,11 @@ DirectFile DirectFile::temporary(const std::filesystem::path& folder, std::uint6
   file.path_ = name;
   file.open_directly(O_RDWR);
   unlink(name.c_str());
+  file.path_ = folder / "(a file without a name)";
   const auto size = static_cast<off_t>(size_bytes);
-  int status = size == 0 ? 0 : fallocate(file.cached_, 0, 0, size);
+  int status = 0;
+  do status = size == 0 ? 0 : fallocate(file.cached_, 0, 0, size);
+  while (status != 0 && errno == EINTR);
   if (status != 0 && errno == EOPNOTSUPP) status = ftruncate(file.cached_, size);
   if (status != 0) {
     throw Error("{}: no room for a file: {}", folder.string(), std::strerror(errno));
@@ -131,9 +134,11 @@ void DirectFile::write_all(int descriptor, std::uint64_t offset, std::size_t siz
     const ssize_t written = pwrite(descriptor, from, size, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EINVAL && descriptor == direct_) {
+      logger().info("{}: its file system refuses writes past the page cache", path_.string());
       descriptor = cached_;
       continue;
     }
+    if (written == 0) errno = ENOSPC;
     if (written <= 0) {
       throw Error("{}: cannot be written at byte {}: {}", path_.string(), offset,
                   std::strerror(errno));
@@ -145,13 +150,14 @@ void DirectFile::write_all(int descriptor, std::uint64_t offset, std::size_t siz
 }
 
 void DiskExtent::read(std::uint64_t at, std::size_t size, std::byte* to) const {
+  node_->note_begin(size);
   file_->read(offset_ + at, size, to);
-  node_->note_moved(size, 0);
+  node_->note_end();
 }
 
 void DiskExtent::write(std::uint64_t at, std::size_t size, const std::byte* from) const {
   file_->write(offset_ + at, size, from);
-  node_->note_moved(0, size);
+  node_->note_written(size);
 }
 
 struct DiskNode::Request {
@@ -159,7 +165,7 @@ struct DiskNode::Request {
   std::atomic<std::size_t> pieces_left{0};
 };
 
-/// StarPU's way in. What it calls with a file that is only read does nothing, or fails.
+/// StarPU's way in. What it would call to store something there does nothing, or fails.
 struct DiskOperations {
   static void* plug(void* parameter, starpu_ssize_t /*size*/) { return parameter; }
   static void unplug(void* /*base*/) {}
@@ -262,10 +268,19 @@ DiskUse DiskNode::use() const {
   return use_;
 }
 
-void DiskNode::note_moved(std::uint64_t read_bytes, std::uint64_t written_bytes) {
+void DiskNode::note_begin(std::size_t size) {
   const std::lock_guard lock(mutex_);
-  use_.read_bytes += read_bytes;
-  use_.written_bytes += written_bytes;
+  begin_request(size);
+}
+
+void DiskNode::note_end() {
+  const std::lock_guard lock(mutex_);
+  end_request();
+}
+
+void DiskNode::note_written(std::size_t size) {
+  const std::lock_guard lock(mutex_);
+  use_.written_bytes += size;
 }
 
 void DiskNode::note_staged() {
@@ -325,13 +340,9 @@ void DiskNode::end_request() {
 
 void DiskNode::read_at_once(const Piece& piece) {
   note_staged();
-  {
-    const std::lock_guard lock(mutex_);
-    begin_request(piece.size);
-  }
+  note_begin(piece.size);
   read(piece);
-  const std::lock_guard lock(mutex_);
-  end_request();
+  note_end();
 }
 
 void DiskNode::read(const Piece& piece) noexcept {

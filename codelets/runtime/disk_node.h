@@ -71,7 +71,7 @@ struct DiskUse {
 
 class DiskNode;
 
-/// Data on a disk, as a task finds it that works where the data lives (Codelet::submit_at_home).
+/// Data on a disk, as a task finds it that works where the data lives (Codelet::with_cpu_at_home).
 class DiskExtent {
  public:
   DiskExtent(DiskNode& node, const DirectFile& file, std::uint64_t offset)
@@ -130,11 +130,13 @@ class DiskNode {
   void wait(Request& request);
   void serve();
   void begin_request(std::size_t size);  ///< with the mutex held, as the next
-  void end_request();
+  void end_request();                    ///< likewise
   void read_at_once(const Piece& piece);
   static void read(const Piece& piece) noexcept;
   void note_staged();
-  void note_moved(std::uint64_t read_bytes, std::uint64_t written_bytes);
+  void note_begin(std::size_t size);
+  void note_end();
+  void note_written(std::size_t size);
 
   int node_ = -1;
   std::deque<DiskExtent> extents_;

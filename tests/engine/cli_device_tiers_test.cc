@@ -245,6 +245,27 @@ TEST_F(CliDeviceTiersTest, KvGoesToTheDeviceFromADisk) {
   }
 }
 
+/// NEO's requests all have a place in HBM here, whatever its plan says of layers.
+TEST_F(CliDeviceTiersTest, KvThatIsInHbmTakesNoDisk) {
+  const Arguments on_disk = {"--disk", folder.file("disk"), "--kv-tier", "disk"};
+  for (const char* policy : {"neo", "gpu-only"}) {
+    const CliResult result = run_cli(on_device(110, on_disk + Arguments{"--policy", policy}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected) << policy;
+    EXPECT_FALSE(stats().contains("disk")) << policy;
+  }
+}
+
+TEST_F(CliDeviceTiersTest, KvOnADiskGoesWithCxlMemory) {
+  const CliResult result = run_cli(on_device(
+      16, placed("111111", "000111") + Arguments{"--disk", folder.file("disk"), "--kv-tier", "disk",
+                                                 "--cxl-nodes", "emulate:64MiB"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected);
+  EXPECT_GT(moved("cxl", "hbm", "bytes"), 0U);
+  EXPECT_GT(moved("ddr", "disk", "bytes"), 0U);
+}
+
 TEST_F(CliDeviceTiersTest, ADryRunNamesEveryTier) {
   const auto tiers = [&](const Arguments& more) {
     const CliResult result =

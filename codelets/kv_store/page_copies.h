@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,24 +17,28 @@ constexpr std::int64_t pages_in_use(const BatchSequence& sequence) {
   return pages_of(std::int64_t{sequence.context} + sequence.num_rows);
 }
 
-/// The pages of a batch that someone keeps a copy of: a batch like the given one, but for its
-/// pages, which are numbered anew from 0 in the order in which it names them. Pages that are not
-/// among them become page 0, which nobody is to read through them.
-class PageSubset {
+/// Memory for copies of some of a batch's pages, and a batch like the given one but for its pages,
+/// which are numbered anew from 0 in the order in which it names them. Pages that are not among
+/// them become page 0, which nobody is to read through them. The memory is its thread's, which has
+/// one of these at a time: taken anew, its pages would cost as much as what is put there.
+class PageCopies {
  public:
   enum class Pages : std::uint8_t {
     in_use,         ///< all that hold tokens
     of_new_tokens,  ///< those that new tokens go to
   };
-  PageSubset(const BatchView& given, Pages which);
+  PageCopies(const BatchView& given, Pages which, std::size_t page_bytes);
+  ~PageCopies() = default;
+  PageCopies(const PageCopies&) = delete;
+  PageCopies& operator=(const PageCopies&) = delete;
 
   /// As long as this lives.
   BatchView batch() const { return BatchView(words_.data()); }
-  std::int64_t num_pages() const { return num_pages_; }
+  std::byte* memory() const { return memory_; }
 
  private:
   std::vector<std::int32_t> words_;
-  std::int64_t num_pages_ = 0;
+  std::byte* memory_;
 };
 
 }  // namespace sluice
