@@ -31,8 +31,8 @@ KvFile::KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_
   try {
     file_ = DirectFile::temporary(folder, size_bytes);
   } catch (const Error& error) {
-    throw Error("--disk {}; KV takes {:.2f} GB there; choose another folder, or less to generate",
-                error.what(), static_cast<double>(size_bytes) * 1e-9);
+    throw Error("--disk {}; KV takes {:.1f} MB there; choose another folder, or less to generate",
+                error.what(), static_cast<double>(size_bytes) * 1e-6);
   }
 }
 
