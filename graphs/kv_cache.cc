@@ -15,15 +15,6 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<
   slabs_.reserve(homes_.size());
 }
 
-namespace {
-
-std::uint64_t aligned(std::uint64_t bytes) {
-  constexpr std::uint64_t alignment = DirectFile::alignment;
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
-}  // namespace
-
 KvFile::KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_t size_bytes)
     : node_(node) {
   std::error_code ignored;
@@ -38,7 +29,7 @@ KvFile::KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_
 
 KvFile::Slab KvFile::add(std::size_t slab_bytes) {
   Slab slab{node_.data(file_, next_offset_, slab_bytes), next_offset_};
-  next_offset_ += aligned(slab_bytes);
+  next_offset_ += DirectFile::aligned(slab_bytes);
   return slab;
 }
 
@@ -47,7 +38,7 @@ void KvFile::write(std::uint64_t offset, std::span<const std::byte> slab) const 
 }
 
 std::uint64_t KvFile::size_of(std::size_t slab_bytes, std::uint64_t num_slabs) {
-  return aligned(slab_bytes) * num_slabs;
+  return DirectFile::aligned(slab_bytes) * num_slabs;
 }
 
 KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_t num_pages,

@@ -29,11 +29,6 @@ constexpr std::uint64_t header_bytes = 64 * 1024;
 /// What packs, and how: changes when a packed weight's bytes do.
 constexpr int packing_version = 2;
 
-std::uint64_t aligned(std::uint64_t bytes) {
-  constexpr std::uint64_t alignment = DirectFile::alignment;
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 std::string identity_of(const Model& model, DType dtype) {
   std::string text =
       fmt::format("sluice packed weights {}\n{}\n{} {}, oneDNN {}\n", packing_version, model.name,
@@ -70,7 +65,7 @@ std::string gigabytes(std::uint64_t bytes) {
 std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype) {
   std::uint64_t bytes = header_bytes;
   for (const LinearShape& shape : packed_linears(config, dtype))
-    bytes += aligned(PackedLayout::get(shape).size_bytes());
+    bytes += DirectFile::aligned(PackedLayout::get(shape).size_bytes());
   return bytes;
 }
 
@@ -147,7 +142,7 @@ void WeightFile::begin() {
 
 std::uint64_t WeightFile::place(std::size_t size) {
   const std::uint64_t offset = next_offset_;
-  next_offset_ += aligned(size);
+  next_offset_ += DirectFile::aligned(size);
   return offset;
 }
 

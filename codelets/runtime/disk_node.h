@@ -22,6 +22,10 @@ class DirectFile {
  public:
   /// What O_DIRECT wants offsets, sizes and memory to be multiples of, bytes.
   static constexpr std::size_t alignment = 4096;
+  /// The next such multiple.
+  static constexpr std::uint64_t aligned(std::uint64_t bytes) {
+    return (bytes + alignment - 1) / alignment * alignment;
+  }
 
   DirectFile() = default;
   /// For reading only. Throws Error when the file cannot be opened.
