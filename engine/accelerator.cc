@@ -41,6 +41,8 @@ Accelerator Accelerator::sized_for(const ModelConfig& config, DType dtype,
 RuntimeOptions Accelerator::runtime_options(RuntimeOptions options) const {
   if (kind == Kind::stand_in) options.stand_in_bytes = memory_bytes;
   if (kind == Kind::cuda) options.gpu_bytes = memory_bytes;
+  if (!graphs && options.gpu_launches == GpuWorker::Launches::in_graphs)
+    options.gpu_launches = GpuWorker::Launches::single;
   return options;
 }
 

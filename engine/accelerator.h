@@ -17,6 +17,7 @@ struct Accelerator {
   GpuDevice gpu;                   ///< of CUDA's only
   CopyRates copies;                ///< of CUDA's only
   GpuScratch scratch;              ///< of CUDA's only, once the run's sizes are known
+  bool graphs = true;              ///< whether kernels that come again are launched as CUDA graphs
 
   explicit operator bool() const { return kind != Kind::none; }
   /// What a calibration of it is kept as: whatever memory it has, it computes alike.

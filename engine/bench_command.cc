@@ -66,7 +66,7 @@ struct Settings {
   int domains = 1;
   Accelerator accelerator;
   TierSettings tiers;
-  Fusion fusion = Fusion::stages;
+  Fusion fusion = Fusion::layers;
   OutputFormat format = OutputFormat::table;
 };
 
@@ -337,8 +337,9 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .load_s = run.load_s(),
       .gemm_bf16_flop_per_s =
           dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
-      .device = plan.accelerated() != nullptr ? std::optional(plan.accelerated()->bench_device())
-                                              : std::nullopt};
+      .device = plan.accelerated() != nullptr
+                    ? std::optional(plan.accelerated()->bench_device(run.runtime()))
+                    : std::nullopt};
   std::cout << format_bench(settings.format, context, results);
   fmt::print(stderr, "{}", run.summary());
   if (plan.host().cxl()) {

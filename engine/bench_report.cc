@@ -77,6 +77,7 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["to_device_bytes_per_s"] = to_device;
   json["copy_bytes_per_s"] =
       context.device->copy_bytes_per_s ? Json(*context.device->copy_bytes_per_s) : Json();
+  json["cuda_graph_launches"] = context.device->graphs.launched;
   return json;
 }
 

@@ -35,6 +35,7 @@ BenchSummary summarise(const BenchResult& result);
 struct BenchDevice {
   std::int64_t resident_layers = 0;
   std::optional<double> copy_bytes_per_s;  ///< from pinned memory to a GPU
+  GraphUse graphs;                         ///< a GPU's, of the whole run
 };
 
 /// What all tests of a run have in common.

@@ -302,8 +302,9 @@ struct BatchMeter::Loaded {
         beside(batches_beside(batches)),
         caches(make_caches(batches)),
         residence(bring(batches)),
-        runner(make_runner(caches[0],
-                           {.num_slots = slots_of(batches), .last_layer = LastLayer::all_rows})),
+        runner(make_runner(caches[0], {.num_slots = slots_of(batches),
+                                       .fusion = Fusion::stages,
+                                       .last_layer = LastLayer::all_rows})),
         fused(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::stages})),
         apart(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::sublayers})),
         probes(the_runtime, dtype, weights.weight_bytes()) {

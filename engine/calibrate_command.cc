@@ -152,7 +152,7 @@ struct Machine {
                                                  .scheduler = policy.scheduler(),
                                                  .stand_in_bytes = 0,
                                                  .gpu_bytes = 0,
-                                                 .time_gpu_kernels = true});
+                                                 .gpu_launches = GpuWorker::Launches::timed});
   }
 };
 

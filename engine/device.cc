@@ -45,6 +45,13 @@ std::optional<Plan> plan_in_ddr(LoadedPolicy& policy, const CostModel& costs,
   return plan;
 }
 
+bool read_graphs(const CommandLine& line) {
+  if (!line.given("cuda-graphs")) return true;
+  const std::string& text = line.get<std::string>("cuda-graphs");
+  if (text != "on" && text != "off") throw UsageError("--cuda-graphs {}: expected on or off", text);
+  return text == "on";
+}
+
 /// The GPU with so much of its memory as --hbm says, or all that is free.
 Accelerator read_gpu(const CommandLine& line, GpuDevice gpu) {
   const std::uint64_t reserve_bytes = gpu_reserve_bytes();
@@ -64,7 +71,8 @@ Accelerator read_gpu(const CommandLine& line, GpuDevice gpu) {
           .memory_bytes = (bytes - reserve_bytes) / mebibyte * mebibyte,
           .gpu = std::move(gpu),
           .copies = measure_copy_rates(),
-          .scratch = {}};
+          .scratch = {},
+          .graphs = read_graphs(line)};
 }
 
 }  // namespace
@@ -76,13 +84,19 @@ void declare_device_options(CommandLine& line) {
        "cuda, cpu, or standin:MEMORY, e.g. standin:64MiB: a second process plays a GPU with so "
        "much memory, to test with; default: cuda where there is a GPU")  //
       ("hbm", po::value<std::string>(),
-       "memory of the GPU that the run may take, e.g. 20GiB; default: what is free");
+       "memory of the GPU that the run may take, e.g. 20GiB; default: what is free")  //
+      ("cuda-graphs", po::value<std::string>(),
+       "on or off: whether the GPU's kernels that come again are launched as CUDA graphs; default: "
+       "on");
 }
 
 Accelerator read_device(const CommandLine& line) {
   const std::string text = line.given("device") ? line.get<std::string>("device") : "";
-  if (!text.empty() && text != "cuda" && line.given("hbm"))
-    throw UsageError("--hbm is of the GPU; leave it out with --device {}", text);
+  for (const char* option : {"hbm", "cuda-graphs"}) {
+    if (!text.empty() && text != "cuda" && line.given(option))
+      throw UsageError("--{} is of the GPU; leave it out with --device {}", option, text);
+  }
+  read_graphs(line);
   if (text == "cpu") return {};
   if (text.starts_with(stand_in_prefix)) return read_stand_in(text);
   if (!text.empty() && text != "cuda") {
@@ -341,16 +355,21 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtim
 
 std::string AcceleratorRun::summary(const Runtime& runtime) const {
   const AcceleratorUse used = runtime.accelerator_use();
-  return fmt::format("{}: peak {}, {} moved to it, {} from it", accelerator_.name(),
-                     format_bytes(used.peak_bytes), format_bytes(used.to_bytes),
-                     format_bytes(used.from_bytes));
+  std::string text = fmt::format("{}: peak {}, {} moved to it, {} from it", accelerator_.name(),
+                                 format_bytes(used.peak_bytes), format_bytes(used.to_bytes),
+                                 format_bytes(used.from_bytes));
+  const GraphUse graphs = runtime.graph_use();
+  if (graphs.captured > 0)
+    text += fmt::format("; {} CUDA graphs launched {} times", graphs.captured, graphs.launched);
+  return text;
 }
 
-BenchDevice AcceleratorRun::bench_device() const {
+BenchDevice AcceleratorRun::bench_device(const Runtime& runtime) const {
   const bool is_gpu = accelerator_.kind == Accelerator::Kind::cuda;
   return {.resident_layers = plan_.memory.resident_layers(),
           .copy_bytes_per_s =
-              is_gpu ? std::optional(accelerator_.copies.to_gpu_bytes_per_s) : std::nullopt};
+              is_gpu ? std::optional(accelerator_.copies.to_gpu_bytes_per_s) : std::nullopt,
+          .graphs = runtime.graph_use()};
 }
 
 void AcceleratorRun::add_to(nlohmann::json& stats, const Runtime& runtime) const {
@@ -361,7 +380,10 @@ void AcceleratorRun::add_to(nlohmann::json& stats, const Runtime& runtime) const
                      {"memory_bytes", used.memory_bytes},
                      {"bytes_to_device", used.to_bytes},
                      {"bytes_from_device", used.from_bytes}};
-  if (is_gpu) stats["device"]["name"] = accelerator_.gpu.name;
+  if (!is_gpu) return;
+  const GraphUse graphs = runtime.graph_use();
+  stats["device"]["name"] = accelerator_.gpu.name;
+  stats["device"]["cuda_graphs"] = {{"captured", graphs.captured}, {"launched", graphs.launched}};
 }
 
 }  // namespace sluice

@@ -81,7 +81,7 @@ class AcceleratorRun {
 
   /// "NVIDIA H200 with 20.0 GiB: peak ..., ... moved to it, ... from it"
   std::string summary(const Runtime& runtime) const;
-  BenchDevice bench_device() const;
+  BenchDevice bench_device(const Runtime& runtime) const;
   /// Of `stats`: `device`, and `peak_bytes` of HBM.
   void add_to(nlohmann::json& stats, const Runtime& runtime) const;
 

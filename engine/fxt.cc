@@ -218,7 +218,7 @@ class Builder {
     int device = 0;
     TaskTag tag;
     words >> id >> tag.iteration >> tag.sub_batch >> tag.layer >> first >> last >> phase >>
-        device >> tag.num_tokens >> tag.context_tokens >> tag.num_sequences;
+        device >> tag.num_tokens >> tag.context_tokens >> tag.num_sequences >> tag.num_layers;
     tag.sublayer = static_cast<Sublayer>(first);
     tag.last_sublayer = static_cast<Sublayer>(last);
     tag.phase = static_cast<Phase>(phase);
@@ -238,8 +238,12 @@ class Builder {
     TraceTask& task = jobs_[running->second].task;
     const std::int64_t start =
         task.sublayers.empty() ? task.start_ns : task.sublayers.back().end_ns;
-    task.sublayers.push_back(
-        {.sublayer = static_cast<Sublayer>(sublayer), .start_ns = start, .end_ns = time_of(event)});
+    std::int32_t layer = task.sublayers.empty() ? task.tag.layer : task.sublayers.back().layer;
+    if (!task.sublayers.empty() && sublayer == static_cast<int>(Sublayer::qkv)) ++layer;
+    task.sublayers.push_back({.sublayer = static_cast<Sublayer>(sublayer),
+                              .start_ns = start,
+                              .end_ns = time_of(event),
+                              .layer = layer});
   }
 
   void add_iteration(const Event& event, std::istream& words) {
@@ -324,8 +328,10 @@ class Builder {
     if (!task.tagged) {
       task.sublayers.clear();
     } else if (task.sublayers.empty()) {
-      task.sublayers.push_back(
-          {.sublayer = task.tag.sublayer, .start_ns = task.start_ns, .end_ns = task.end_ns});
+      task.sublayers.push_back({.sublayer = task.tag.sublayer,
+                                .start_ns = task.start_ns,
+                                .end_ns = task.end_ns,
+                                .layer = task.tag.layer});
     } else {
       task.sublayers.back().end_ns = task.end_ns;
     }

@@ -27,8 +27,8 @@ constexpr double sublayer_height = 24;
 constexpr double transfer_height = 20;
 constexpr double row_gap = 8;
 constexpr double axis_height = 26;
-constexpr double width_per_task = 250;  ///< as much as a stage's sublayers need for their names
-constexpr double max_height = 16000;    ///< Cairo draws 32767 pixels, two a point
+constexpr double width_per_box = 250;  ///< as much as a stage's sublayers need for their names
+constexpr double max_height = 16000;   ///< Cairo draws 32767 pixels, two a point
 
 struct Fill {
   Colour colour;
@@ -60,6 +60,25 @@ std::string format_size(std::int64_t bytes) {
                      : fmt::format("{:.3g} GB", value * 1e-9);
 }
 
+/// What is drawn of a task.
+struct Box {
+  std::int64_t start_ns, end_ns;
+  std::int32_t layer;
+  int num_layers;
+};
+
+/// The whole of it, or a box a layer where its sublayers tell them apart.
+std::vector<Box> boxes_of(const TraceTask& task) {
+  std::vector<Box> boxes;
+  for (const TraceSublayer& at : task.sublayers) {
+    if (boxes.empty() || boxes.back().layer != at.layer)
+      boxes.push_back({at.start_ns, at.end_ns, at.layer, 1});
+    boxes.back().end_ns = at.end_ns;
+  }
+  if (boxes.size() > 1) return boxes;
+  return {{task.start_ns, task.end_ns, task.tag.layer, task.tag.num_layers}};
+}
+
 /// An iteration and how it is cut.
 struct Panel {
   IterationPath path;
@@ -77,13 +96,14 @@ std::vector<Panel> panels_of(const Trace& trace, const std::vector<std::int64_t>
   for (const std::int64_t iteration : iterations) {
     Panel panel;
     panel.path = critical_path(trace, iteration);
-    std::map<int, int> tasks;
-    int most = 1;
+    std::map<int, std::size_t> boxes;  // by worker
+    std::size_t most = 1;
     for (const TraceTask& task : trace.tasks) {
       if (task.tagged && task.tag.iteration == iteration)
-        most = std::max(most, ++tasks[task.worker]);
+        most = std::max(most, boxes[task.worker] += boxes_of(task).size());
     }
-    panel.num_lines = static_cast<int>(std::ceil(most * width_per_task / time_width));
+    panel.num_lines =
+        static_cast<int>(std::ceil(static_cast<double>(most) * width_per_box / time_width));
     lines += panel.num_lines;
     panels.push_back(std::move(panel));
   }
@@ -222,11 +242,22 @@ class Painter {
     }
   }
 
-  std::vector<std::string> labels_of(const TraceTask& task) const {
+  static std::vector<std::string> labels_of(const TraceTask& task, std::int32_t layer) {
     const std::string what = task_label(task);
-    if (!task.tagged || task.tag.layer < 0) return {what};
-    const std::string layer = fmt::format("layer {}", task.tag.layer);
-    return {layer + ": " + what, layer, std::to_string(task.tag.layer)};
+    if (!task.tagged || layer < 0) return {what};
+    const std::string number = fmt::format("layer {}", layer);
+    return {number + ": " + what, number, std::to_string(layer)};
+  }
+
+  void draw_task(const TraceTask& task, bool pale) {
+    const Fill fill = fill_of(task.tagged ? task.tag.sub_batch : std::int16_t{0});
+    for (const Box& box : boxes_of(task)) {
+      if (!on_line(box.start_ns, box.end_ns)) continue;
+      std::vector<std::string> labels = labels_of(task, box.layer);
+      if (box.num_layers > 1)
+        labels = {layers_of(task.tag) + ": " + task_label(task), layers_of(task.tag)};
+      draw_box(box.start_ns, box.end_ns, y_, task_height, fill, pale, labels);
+    }
   }
 
   void draw_worker(const TraceWorker& worker) {
@@ -235,8 +266,7 @@ class Painter {
     for (const TraceTask& task : trace_.tasks) {
       if (task.worker != worker.id || !on_line(task.start_ns, task.end_ns)) continue;
       const bool pale = !task.tagged || task.tag.iteration != iteration_;
-      draw_box(task.start_ns, task.end_ns, y_, task_height,
-               fill_of(task.tagged ? task.tag.sub_batch : std::int16_t{0}), pale, labels_of(task));
+      draw_task(task, pale);
       for (const TraceSublayer& at : task.sublayers) {
         if (!on_line(at.start_ns, at.end_ns)) continue;
         draw_box(at.start_ns, at.end_ns, y_ + task_height, sublayer_height, fill_of(at.sublayer),

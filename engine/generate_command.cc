@@ -97,7 +97,7 @@ struct Settings {
   std::optional<int> threads;
   int domains = 1;
   AttentionForm attention = AttentionForm::fused;
-  Fusion fusion = Fusion::stages;
+  Fusion fusion = Fusion::layers;
   TierSettings tiers;
   bool json = false;  ///< of --dry-run
   Accelerator accelerator;

@@ -78,7 +78,7 @@ class Generator {
   struct Options {
     std::int64_t max_batch = 1;
     AttentionForm attention = AttentionForm::fused;
-    Fusion fusion = Fusion::stages;
+    Fusion fusion = Fusion::layers;
     std::vector<std::int32_t> eos_token_ids;
     /// Prompt tokens that one iteration computes for one sequence; a longer prompt takes several.
     std::int64_t prefill_chunk_tokens = 2048;

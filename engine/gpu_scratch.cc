@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/recurring.h"
 #include "graphs/loaded_model.h"
 
 namespace sluice {
@@ -44,16 +45,17 @@ std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration
   constexpr std::int64_t chunk_tokens = 128;
   constexpr std::int64_t most_chunks = 64;
   constexpr std::int64_t part_bytes = 256;
+  const std::int64_t context_tokens =
+      recurring_context_tokens(largest.context_tokens, largest.sequences);
   const std::int64_t split_rows = std::min(largest.rows, rows_of_a_tile * largest.sequences);
-  const std::int64_t slots =
-      std::min(split_rows * most_chunks,
-               split_rows + rows_of_a_tile * largest.context_tokens / chunk_tokens);
+  const std::int64_t slots = std::min(split_rows * most_chunks,
+                                      split_rows + rows_of_a_tile * context_tokens / chunk_tokens);
   const std::int64_t outputs =
       slots * shape.num_heads * (shape.padded_head_dim() + 2) * float_bytes;
   const std::int64_t gathered_pages = largest.rows / page_tokens + 2 * largest.sequences;
   return outputs + (slots + largest.rows) * part_bytes +
          gathered_pages * static_cast<std::int64_t>(shape.page_bytes()) +
-         largest.context_tokens * float_bytes + 16 * alignment;
+         context_tokens * float_bytes + 16 * alignment;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "perfmodels/layer_run.h"
+
 namespace sluice {
 namespace {
 
@@ -93,6 +95,7 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
 
 void PolicyRun::set_host_homes(const std::vector<Tier>& layers, Tier kv) {
   has_kv_on_disk_ = kv == Tier::disk;
+  host_layers_ = layers;
   for (KvCohort& cohort : kv_cohorts_) {
     for (Tier& home : cohort.homes) home = on_disk_if_there(home);
   }
@@ -114,8 +117,20 @@ DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) co
   const bool halves = std::any_of(pipelines_.begin(), pipelines_.end(), [](const Pipeline& phase) {
     return phase.prefetch == Prefetch::half_layer;
   });
-  if (halves && options.fusion == Fusion::stages) options.fusion = Fusion::halves;
+  if (halves && options.fusion != Fusion::sublayers) options.fusion = Fusion::halves;
+  options.weight_readers = weight_readers();
   return options;
+}
+
+std::vector<std::optional<Device>> PolicyRun::weight_readers() const {
+  std::vector<std::optional<Device>> readers;
+  readers.reserve(memory_.layers.size());
+  for (std::size_t layer = 0; layer < memory_.layers.size(); ++layer) {
+    std::optional<Device>& reader = readers.emplace_back(reader_of_weights(memory_.layers[layer]));
+    const bool comes_from_disk = !host_layers_.empty() && host_layers_[layer] == Tier::disk;
+    if (reader != Device::gpu && comes_from_disk) reader.reset();
+  }
+  return readers;
 }
 
 Tier PolicyRun::on_disk_if_there(Tier home) const {

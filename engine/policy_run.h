@@ -75,11 +75,14 @@ class PolicyRun {
 
  private:
   Tier on_disk_if_there(Tier home) const;
+  /// For each layer the device that reads all of its weights where they live, if there is one.
+  std::vector<std::optional<Device>> weight_readers() const;
 
   CheckedPolicy& policy_;
   const CostModel& costs_;
   MemoryPlan memory_;
   bool has_kv_on_disk_ = false;
+  std::vector<Tier> host_layers_;  ///< as set_host_homes() had them
   std::vector<KvCohort> kv_cohorts_;
   std::array<Pipeline, 2> pipelines_;
   bool said_lacking_ = false;

@@ -216,7 +216,7 @@ class Simulator {
     Generator generator(model, kv, nullptr,
                         {.max_batch = workload.batch,
                          .attention = AttentionForm::fused,
-                         .fusion = Fusion::stages,
+                         .fusion = Fusion::layers,
                          .eos_token_ids = {},
                          .policy = &policy});
     std::int64_t num_taken = 0;

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int format_version = 1;
+constexpr int format_version = 2;
 
 /// Names come from StarPU and from users' request ids: bytes that are no UTF-8 are replaced.
 std::string line_of(const Json& json) {
@@ -48,6 +48,7 @@ Json as_json(const TraceTask& task) {
   json["iteration"] = tag.iteration;
   json["sub_batch"] = tag.sub_batch;
   json["layer"] = tag.layer;
+  json["layers"] = tag.num_layers;
   json["first"] = static_cast<int>(tag.sublayer);
   json["last"] = static_cast<int>(tag.last_sublayer);
   json["phase"] = to_string(tag.phase);
@@ -57,7 +58,7 @@ Json as_json(const TraceTask& task) {
   json["sequences"] = tag.num_sequences;
   Json& sublayers = json["sublayers"] = Json::array();
   for (const TraceSublayer& at : task.sublayers)
-    sublayers.push_back({static_cast<int>(at.sublayer), at.start_ns, at.end_ns});
+    sublayers.push_back({static_cast<int>(at.sublayer), at.start_ns, at.end_ns, at.layer});
   return json;
 }
 
@@ -176,6 +177,7 @@ class LineReader {
     task.tag.iteration = get<std::int64_t>("iteration");
     task.tag.sub_batch = get<std::int16_t>("sub_batch");
     task.tag.layer = get<std::int32_t>("layer");
+    task.tag.num_layers = get<std::int16_t>("layers");
     task.tag.sublayer = sublayer_of(get<int>("first"));
     task.tag.last_sublayer = sublayer_of(get<int>("last"));
     task.tag.phase = get<std::string>("phase") == "prefill" ? Phase::prefill : Phase::decode;
@@ -187,7 +189,8 @@ class LineReader {
     for (const Json& at : json_.at("sublayers")) {
       task.sublayers.push_back({.sublayer = sublayer_of(at.at(0).get<int>()),
                                 .start_ns = at.at(1).get<std::int64_t>(),
-                                .end_ns = at.at(2).get<std::int64_t>()});
+                                .end_ns = at.at(2).get<std::int64_t>(),
+                                .layer = at.at(3).get<std::int32_t>()});
       const TraceSublayer& last = task.sublayers.back();
       check(last.start_ns == end && last.end_ns >= end, "sublayers that do not fill their task");
       end = last.end_ns;
@@ -300,7 +303,7 @@ std::string task_place(const TraceTask& task) {
   if (!task.tagged) return "outside of iterations";
   const std::string iteration =
       fmt::format("iteration {}.{}", task.tag.iteration, task.tag.sub_batch);
-  return task.tag.layer < 0 ? iteration : fmt::format("layer {}, {}", task.tag.layer, iteration);
+  return task.tag.layer < 0 ? iteration : layers_of(task.tag) + ", " + iteration;
 }
 
 }  // namespace sluice

@@ -28,6 +28,7 @@ struct TraceSublayer {
   Sublayer sublayer = Sublayer::embedding;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
+  std::int32_t layer = -1;  ///< one of its task's
 
   std::int64_t duration_ns() const { return end_ns - start_ns; }
   bool operator==(const TraceSublayer&) const = default;
@@ -112,7 +113,8 @@ class TaskIndex {
 std::string node_label(const Trace& trace, int id);
 /// "stage 1-6", "lm_head": what a task does.
 std::string task_label(const TraceTask& task);
-/// "layer 3, iteration 5.0": where it belongs; the number behind the point is the sub-batch.
+/// "layer 3, iteration 5.0", "layers 0 to 7, ...": where it belongs; the number behind the point is
+/// the sub-batch.
 std::string task_place(const TraceTask& task);
 
 }  // namespace sluice

@@ -64,6 +64,7 @@ constexpr std::string_view head = R"(%EventDef PajeDefineContainerType 0
 % Type string
 % Value string
 % Layer int
+% Layers int
 % SubBatch int
 % Iteration int
 % Phase string
@@ -171,17 +172,24 @@ std::string end_of_containers(const Trace& trace) {
   return text + fmt::format("7 {} machine Machine\n", end);
 }
 
-void add_task(const TraceTask& task, Lines& lines) {
+/// The values of a task's state, or of what it did in `layer`.
+std::string fields_of(const TraceTask& task, std::int32_t layer, int num_layers) {
   const TaskTag& tag = task.tag;
-  const std::string fields =
-      task.tagged ? fmt::format("{} {} {} {} {} {}", tag.layer, tag.sub_batch, tag.iteration,
-                                to_string(tag.phase), tag.num_tokens, task.id)
-                  : fmt::format("-1 -1 -1 none 0 {}", task.id);
+  if (!task.tagged) return fmt::format("-1 0 -1 -1 none 0 {}", task.id);
+  return fmt::format("{} {} {} {} {} {} {}", layer, num_layers, tag.sub_batch, tag.iteration,
+                     to_string(tag.phase), tag.num_tokens, task.id);
+}
+
+void add_task(const TraceTask& task, Lines& lines) {
   lines.add(task.start_ns, fmt::format("8 {} t{} Task {} {}\n", ms(task.start_ns), task.worker,
-                                       quoted(task_label(task)), fields));
+                                       quoted(task_label(task)),
+                                       fields_of(task, task.tag.layer, task.tag.num_layers)));
+  // Without stamps all layers are one.
+  const int layers_each = task.sublayers.size() == 1 ? task.tag.num_layers : 1;
   for (const TraceSublayer& at : task.sublayers) {
-    lines.add(at.start_ns, fmt::format("8 {} w{} Sublayer s{} {}\n", ms(at.start_ns), task.worker,
-                                       static_cast<int>(at.sublayer), fields));
+    lines.add(at.start_ns,
+              fmt::format("8 {} w{} Sublayer s{} {}\n", ms(at.start_ns), task.worker,
+                          static_cast<int>(at.sublayer), fields_of(task, at.layer, layers_each)));
     lines.add(at.end_ns, fmt::format("9 {} w{} Sublayer\n", ms(at.end_ns), task.worker));
   }
   lines.add(task.end_ns, fmt::format("9 {} t{} Task\n", ms(task.end_ns), task.worker));

@@ -22,19 +22,28 @@ Json name_of(const char* kind, int process, int thread, const std::string& name)
       {"ph", "M"}, {"name", kind}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}};
 }
 
-Json span(const TraceTask& task, const std::string& name, const char* category,
-          std::int64_t start_ns, std::int64_t end_ns) {
+/// All of a task, or one of its sublayers.
+struct Span {
+  std::string name;
+  const char* category;
+  std::int64_t start_ns, end_ns;
+  std::int32_t layer;
+  int num_layers;
+};
+
+Json as_json(const TraceTask& task, const Span& span) {
   Json json = {{"ph", "X"},
-               {"name", name},
-               {"cat", category},
+               {"name", span.name},
+               {"cat", span.category},
                {"pid", workers_process},
                {"tid", task.worker},
-               {"ts", us(start_ns)},
-               {"dur", us(end_ns - start_ns)}};
+               {"ts", us(span.start_ns)},
+               {"dur", us(span.end_ns - span.start_ns)}};
   const TaskTag& tag = task.tag;
   Json& args = json["args"] = {{"task", task.id}};
   if (task.tagged) {
-    args["layer"] = tag.layer;
+    args["layer"] = span.layer;
+    args["layers"] = span.num_layers;
     args["sub_batch"] = tag.sub_batch;
     args["iteration"] = tag.iteration;
     args["phase"] = to_string(tag.phase);
@@ -92,10 +101,20 @@ std::string trace_as_perfetto(const Trace& trace) {
   Writer writer;
   add_names(trace, writer);
   for (const TraceTask& task : trace.tasks) {
-    writer.add(span(task, task_label(task), "task", task.start_ns, task.end_ns));
+    writer.add(as_json(task, {.name = task_label(task),
+                              .category = "task",
+                              .start_ns = task.start_ns,
+                              .end_ns = task.end_ns,
+                              .layer = task.tag.layer,
+                              .num_layers = task.tag.num_layers}));
     for (const TraceSublayer& at : task.sublayers) {
       writer.add(
-          span(task, std::string(to_string(at.sublayer)), "sublayer", at.start_ns, at.end_ns));
+          as_json(task, {.name = std::string(to_string(at.sublayer)),
+                         .category = "sublayer",
+                         .start_ns = at.start_ns,
+                         .end_ns = at.end_ns,
+                         .layer = at.layer,
+                         .num_layers = task.sublayers.size() == 1 ? task.tag.num_layers : 1}));
     }
   }
   for (std::size_t i = 0; i < trace.transfers.size(); ++i) add_transfer(trace, i, writer);

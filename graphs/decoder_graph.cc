@@ -1,6 +1,7 @@
 #include "graphs/decoder_graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <initializer_list>
 #include <optional>
@@ -13,6 +14,8 @@
 #include "codelets/sampling/sampling.h"
 #include "codelets/select_rows/select_rows.h"
 #include "codelets/stage/stage.h"
+#include "perfmodels/layer_run.h"
+#include "perfmodels/work.h"
 
 namespace sluice {
 
@@ -191,7 +194,7 @@ std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
                                      std::initializer_list<Sublayer> cuts) {
   const auto fuses = [&](Sublayer sublayer) {
     if (std::find(cuts.begin(), cuts.end(), sublayer) != cuts.end()) return false;
-    return options.fusion == Fusion::stages ||
+    return options.fusion <= Fusion::stages ||
            (options.fusion == Fusion::halves && sublayer != Sublayer::fc1);
   };
   std::vector<SublayerRange> stages;
@@ -285,13 +288,19 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
     }
     submit_embedding_task(chain);
   }
-  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
+  std::int64_t next = 0;
+  for (std::int64_t layer = 0; layer < model_.config().num_layers; layer = next) {
+    next = layer + 1;
+    if (chains.size() == 1) next = layer + layers_of_task(chains[0], sub_batches[0], layer);
     for (std::size_t i = 0; i < chains.size(); ++i) {
       const SubBatch& sub_batch = sub_batches[i];
-      if (sub_batch.parts.size() > 1) {
+      const Placement placement = placement_of(sub_batch.parts.front(), layer);
+      if (next > layer + 1) {
+        submit_layer_run(chains[i], layer, next - layer, placement);
+      } else if (sub_batch.parts.size() > 1) {
         submit_layer_in_parts(chains[i], layer, sub_batch);
       } else {
-        submit_layer(chains[i], layer, placement_of(sub_batch.parts.front(), layer));
+        submit_layer(chains[i], layer, placement);
       }
     }
   }
@@ -336,6 +345,71 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
 
 std::optional<Device> DecoderGraph::home_of(const Rows& rows, std::int64_t layer) const {
   return reader_of(cohorts_[rows.cohort].home(layer));
+}
+
+std::int64_t DecoderGraph::layers_of_task(const Chain& chain, const SubBatch& sub_batch,
+                                          std::int64_t first) const {
+  if (options_.fusion != Fusion::layers || sub_batch.parts.size() > 1) return 1;
+  const BatchPart& part = sub_batch.parts.front();
+  const auto form_of = [&](std::int64_t layer) -> std::optional<LayerForm> {
+    const Placement placement = placement_of(part, layer);
+    if (stages_.at(placement.bits()).size() > 1 || drops_rows(chain, layer)) return std::nullopt;
+    return LayerForm{placement, weight_reader(layer), home_of(chain.all, layer)};
+  };
+  return sluice::layers_of_task(first, model_.config().num_layers, chain.all.tag.num_tokens,
+                                form_of);
+}
+
+std::optional<Device> DecoderGraph::weight_reader(std::int64_t layer) const {
+  if (options_.weight_readers.empty()) return std::nullopt;
+  return options_.weight_readers.at(static_cast<std::size_t>(layer));
+}
+
+void DecoderGraph::submit_layer_run(const Chain& chain, std::int64_t first, std::int64_t count,
+                                    const Placement& placement) {
+  const Device device = placement[Sublayer::qkv];
+  const SublayerRange range = stages_.at(placement.bits()).front();
+  TaskTag tag = tagged(chain.all.tag, range, first, device);
+  tag.num_layers = static_cast<std::int16_t>(count);
+  const DataHandle no_new_kv;
+  std::vector<LayerHandles> layers;
+  for (std::int64_t layer = first; layer < first + count; ++layer)
+    layers.push_back(handles_of(chain.all, layer, no_new_kv));
+  submit_stages(chain, chain.all, tag, KvPath::slab, layers);
+}
+
+LayerHandles DecoderGraph::handles_of(const Rows& rows, std::int64_t layer,
+                                      const DataHandle& new_kv) const {
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  return {.vectors = weights.vectors,
+          .qkv_weight = weights.qkv,
+          .out_weight = weights.out,
+          .gate_weight = weights.gate,
+          .fc1_weight = weights.fc1,
+          .fc2_weight = weights.fc2,
+          .slab = cohorts_[rows.cohort].slab(layer),
+          .new_kv = new_kv,
+          .experts = experts_of(rows, layer)};
+}
+
+/// As many as some row is expected to go through, on average over the layers; in each iteration
+/// others.
+std::vector<ExpertHandles> DecoderGraph::experts_of(const Rows& rows, std::int64_t layer) const {
+  const std::vector<ExpertWeights>& all = model_.layers()[static_cast<std::size_t>(layer)].experts;
+  std::vector<ExpertHandles> touched;
+  if (all.empty()) return touched;
+  const auto count = static_cast<std::int64_t>(all.size());
+  const double expected = experts_touched(count, model_.config().experts_per_token,
+                                          static_cast<double>(rows.tag.num_tokens));
+  const auto before = [&](std::int64_t layers) {
+    return std::llround(expected * static_cast<double>(layers));
+  };
+  for (std::int64_t i = before(layer); i < before(layer + 1); ++i) {
+    const std::int64_t turn = i + iteration_ * model_.config().experts_per_token;
+    const ExpertWeights& expert = all[static_cast<std::size_t>(turn % count)];
+    touched.push_back({.gate = expert.gate, .fc1 = expert.fc1, .fc2 = expert.fc2});
+  }
+  return touched;
 }
 
 void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const Placement& placement) {
@@ -421,26 +495,24 @@ void DecoderGraph::submit_attention_of(const Chain& chain, Rows& part, std::int6
 void DecoderGraph::submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
                                 const SublayerRange& range, Device device, KvPath path,
                                 const DataHandle& new_kv) {
-  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
-  submit_stage({.tag = tagged(rows.tag, range, layer, device),
-                .shape = rows.shape,
-                .vectors = model_.vectors(),
-                .kv = path},
-               {.batch = rows.batch,
-                .x = chain.x,
-                .rope = chain.rope,
-                .vectors = weights.vectors,
-                .qkv_weight = weights.qkv,
-                .out_weight = weights.out,
-                .gate_weight = weights.gate,
-                .fc1_weight = weights.fc1,
-                .fc2_weight = weights.fc2,
-                .slab = cohorts_[rows.cohort].slab(layer),
-                .new_kv = new_kv,
-                .q = rows.q,
-                .scores = rows.scores,
-                .context = rows.context,
-                .h = chain.h});
+  const LayerHandles handles = handles_of(rows, layer, new_kv);
+  submit_stages(chain, rows, tagged(rows.tag, range, layer, device), path, {&handles, 1});
+}
+
+void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const TaskTag& tag,
+                                 KvPath path, std::span<const LayerHandles> layers) {
+  const bool recurs = tag.num_tokens <= most_rows_of_layer_run && at_home(path) &&
+                      weight_reader(tag.layer) == tag.device;
+  submit_stage(
+      {.tag = tag, .shape = rows.shape, .vectors = model_.vectors(), .kv = path, .recurs = recurs},
+      {.layers = layers,
+       .batch = rows.batch,
+       .x = chain.x,
+       .rope = chain.rope,
+       .q = rows.q,
+       .scores = rows.scores,
+       .context = rows.context,
+       .h = chain.h});
 }
 
 void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) {

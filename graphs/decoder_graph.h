@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,9 +18,10 @@ namespace sluice {
 
 /// How sublayers 2 and 3 run: as one flash-style stage, or as the split pair with stored scores.
 enum class AttentionForm : std::uint8_t { fused, split };
-/// Whether neighbouring sublayers on one device are one task: all of a layer, those of its
-/// attention half (1 to 4) and of its FFN half, or none.
-enum class Fusion : std::uint8_t { stages, halves, sublayers };
+/// Whether neighbouring sublayers on one device are one task: those of several layers where nothing
+/// comes between (layer_run.h), all of a layer, those of its attention half (1 to 4) and of its FFN
+/// half, or none.
+enum class Fusion : std::uint8_t { layers, stages, halves, sublayers };
 /// What the last layer's sublayers 4 to 6 compute: nothing reads the rows that draw no token.
 enum class LastLayer : std::uint8_t { drawing_rows, all_rows };
 
@@ -88,7 +90,9 @@ class PendingIteration {
 /// submitted at once, its embedding waits for the tokens drawn by this one, its KV writes for this
 /// one's reads. Sub-batches of one iteration follow each other where they share a slab, layer by
 /// layer, and where tokens are drawn. A layer is cut where its placement changes the device, and
-/// each task's tag names the device; without a worker there, its scheduler takes another. Where
+/// each task's tag names the device; without a worker there, its scheduler takes another. Layers
+/// that wholly run on the device that reads their weights and KV in place are one task together, up
+/// to most_layers_of_task, where an iteration is one sub-batch of few rows. Where
 /// sublayers 1 to 3 do not all run beside a layer's slab, new KV passes apart from it, and a task
 /// of its own stores it (KvPlan). A sub-batch of several parts is split behind sublayer 1 and
 /// joined before sublayer 4; between them its parts' attention tasks do not wait for each other. In
@@ -99,10 +103,13 @@ class DecoderGraph {
   struct Options {
     std::int64_t num_slots = 1;  ///< sequences that run at once
     AttentionForm attention = AttentionForm::fused;
-    Fusion fusion = Fusion::stages;
+    Fusion fusion = Fusion::layers;
     LastLayer last_layer = LastLayer::drawing_rows;
     Device embedding_device = Device::cpu;
     Device head_device = Device::cpu;  ///< of LM head and sampling
+    /// For each layer the device that reads all of its weights where they live; nothing: something
+    /// has to come. Empty: that is so everywhere.
+    std::vector<std::optional<Device>> weight_readers = {};
   };
   enum class Logits : std::uint8_t { drop, keep };
 
@@ -126,6 +133,12 @@ class DecoderGraph {
   /// What reads the tier of a layer's KV.
   std::optional<Device> home_of(const Rows& rows, std::int64_t layer) const;
   void submit_embedding_task(const Chain& chain);
+  /// How many layers from `first` on are one task: at least 1.
+  std::int64_t layers_of_task(const Chain& chain, const SubBatch& sub_batch,
+                              std::int64_t first) const;
+  std::optional<Device> weight_reader(std::int64_t layer) const;
+  void submit_layer_run(const Chain& chain, std::int64_t first, std::int64_t count,
+                        const Placement& placement);
   void submit_layer(Chain& chain, std::int64_t layer, const Placement& placement);
   void submit_layer_in_parts(Chain& chain, std::int64_t layer, const SubBatch& sub_batch);
   void submit_attention_of(const Chain& chain, Rows& part, std::int64_t layer,
@@ -133,6 +146,12 @@ class DecoderGraph {
   void submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
                     const SublayerRange& range, Device device, KvPath path,
                     const DataHandle& new_kv);
+  /// A range of some layers, for `rows` of the chain.
+  void submit_stages(const Chain& chain, const Rows& rows, const TaskTag& tag, KvPath path,
+                     std::span<const LayerHandles> layers);
+  LayerHandles handles_of(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) const;
+  /// Of a mixture of experts.
+  std::vector<ExpertHandles> experts_of(const Rows& rows, std::int64_t layer) const;
   void submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv);
   /// Whether a layer is the last one, and drops rows before sublayer 4.
   bool drops_rows(const Chain& chain, std::int64_t layer) const;

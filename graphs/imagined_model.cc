@@ -83,9 +83,14 @@ LoadedModel::LoadedModel(const ModelConfig& config, DType dtype, double weight_b
                                    {homes[WeightKind::value], hidden * config.kv_size()}});
     weights.out = imagined.weight({{homes[WeightKind::out_proj], config.q_size() * hidden}});
     const std::int64_t ffn = hidden * config.ffn_size;
-    weights.fc1 = imagined.weight({{homes[WeightKind::fc1], ffn}});
-    if (config.gated_ffn) weights.gate = imagined.weight({{homes[WeightKind::fc1], ffn}});
-    weights.fc2 = imagined.weight({{homes[WeightKind::fc2], ffn}});
+    const auto make_ffn = [&](DataHandle& gate, DataHandle& fc1, DataHandle& fc2) {
+      fc1 = imagined.weight({{homes[WeightKind::fc1], ffn}});
+      if (config.gated_ffn) gate = imagined.weight({{homes[WeightKind::fc1], ffn}});
+      fc2 = imagined.weight({{homes[WeightKind::fc2], ffn}});
+    };
+    weights.experts.resize(static_cast<std::size_t>(config.num_experts));
+    for (ExpertWeights& expert : weights.experts) make_ffn(expert.gate, expert.fc1, expert.fc2);
+    if (weights.experts.empty()) make_ffn(weights.gate, weights.fc1, weights.fc2);
   }
 }
 

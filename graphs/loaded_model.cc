@@ -40,19 +40,20 @@ DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
         "run",
         config.family);
   }
+  if (config.num_experts > 0) {
+    throw Error(
+        "mixtures of experts ({}) are known for planning and simulation only; they cannot run",
+        config.family);
+  }
   return imagined_decoder_shape(config, dtype);
 }
 
 DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
-  if (config.num_experts > 0) {
-    throw Error("mixtures of experts ({}) are known for planning only; they cannot run",
-                config.family);
-  }
   return {.hidden_size = config.hidden_size,
           .num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
-          .ffn_size = config.ffn_size,
+          .ffn_size = config.ffn_size * std::max<std::int64_t>(1, config.experts_per_token),
           .sliding_window_tokens = config.sliding_window_tokens,
           .norm = config.norm,
           .norm_place = config.norm_place,

@@ -17,21 +17,29 @@
 
 namespace sluice {
 
+/// Of one expert of a mixture.
+struct ExpertWeights {
+  DataHandle gate;
+  DataHandle fc1;
+  DataHandle fc2;
+};
+
 /// The weights of one decoder layer as StarPU handles.
 struct LayerWeights {
-  DataHandle vectors;  ///< f32, see VectorLayout
-  DataHandle qkv;      ///< packed [qkv_size, hidden_size]
-  DataHandle out;      ///< packed [hidden_size, q_size]
-  DataHandle gate;     ///< packed [ffn_size, hidden_size], gated FFN only
-  DataHandle fc1;      ///< packed [ffn_size, hidden_size]
-  DataHandle fc2;      ///< packed [hidden_size, ffn_size]
+  DataHandle vectors;                  ///< f32, see VectorLayout
+  DataHandle qkv;                      ///< packed [qkv_size, hidden_size]
+  DataHandle out;                      ///< packed [hidden_size, q_size]
+  DataHandle gate;                     ///< packed [ffn_size, hidden_size], gated FFN only
+  DataHandle fc1;                      ///< packed [ffn_size, hidden_size]
+  DataHandle fc2;                      ///< packed [hidden_size, ffn_size]
+  std::vector<ExpertWeights> experts;  ///< imagined mixtures only, in place of gate, fc1, fc2
 };
 
 /// What the kernels need to know of a model that computes in `dtype` (f32 or bf16). Throws Error
 /// for one that cannot run.
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
-/// The same for a graph without kernels: ALiBi's positions are in no data. Throws Error for a
-/// mixture of experts.
+/// The same for a graph without kernels: ALiBi's positions are in no data, and of a mixture of
+/// experts ffn_size is what passes from fc1 to fc2 of all the experts that a row goes through.
 DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype);
 /// Where each small vector of a layer lies.
 VectorLayout vector_layout(const ModelConfig& config);

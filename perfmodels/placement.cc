@@ -42,6 +42,12 @@ std::string_view to_string(Tier tier) {
 
 std::string_view to_string(Phase phase) { return phase == Phase::prefill ? "prefill" : "decode"; }
 
+std::string layers_of(const TaskTag& tag) {
+  const std::string first = std::to_string(tag.layer);
+  if (tag.num_layers == 1) return "layer " + first;
+  return "layers " + first + " to " + std::to_string(tag.layer + tag.num_layers - 1);
+}
+
 std::string_view to_string(Sublayer sublayer) {
   switch (sublayer) {
     case Sublayer::embedding:

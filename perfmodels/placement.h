@@ -57,6 +57,8 @@ std::string_view to_string(Device device);
 std::string_view to_string(Tier tier);
 std::string_view to_string(Phase phase);
 std::string_view to_string(Sublayer sublayer);
+/// "layer 3", "layers 0 to 7": what a task of a layer is for.
+std::string layers_of(const TaskTag& tag);
 
 inline constexpr std::array<Tier, 4> all_tiers = {Tier::hbm, Tier::ddr, Tier::cxl, Tier::disk};
 std::optional<Tier> parse_tier(std::string_view text);

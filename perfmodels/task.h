@@ -34,7 +34,7 @@ enum class Tier : std::uint8_t { hbm, ddr, cxl, disk };
 /// What a task is for; the first member of every codelet's argument struct, so that a scheduling
 /// policy finds it at `task->cl_arg`.
 struct TaskTag {
-  static constexpr std::uint32_t expected_magic = 0x51a1ce03;
+  static constexpr std::uint32_t expected_magic = 0x51a1ce04;
   std::uint32_t magic = expected_magic;
   std::int32_t layer = -1;  ///< -1 outside of the layers
   Sublayer sublayer = Sublayer::embedding;
@@ -42,6 +42,7 @@ struct TaskTag {
   Phase phase = Phase::prefill;
   Device device = Device::cpu;  ///< where the policy's placement wants it
   std::int16_t sub_batch = 0;
+  std::int16_t num_layers = 1;  ///< of a stage of whole layers: `layer` and those behind it
   std::int64_t iteration = 0;
   std::int64_t num_tokens = 0;  ///< rows that this task computes
   std::int64_t context_tokens =

@@ -65,7 +65,12 @@ BatchShape batch_shape(const TaskTag& tag) {
 double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                     const MemoryPlan* memory) noexcept {
   try {
-    const double seconds = kernel_seconds(costs, tag, device, memory);
+    double seconds = 0;
+    TaskTag of_layer = tag;
+    for (std::int16_t i = 0; i < tag.num_layers; ++i) {
+      seconds += kernel_seconds(costs, of_layer, device, memory);
+      ++of_layer.layer;
+    }
     return std::isfinite(seconds) ? std::max(seconds, shortest_s) : shortest_s;
   } catch (const std::exception&) {
     return shortest_s;
@@ -83,7 +88,8 @@ std::uint32_t task_footprint(const TaskTag& tag) noexcept {
   footprint = footprint << 4 | static_cast<std::uint32_t>(tag.last_sublayer);
   footprint = footprint << 6 | (bucket(tag.num_tokens) & 63U);
   footprint = footprint << 6 | (bucket(tag.num_sequences) & 63U);
-  return footprint << 6 | (bucket(tag.context_tokens) & 63U);
+  footprint = footprint << 6 | (bucket(tag.context_tokens) & 63U);
+  return footprint << 3 | (bucket(tag.num_layers) & 7U);
 }
 
 }  // namespace sluice

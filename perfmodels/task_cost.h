@@ -20,7 +20,8 @@ double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                     const MemoryPlan* memory = nullptr) noexcept;
 
 /// What tasks of one kind have in common, as a number: device, phase, sublayers, and powers of two
-/// of rows, sequences and context. Never exact lengths: almost every task would be its own kind.
+/// of rows, sequences, context and layers. Never exact lengths: almost every task would be its own
+/// kind.
 std::uint32_t task_footprint(const TaskTag& tag) noexcept;
 
 }  // namespace sluice

@@ -6,6 +6,8 @@
 #include <optional>
 #include <tuple>
 
+#include "perfmodels/layer_run.h"
+
 namespace sluice {
 
 std::int64_t MemoryPlan::resident_layers() const {
@@ -242,6 +244,34 @@ ChainLayer make_layer(const CostModel& costs, const Chain& chain, std::size_t la
   return layer;
 }
 
+/// Takes off what the task system does not take where layers of a chain are one task.
+void join_layers(const CostModel& costs, const Chain& chain, const MemoryPlan& memory,
+                 std::vector<ChainLayer>& layers) {
+  if (chain.parts.size() > 1) return;
+  const ChainPart& part = chain.parts.front();
+  const auto form_of = [&](std::int64_t number) -> std::optional<LayerForm> {
+    const auto layer = static_cast<std::size_t>(number);
+    if (is_last(memory, layer) && part.shape.rows > 1) return std::nullopt;  // it drops rows
+    const LayerHomes& homes = memory.layers[layer];
+    Placement placement = chain.placements[layer];
+    if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
+    return LayerForm{placement, reader_of_weights(homes), reader_of(part.kv.value_or(homes.kv))};
+  };
+  std::size_t next = 0;
+  for (std::size_t first = 0; first < layers.size(); first = next) {
+    const auto number = static_cast<std::int64_t>(first);
+    const auto end = static_cast<std::int64_t>(layers.size());
+    next = first +
+           static_cast<std::size_t>(layers_of_task(number, end, part.shape.total_rows(), form_of));
+    for (std::size_t layer = first + 1; layer < next; ++layer) {
+      Step& step = layers[layer].front();
+      constexpr int of_one = sublayers_per_layer;
+      step.compute_s -= 2 * costs.task_overhead_s(step.device, of_one) -
+                        costs.task_overhead_s(step.device, 2 * of_one);
+    }
+  }
+}
+
 /// One direction of the link to the GPU. Values go at once, one after the other; weights use what
 /// they leave, in order.
 class Link {
@@ -328,6 +358,8 @@ class Simulation {
         layers_[c].push_back(make_layer(costs, chains[c], i, memory));
       loads_.push_back(layer_loads(costs, chains, i, memory));
     }
+    if (chains.size() == 1 && prefetch != Prefetch::half_layer)
+      join_layers(costs, chains.front(), memory, layers_.front());
     const std::size_t units = num_layers_ * units_per_layer_ * iterations_;
     unit_done_.assign(units, 0);
     unit_passed_.assign(units, 0);

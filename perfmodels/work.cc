@@ -41,9 +41,13 @@ double kv_bytes_per_token(const ModelDimensions& model) {
 }
 
 double experts_touched(const ModelDimensions& model, double rows) {
-  if (model.num_experts == 0) return 1;
-  const auto experts = static_cast<double>(model.num_experts);
-  const double missed = 1 - static_cast<double>(model.experts_per_token) / experts;
+  return experts_touched(model.num_experts, model.experts_per_token, rows);
+}
+
+double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows) {
+  if (num_experts == 0) return 1;
+  const auto experts = static_cast<double>(num_experts);
+  const double missed = 1 - static_cast<double>(experts_per_token) / experts;
   return experts * (1 - std::pow(missed, rows));
 }
 

@@ -52,6 +52,7 @@ constexpr std::int64_t kv_page_tokens = 16;
 /// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
 /// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
 double experts_touched(const ModelDimensions& model, double rows);
+double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows);
 
 /// One sequence's part of an iteration.
 struct SequenceWork {

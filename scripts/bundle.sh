@@ -62,7 +62,9 @@ pack_libraries() {
 # either, is as long and on every machine.
 forget_installation() {
   local library=$1 folder there=/usr/share
-  folder=$(strings "$library" | grep -m 1 '/perfmodels/sampling$') || die "$library: names no folder of models"
+  # Read to the end: strings must not be stopped in the middle.
+  folder=$(strings "$library" | awk '/\/perfmodels\/sampling$/ && !found++')
+  [[ $folder ]] || die "$library: names no folder of models"
   while ((${#there} < ${#folder})); do there+=/; done
   LC_ALL=C sed -i "s#$folder#$there#g" "$library"
 }
@@ -71,7 +73,7 @@ say "packing libraries"
 pack_libraries
 for library in "$root"/lib/needed/libstarpu-*; do forget_installation "$library"; done
 cp scripts/bundle/sluice scripts/bundle/run-tests scripts/gpu-check.sh "$root/"
-cp scripts/bundle/environment.sh LICENSE "$root/"
+cp scripts/bundle/environment.sh scripts/bundle/accelerate_offload.py LICENSE "$root/"
 
 say "packing ${archive##*/}"
 mkdir -p "$(dirname "$archive")"

@@ -98,6 +98,9 @@ step tests 200 "$here/run-tests" --gpu
 step same-tokens 90 bash -c same_tokens
 step sanitizer 120 bash -c sanitize
 figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 2048 --gen-tokens 64 --repeat 3
+# What CUDA graphs are worth.
+figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
+  --repeat 3 --cuda-graphs off
 # All of the decoder on the GPU, so that what is not resident streams.
 figures opt-30b-streamed 200 --model opt-30b --device cuda --hbm "$hbm" --policy lia --policy-option decode=000000 \
   --prompt-tokens 0 --gen-tokens 8 --batch 1,64 --repeat 2
@@ -105,6 +108,14 @@ for batch in 1 64; do
   # OPT-30B's sizes; the same layers stay.
   step "floor-$batch" 60 "$here/bin/streaming_floor" 7168 28672 48 "$(resident_layers)" "$batch" 3
 done
+# The same by accelerate, a weak peer.
+if python3 -c 'import accelerate, torch, transformers' 2>/dev/null; then
+  for batch in 1 64; do
+    step "accelerate-$batch" 120 python3 "$here/accelerate_offload.py" --model opt-30b --memory "$hbm" --batch "$batch"
+  done
+else
+  note "        accelerate is not installed here"
+fi
 # What plans and simulations go by, and how true it is between the buckets.
 for what in "" --check; do
   step "calibrate$what" 150 env XDG_DATA_HOME="$out/data" "$sluice" calibrate --model llama-3.2-1b --device cuda \

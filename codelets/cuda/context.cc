@@ -22,6 +22,7 @@ void Workspace::release() noexcept {
   if (memory_ == nullptr) return;
   cudaStreamSynchronize(stream_);  // an earlier kernel may still use it
   source_.release(memory_, bytes_, source_.state);
+  ++moves_;
   memory_ = nullptr;
   bytes_ = 0;
 }

@@ -32,6 +32,8 @@ class Workspace {
 
   /// Another one beside it, for the kernels that a kernel calls while it holds memory of this one.
   Workspace& inner();
+  /// How often this one's memory, or an inner one's, has become another one.
+  std::int64_t moves() const { return moves_ + (inner_ ? inner_->moves() : 0); }
 
  private:
   void release() noexcept;
@@ -40,6 +42,7 @@ class Workspace {
   cudaStream_t stream_;
   void* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::int64_t moves_ = 0;
   std::unique_ptr<Workspace> inner_;
 };
 
@@ -57,6 +60,7 @@ std::uint64_t library_bytes();
 
 class Blas;
 class SublayerEvents;
+class TaskGraphs;
 
 /// What a CUDA kernel runs with: CpuContext's sibling.
 struct Context {
@@ -70,10 +74,12 @@ struct Context {
   /// between kernels. Null: they do without.
   unsigned* arrived = nullptr;
   SublayerEvents* events = nullptr;  ///< null: nobody wants times
+  TaskGraphs* graphs = nullptr;      ///< null: kernels are launched one by one
 
   /// The same with another workspace.
   Context with_workspace(Workspace& other) const {
-    return {stream, other, blas, failure, compute_capability, num_multiprocessors, arrived, events};
+    return {stream,  other,  blas,  failure, compute_capability, num_multiprocessors,
+            arrived, events, graphs};
   }
 };
 

@@ -35,9 +35,9 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
             cudaStream_t stream, const Arguments&... arguments) {
   if (shape.blocks.x == 0 || shape.blocks.y == 0 || shape.blocks.z == 0) return;
 #ifdef SLUICE_CUDA_EMULATION
-  static_cast<void>(stream);  // everything is done when it returns
-  const emulation::Grid grid{name, shape.blocks, shape.threads, shape.dynamic_bytes};
-  emulation::run(grid, [&] { kernel(arguments...); });
+  emulation::launch(
+      stream, {name, shape.blocks, shape.threads, shape.dynamic_bytes},
+      [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
 #else
   constexpr std::size_t without_asking_bytes = 48 << 10;
   if (shape.dynamic_bytes > without_asking_bytes) {

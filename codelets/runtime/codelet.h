@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "base/dtype.h"
 #include "codelets/runtime/failure.h"
@@ -52,23 +53,37 @@ class Buffers {
 /// Accesses of a task, in order; optional ones are added only where they exist.
 class AccessList {
  public:
-  AccessList(std::initializer_list<Access> accesses) {
-    for (const Access& access : accesses) add(access);
-  }
-  void add(const Access& access) {
-    if (count_ == STARPU_NMAXBUFS) throw Error("a task has more than {} buffers", STARPU_NMAXBUFS);
-    accesses_[count_++] = access;
-  }
+  AccessList(std::initializer_list<Access> accesses) : accesses_(accesses) {}
+  void add(const Access& access) { accesses_.push_back(access); }
   void add_if(bool present, const Access& access) {
     if (present) add(access);
   }
-  const Access* begin() const { return accesses_; }
-  const Access* end() const { return accesses_ + count_; }
-  int size() const { return count_; }
+  const Access& operator[](int i) const { return accesses_[static_cast<std::size_t>(i)]; }
+  int size() const { return static_cast<int>(accesses_.size()); }
+  /// Makes them `task`'s.
+  void give_to(starpu_task* task) const {
+    task->nbuffers = size();
+    starpu_data_handle_t* handles = task->handles;
+    starpu_data_access_mode* modes = task->modes;
+    if (size() > STARPU_NMAXBUFS) {  // StarPU frees them with the task
+      handles = task->dyn_handles = allocate<starpu_data_handle_t>();
+      modes = task->dyn_modes = allocate<starpu_data_access_mode>();
+    }
+    for (const Access& access : accesses_) {
+      *handles++ = access.handle;
+      *modes++ = access.mode;
+    }
+  }
 
  private:
-  Access accesses_[STARPU_NMAXBUFS];
-  int count_ = 0;
+  template <typename T>
+  T* allocate() const {
+    void* memory = std::malloc(accesses_.size() * sizeof(T));  // NOLINT(bugprone-sizeof-expression)
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<T*>(memory);
+  }
+
+  std::vector<Access> accesses_;
 };
 
 /// Adds the time for which it lives to a domain's busy time and, unless the task is a stage, which
@@ -145,17 +160,12 @@ class Codelet {
     starpu_task* task = starpu_task_create();
     task->cl = variant.codelet();
     if (variant.at_home >= 0) {
-      const int home = starpu_data_get_home_node(accesses.begin()[variant.at_home].handle);
+      const int home = starpu_data_get_home_node(accesses[variant.at_home].handle);
       int& node = task->cl->nodes[variant.at_home];
       if (node != home) node = home;  // workers read it; it changes between runs alone
     }
     task->name = variant.name.c_str();
-    task->nbuffers = accesses.size();
-    int i = 0;
-    for (const Access& access : accesses) {
-      task->handles[i] = access.handle;
-      task->modes[i++] = access.mode;
-    }
+    accesses.give_to(task);
     constexpr std::size_t size = sizeof(Args) + sizeof(starpu_cpu_func_t);
     auto* copy = static_cast<std::byte*>(std::malloc(size));  // StarPU frees it with the task
     if (copy == nullptr) throw std::bad_alloc();
@@ -261,9 +271,9 @@ class Codelet {
   static void record_failure(const TaskTag& tag, const char* why) {
     starpu_task* task = starpu_task_get_current();
     const bool named = task != nullptr && task->name != nullptr;  // not in the stand-in
-    const std::string layer = tag.layer < 0 ? "" : fmt::format(" of layer {}", tag.layer);
+    const std::string layers = tag.layer < 0 ? "" : " of " + layers_of(tag);
     run_failure().record(fmt::format("{}{} with {} tokens failed: {}",
-                                     named ? task->name : "a task", layer, tag.num_tokens, why));
+                                     named ? task->name : "a task", layers, tag.num_tokens, why));
   }
 
   Variant f32_;

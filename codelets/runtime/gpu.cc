@@ -18,6 +18,7 @@
 #include "codelets/cuda/blas.h"
 #include "codelets/cuda/context.h"
 #include "codelets/cuda/sublayer_events.h"
+#include "codelets/cuda/task_graphs.h"
 #endif
 
 namespace sluice {
@@ -227,13 +228,14 @@ CopyRates measure_copy_rates(const Buffer& host) {
 std::uint64_t gpu_reserve_bytes() { return cuda::library_bytes(); }
 
 struct GpuWorker::Parts {
-  explicit Parts(bool time_kernels)
+  explicit Parts(Launches launches)
       : node(starpu_worker_get_local_memory_node()),
         stream(starpu_cuda_get_local_stream()),
         workspace({allocate, release, &node}, stream),
         blas_memory({allocate, release, &node}, stream),
         blas(blas_memory.reserve(blas_bytes(node)), blas_bytes(node)) {
-    if (time_kernels) events.emplace(stream);
+    if (launches == Launches::timed) events.emplace(stream);
+    if (launches == Launches::in_graphs) graphs.emplace(stream);
   }
 
   /// What cuBLASLt asks for, where the memory is large enough.
@@ -251,10 +253,11 @@ struct GpuWorker::Parts {
   cuda::DeviceFailure* failure = nullptr;  ///< in pinned host memory
   unsigned* arrived = nullptr;
   std::optional<cuda::SublayerEvents> events;
+  std::optional<cuda::TaskGraphs> graphs;
   std::unique_ptr<cuda::Context> context;
 };
 
-GpuWorker::GpuWorker(bool time_kernels) : parts_(std::make_unique<Parts>(time_kernels)) {
+GpuWorker::GpuWorker(Launches launches) : parts_(std::make_unique<Parts>(launches)) {
   void* host = nullptr;
   check(cudaHostAlloc(&host, sizeof(cuda::DeviceFailure), cudaHostAllocMapped), "pinning memory");
   parts_->failure = new (host) cuda::DeviceFailure;
@@ -279,7 +282,8 @@ GpuWorker::GpuWorker(bool time_kernels) : parts_(std::make_unique<Parts>(time_ke
                             attribute(cudaDevAttrComputeCapabilityMinor, current),
       .num_multiprocessors = num_multiprocessors,
       .arrived = parts_->arrived,
-      .events = parts_->events ? &*parts_->events : nullptr});
+      .events = parts_->events ? &*parts_->events : nullptr,
+      .graphs = parts_->graphs ? &*parts_->graphs : nullptr});
 }
 
 GpuWorker::~GpuWorker() {
@@ -307,6 +311,10 @@ void GpuWorker::collect_times(KernelTimes& times) {
   if (parts_->events) parts_->events->collect(times);
 }
 
+GraphUse GpuWorker::graph_use() const {
+  return parts_->graphs ? parts_->graphs->use() : GraphUse{};
+}
+
 GpuSublayerClock::GpuSublayerClock(const cuda::Context& gpu, Phase phase)
     : gpu_(gpu), phase_(phase) {
   if (gpu_.events != nullptr) gpu_.events->start();
@@ -329,7 +337,7 @@ CopyRates measure_copy_rates(const Buffer& /*host*/) {
 std::uint64_t gpu_reserve_bytes() { return 0; }
 
 struct GpuWorker::Parts {};
-GpuWorker::GpuWorker(bool /*time_kernels*/) { throw Error("this program was built without CUDA"); }
+GpuWorker::GpuWorker(Launches /*launches*/) { throw Error("this program was built without CUDA"); }
 GpuWorker::~GpuWorker() = default;
 const cuda::Context& GpuWorker::context() const {
   throw Error("this program was built without CUDA");
@@ -337,6 +345,7 @@ const cuda::Context& GpuWorker::context() const {
 void GpuWorker::reserve(std::uint64_t /*workspace_bytes*/, std::uint64_t /*stage_bytes*/) {}
 void GpuWorker::look_for_failure() {}
 void GpuWorker::collect_times(KernelTimes& /*times*/) {}
+GraphUse GpuWorker::graph_use() const { return {}; }
 
 #endif
 

@@ -57,11 +57,22 @@ CopyRates measure_copy_rates(const Buffer& host);
 /// cannot use.
 std::uint64_t gpu_reserve_bytes();
 
+/// CUDA graphs that a run has made of tasks' kernels, and how often one was launched.
+struct GraphUse {
+  std::int64_t captured = 0;
+  std::int64_t launched = 0;
+};
+
 /// What the CUDA kernels of one StarPU worker run with. Made and ended on that worker.
 class GpuWorker {
  public:
-  /// `time_kernels`: GpuSublayerClocks stamp. Throws Error when CUDA refuses.
-  explicit GpuWorker(bool time_kernels);
+  enum class Launches : std::uint8_t {
+    timed,     ///< kernels one by one, and GpuSublayerClocks stamp
+    single,    ///< kernels one by one
+    in_graphs  ///< those of tasks that come again as CUDA graphs
+  };
+  /// Throws Error when CUDA refuses.
+  explicit GpuWorker(Launches launches);
   ~GpuWorker();
   GpuWorker(const GpuWorker&) = delete;
   GpuWorker& operator=(const GpuWorker&) = delete;
@@ -73,6 +84,7 @@ class GpuWorker {
   void look_for_failure();
   /// Waits for the kernels that were stamped, and adds their times. Throws Error when CUDA refuses.
   void collect_times(KernelTimes& times);
+  GraphUse graph_use() const;
 
  private:
   struct Parts;

@@ -188,7 +188,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   start(options);
   try {
     start_cpu_workers();
-    if (has_gpu_) start_gpu(options.time_gpu_kernels);
+    if (has_gpu_) start_gpu(options.gpu_launches);
     if (stand_in_) {
       stand_in_->started();
       watch(stand_in_->node());
@@ -261,11 +261,11 @@ void run_on_gpu_worker(const std::function<void()>& work) {
 
 }  // namespace
 
-void Runtime::start_gpu(bool time_kernels) {
+void Runtime::start_gpu(GpuWorker::Launches launches) {
   int worker = -1;
   if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) != 1)
     throw Error("StarPU does not see the GPU");
-  run_on_gpu_worker([&] { gpu_worker = std::make_unique<GpuWorker>(time_kernels); });
+  run_on_gpu_worker([&] { gpu_worker = std::make_unique<GpuWorker>(launches); });
   Failure::set_source(look_for_gpu_failure);
   watch(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
 }
@@ -336,9 +336,10 @@ std::uint64_t Runtime::cxl_read_bytes() const { return sluice::cxl_read_bytes; }
 void Runtime::note_cxl_reads() {
   const starpu_task* task = starpu_task_get_current();
   if (task == nullptr) return;
-  for (int i = 0; i < task->nbuffers; ++i) {
-    if (starpu_data_get_interface_ops(task->handles[i]) == &cxl_vectors(CxlData::weights))
-      sluice::cxl_read_bytes += starpu_data_get_size(task->handles[i]);
+  for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+    starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+    if (starpu_data_get_interface_ops(handle) == &cxl_vectors(CxlData::weights))
+      sluice::cxl_read_bytes += starpu_data_get_size(handle);
   }
 }
 
@@ -352,6 +353,8 @@ AcceleratorUse Runtime::accelerator_use() const {
           .cxl_bytes = cxl_bytes,
           .from_bytes = from_bytes};
 }
+
+GraphUse Runtime::graph_use() const { return has_gpu_ ? gpu_worker->graph_use() : GraphUse{}; }
 
 ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }
 

@@ -49,8 +49,8 @@ struct RuntimeOptions {
   /// Memory of the first GPU that StarPU may use, rounded down to MiB; 0: no GPU. Not with a
   /// stand-in accelerator.
   std::uint64_t gpu_bytes = 0;
-  /// Whether accelerator_totals() knows a GPU's kernels, which costs an event a sublayer.
-  bool time_gpu_kernels = false;
+  /// accelerator_totals() knows a GPU's kernels only where they are timed.
+  GpuWorker::Launches gpu_launches = GpuWorker::Launches::in_graphs;
 };
 
 /// What an accelerator's memory holds and has moved, in bytes.
@@ -96,6 +96,8 @@ class Runtime {
   void reserve_on_gpu(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
   /// From the beginning on. Only where there is one.
   AcceleratorUse accelerator_use() const;
+  /// From the beginning on; none without a GPU. All tasks have ended.
+  GraphUse graph_use() const;
   /// What the processors' tasks have read in place of weights in CXL memory: each task all of one,
   /// since the process began.
   std::uint64_t cxl_read_bytes() const;
@@ -112,7 +114,7 @@ class Runtime {
   void prepare_stand_in(const std::vector<int>& cores) const;
   void start(const RuntimeOptions& options);
   void start_cpu_workers();
-  void start_gpu(bool time_kernels);
+  void start_gpu(GpuWorker::Launches launches);
   void watch(unsigned node);
   void stop() noexcept;
 

@@ -13,7 +13,8 @@ std::atomic<const MemoryPlan*> memory_in_use{nullptr};
 std::atomic<TaskObserver> observer_in_use{nullptr};
 
 int num_sublayers_of(const TaskTag& tag) {
-  return 1 + static_cast<int>(tag.last_sublayer) - static_cast<int>(tag.sublayer);
+  return tag.num_layers *
+         (1 + static_cast<int>(tag.last_sublayer) - static_cast<int>(tag.sublayer));
 }
 
 double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation*/) {

@@ -94,10 +94,11 @@ void TraceRecorder::stop() {
 void mark_task(starpu_task* task, const TaskTag& tag) {
   if (!recording.load(std::memory_order_relaxed)) return;
   num_tasks.fetch_add(1, std::memory_order_relaxed);
-  mark("sluice task {} {} {} {} {} {} {} {} {} {} {}", starpu_task_get_job_id(task), tag.iteration,
-       tag.sub_batch, tag.layer, static_cast<int>(tag.sublayer),
+  mark("sluice task {} {} {} {} {} {} {} {} {} {} {} {}", starpu_task_get_job_id(task),
+       tag.iteration, tag.sub_batch, tag.layer, static_cast<int>(tag.sublayer),
        static_cast<int>(tag.last_sublayer), static_cast<int>(tag.phase),
-       static_cast<int>(tag.device), tag.num_tokens, tag.context_tokens, tag.num_sequences);
+       static_cast<int>(tag.device), tag.num_tokens, tag.context_tokens, tag.num_sequences,
+       tag.num_layers);
 }
 
 void mark_sublayer(Sublayer ended) {

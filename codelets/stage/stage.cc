@@ -1,6 +1,7 @@
 #include "codelets/stage/stage.h"
 
 #include <array>
+#include <utility>
 
 #include "codelets/fc1/fc1.h"
 #include "codelets/fc2/fc2.h"
@@ -11,6 +12,12 @@
 #include "codelets/runtime/kv_access.h"
 #include "codelets/runtime/stage_memory.h"
 #include "codelets/sv/sv.h"
+#include "perfmodels/layer_run.h"
+
+#ifdef SLUICE_HAS_CUDA
+#include "codelets/cuda/task_graphs.h"
+#include "codelets/runtime/recurring.h"
+#endif
 
 namespace sluice {
 namespace {
@@ -47,11 +54,8 @@ bool uses_vectors(const SublayerRange& range) {
   return range.has(Sublayer::qkv) || range.last >= Sublayer::out_proj;
 }
 
-/// The buffers of a running stage, and its scratch, in the order of submit_stage().
-struct StageOperands {
-  BatchView batch{nullptr};
-  float* x = nullptr;
-  const float* rope = nullptr;
+/// A layer's buffers.
+struct LayerOperands {
   const float* vectors = nullptr;
   const std::byte* qkv_weight = nullptr;
   const std::byte* out_weight = nullptr;
@@ -59,17 +63,10 @@ struct StageOperands {
   const std::byte* fc1_weight = nullptr;
   const std::byte* fc2_weight = nullptr;
   KvBuffers kv;
-  std::byte* q = nullptr;
-  float* scores = nullptr;
-  std::byte* context = nullptr;
-  std::byte* h = nullptr;
 
-  template <typename Context>
-  StageOperands(const Context& device, const StageArgs& args, Buffers buffers) {
+  LayerOperands() = default;
+  LayerOperands(const StageArgs& args, Buffers& buffers) {
     const SublayerRange range = args.range();
-    if (uses_batch(range)) batch = BatchView(buffers.take<void>());
-    x = buffers.take_if<float>(reads_x(range) || updates_x(range));
-    rope = buffers.take_if<float>(range.has(Sublayer::qkv) && args.shape.rope);
     vectors = buffers.take_if<float>(uses_vectors(range));
     qkv_weight = buffers.take_if<std::byte>(range.has(Sublayer::qkv));
     out_weight = buffers.take_if<std::byte>(range.has(Sublayer::out_proj));
@@ -77,10 +74,33 @@ struct StageOperands {
     fc1_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1));
     fc2_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc2));
     kv = KvAccess(args.kv, range).take_from(buffers);
+  }
+};
+
+/// The buffers of a running stage, and its scratch, in the order of submit_stage(); no mixture of
+/// experts runs.
+struct StageOperands {
+  BatchView batch{nullptr};
+  float* x = nullptr;
+  const float* rope = nullptr;
+  std::byte* q = nullptr;
+  float* scores = nullptr;
+  std::byte* context = nullptr;
+  std::byte* h = nullptr;
+  std::array<LayerOperands, most_layers_of_task> layers;  ///< args.tag.num_layers of them
+
+  template <typename Context>
+  StageOperands(const Context& device, const StageArgs& args, Buffers buffers) {
+    const SublayerRange range = args.range();
+    if (uses_batch(range)) batch = BatchView(buffers.take<void>());
+    x = buffers.take_if<float>(reads_x(range) || updates_x(range));
+    rope = buffers.take_if<float>(range.has(Sublayer::qkv) && args.shape.rope);
     q = buffers.take_if<std::byte>(q_of(range).crosses());
     scores = buffers.take_if<float>(scores_of(range).crosses());
     context = buffers.take_if<std::byte>(context_of(range).crosses());
     h = buffers.take_if<std::byte>(h_of(range).crosses());
+    for (std::int16_t i = 0; i < args.tag.num_layers; ++i)
+      layers.at(static_cast<std::size_t>(i)) = LayerOperands(args, buffers);
     take_scratch(device, args);
   }
 
@@ -113,12 +133,13 @@ SublayerClock clock_of(const CpuContext& cpu, Phase phase) { return {cpu.times, 
 }
 
 template <typename Context>
-void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at) {
+void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at,
+             const LayerOperands& layer) {
   const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv};
   // Elsewhere only attention has the slab.
-  std::byte* slab = at_home(args.kv) ? at.kv.slab : nullptr;
-  const QkvOperands operands{&qkv,          at.batch, at.x, at.rope,     at.vectors,
-                             at.qkv_weight, at.q,     slab, at.kv.new_kv};
+  std::byte* slab = at_home(args.kv) ? layer.kv.slab : nullptr;
+  const QkvOperands operands{
+      &qkv, at.batch, at.x, at.rope, layer.vectors, layer.qkv_weight, at.q, slab, layer.kv.new_kv};
   if constexpr (is_gpu<Context>) {
     qkv_cuda(context, operands);
   } else {
@@ -133,8 +154,8 @@ Sublayer attention_part(const SublayerRange& range) {
 }
 
 void attend(const CpuContext& cpu, const AttentionArgs& args, Sublayer part,
-            const StageOperands& at) {
-  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, at.kv);
+            const StageOperands& at, const LayerOperands& layer) {
+  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, layer.kv);
   if (part == Sublayer::attention) {
     attention_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.context});
   } else if (part == Sublayer::qk) {
@@ -147,21 +168,23 @@ void attend(const CpuContext& cpu, const AttentionArgs& args, Sublayer part,
 #ifdef SLUICE_HAS_CUDA
 /// A GPU's kernels find the KV themselves.
 void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
-            const StageOperands& at) {
+            const StageOperands& at, const LayerOperands& layer) {
+  const KvBuffers& kv = layer.kv;
   if (part == Sublayer::attention) {
-    attention_cuda(gpu, {&args, at.batch, at.q, at.kv.slab, at.context, at.kv.new_kv});
+    attention_cuda(gpu, {&args, at.batch, at.q, kv.slab, at.context, kv.new_kv});
   } else if (part == Sublayer::qk) {
-    qk_cuda(gpu, {&args, at.batch, at.q, at.kv.slab, at.scores, at.kv.new_kv});
+    qk_cuda(gpu, {&args, at.batch, at.q, kv.slab, at.scores, kv.new_kv});
   } else {
-    sv_cuda(gpu, {&args, at.batch, at.scores, at.kv.slab, at.context, at.kv.new_kv});
+    sv_cuda(gpu, {&args, at.batch, at.scores, kv.slab, at.context, kv.new_kv});
   }
 }
 #endif
 
 template <typename Context>
-void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at) {
+void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at,
+                  const LayerOperands& layer) {
   const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
-  const OutProjOperands operands{&out_proj, at.context, at.vectors, at.out_weight, at.x};
+  const OutProjOperands operands{&out_proj, at.context, layer.vectors, layer.out_weight, at.x};
   if constexpr (is_gpu<Context>) {
     out_proj_cuda(context, operands);
   } else {
@@ -170,9 +193,10 @@ void run_out_proj(const Context& context, const StageArgs& args, const StageOper
 }
 
 template <typename Context>
-void run_fc1(const Context& context, const StageArgs& args, const StageOperands& at) {
+void run_fc1(const Context& context, const StageArgs& args, const StageOperands& at,
+             const LayerOperands& layer) {
   const Fc1Args fc1{args.tag, args.shape, args.vectors};
-  const Fc1Operands operands{&fc1, at.x, at.vectors, at.fc1_weight, at.gate_weight, at.h};
+  const Fc1Operands operands{&fc1, at.x, layer.vectors, layer.fc1_weight, layer.gate_weight, at.h};
   if constexpr (is_gpu<Context>) {
     fc1_cuda(context, operands);
   } else {
@@ -181,9 +205,10 @@ void run_fc1(const Context& context, const StageArgs& args, const StageOperands&
 }
 
 template <typename Context>
-void run_fc2(const Context& context, const StageArgs& args, const StageOperands& at) {
+void run_fc2(const Context& context, const StageArgs& args, const StageOperands& at,
+             const LayerOperands& layer) {
   const Fc2Args fc2{args.tag, args.shape, args.vectors};
-  const Fc2Operands operands{&fc2, at.h, at.vectors, at.fc2_weight, at.x};
+  const Fc2Operands operands{&fc2, at.h, layer.vectors, layer.fc2_weight, at.x};
   if constexpr (is_gpu<Context>) {
     fc2_cuda(context, operands);
   } else {
@@ -191,33 +216,66 @@ void run_fc2(const Context& context, const StageArgs& args, const StageOperands&
   }
 }
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const StageArgs& args, Buffers buffers) const {
-    auto clock = clock_of(context, args.tag.phase);
-    const StageOperands at(context, args, buffers);
-    const SublayerRange range = args.range();
+template <typename Context>
+void run_layers(const Context& context, const StageArgs& args, const StageOperands& at) {
+  auto clock = clock_of(context, args.tag.phase);
+  const SublayerRange range = args.range();
+  for (std::int16_t i = 0; i < args.tag.num_layers; ++i) {
+    const LayerOperands& layer = at.layers.at(static_cast<std::size_t>(i));
     if (range.has(Sublayer::qkv)) {
-      run_qkv(context, args, at);
+      run_qkv(context, args, at, layer);
       clock.end_of(Sublayer::qkv);
     }
     if (range.has(Sublayer::qk) || range.has(Sublayer::sv)) {
       const AttentionArgs attention{args.tag, args.shape, args.kv};
-      attend(context, attention, attention_part(range), at);
+      attend(context, attention, attention_part(range), at, layer);
       clock.end_of(attention_part(range));
     }
     if (range.has(Sublayer::out_proj)) {
-      run_out_proj(context, args, at);
+      run_out_proj(context, args, at, layer);
       clock.end_of(Sublayer::out_proj);
     }
     if (range.has(Sublayer::fc1)) {
-      run_fc1(context, args, at);
+      run_fc1(context, args, at, layer);
       clock.end_of(Sublayer::fc1);
     }
     if (range.has(Sublayer::fc2)) {
-      run_fc2(context, args, at);
+      run_fc2(context, args, at, layer);
       clock.end_of(Sublayer::fc2);
     }
+  }
+}
+
+#ifdef SLUICE_HAS_CUDA
+/// As a CUDA graph where the run makes some.
+void run_recurring(const cuda::Context& gpu, const StageArgs& args, const StageOperands& at) {
+  StageArgs sizes = args;
+  const TaskTag& tag = args.tag;
+  sizes.tag.context_tokens = recurring_context_tokens(tag.context_tokens, tag.num_sequences);
+  cuda::TaskKey key;
+  key.add(sizes.shape);
+  key.add(sizes.vectors);
+  key.add(sizes.kv);
+  key.add(sizes.range());
+  key.add(tag.num_layers);
+  key.add(tag.num_tokens);
+  key.add(tag.num_sequences);
+  key.add(sizes.tag.context_tokens);
+  key.add(at);
+  cuda::run_in_graph(gpu, std::move(key), [&] { run_layers(gpu, sizes, at); });
+}
+#endif
+
+struct Run {
+  template <typename Context>
+  void operator()(const Context& context, const StageArgs& args, Buffers buffers) const {
+    const StageOperands at(context, args, buffers);
+#ifdef SLUICE_HAS_CUDA
+    if constexpr (is_gpu<Context>) {
+      if (args.recurs) return run_recurring(context, args, at);
+    }
+#endif
+    run_layers(context, args, at);
   }
 };
 
@@ -240,27 +298,27 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
 
 void submit_single(const StageArgs& args, const StageHandles& handles) {
   const AttentionArgs attention{args.tag, args.shape, args.kv};
+  const LayerHandles& layer = handles.layers.front();
   switch (args.range().first) {
     case Sublayer::qkv:
       return submit_qkv({args.tag, args.shape, args.vectors, args.kv},
-                        {handles.batch, handles.x, handles.rope, handles.vectors,
-                         handles.qkv_weight, handles.q, handles.slab, handles.new_kv});
+                        {handles.batch, handles.x, handles.rope, layer.vectors, layer.qkv_weight,
+                         handles.q, layer.slab, layer.new_kv});
     case Sublayer::qk:
       return submit_qk(attention,
-                       {handles.batch, handles.q, handles.slab, handles.new_kv, handles.scores});
+                       {handles.batch, handles.q, layer.slab, layer.new_kv, handles.scores});
     case Sublayer::sv:
-      return submit_sv(attention, {handles.batch, handles.scores, handles.slab, handles.new_kv,
-                                   handles.context});
+      return submit_sv(attention,
+                       {handles.batch, handles.scores, layer.slab, layer.new_kv, handles.context});
     case Sublayer::out_proj:
       return submit_out_proj({args.tag, args.shape, args.vectors},
-                             {handles.context, handles.vectors, handles.out_weight, handles.x});
+                             {handles.context, layer.vectors, layer.out_weight, handles.x});
     case Sublayer::fc1:
-      return submit_fc1(
-          {args.tag, args.shape, args.vectors},
-          {handles.x, handles.vectors, handles.fc1_weight, handles.gate_weight, handles.h});
+      return submit_fc1({args.tag, args.shape, args.vectors},
+                        {handles.x, layer.vectors, layer.fc1_weight, layer.gate_weight, handles.h});
     case Sublayer::fc2:
       return submit_fc2({args.tag, args.shape, args.vectors},
-                        {handles.h, handles.vectors, handles.fc2_weight, handles.x});
+                        {handles.h, layer.vectors, layer.fc2_weight, handles.x});
     default:
       throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range().first));
   }
@@ -270,12 +328,14 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
 
 void submit_stage(const StageArgs& args, const StageHandles& handles) {
   const SublayerRange range = args.range();
-  if (range.is_single()) return submit_single(args, handles);
+  const bool is_mixture = !handles.layers.front().experts.empty();
+  if (range.is_single() && !is_mixture) return submit_single(args, handles);
   if (range == SublayerRange{Sublayer::qk, Sublayer::sv}) {
     TaskTag tag = args.tag;
     tag.sublayer = tag.last_sublayer = Sublayer::attention;
-    return submit_attention({tag, args.shape, args.kv}, {handles.batch, handles.q, handles.slab,
-                                                         handles.new_kv, handles.context});
+    const LayerHandles& layer = handles.layers.front();
+    return submit_attention({tag, args.shape, args.kv},
+                            {handles.batch, handles.q, layer.slab, layer.new_kv, handles.context});
   }
   AccessList accesses{};
   const auto passes = [&](const Passing& passing, const DataHandle& handle) {
@@ -285,17 +345,23 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
   accesses.add_if(reads_x(range) || updates_x(range),
                   updates_x(range) ? updates(handles.x) : reads(handles.x));
   accesses.add_if(range.has(Sublayer::qkv) && args.shape.rope, reads(handles.rope));
-  accesses.add_if(uses_vectors(range), reads(handles.vectors));
-  accesses.add_if(range.has(Sublayer::qkv), reads(handles.qkv_weight));
-  accesses.add_if(range.has(Sublayer::out_proj), reads(handles.out_weight));
-  accesses.add_if(range.has(Sublayer::fc1) && args.shape.gated_ffn, reads(handles.gate_weight));
-  accesses.add_if(range.has(Sublayer::fc1), reads(handles.fc1_weight));
-  accesses.add_if(range.has(Sublayer::fc2), reads(handles.fc2_weight));
-  KvAccess(args.kv, range).add_to(accesses, handles.slab, handles.new_kv);
   passes(q_of(range), handles.q);
   passes(scores_of(range), handles.scores);
   passes(context_of(range), handles.context);
   passes(h_of(range), handles.h);
+  for (const LayerHandles& layer : handles.layers) {
+    accesses.add_if(uses_vectors(range), reads(layer.vectors));
+    accesses.add_if(range.has(Sublayer::qkv), reads(layer.qkv_weight));
+    accesses.add_if(range.has(Sublayer::out_proj), reads(layer.out_weight));
+    const auto add_ffn = [&](const DataHandle& gate, const DataHandle& fc1, const DataHandle& fc2) {
+      accesses.add_if(range.has(Sublayer::fc1) && args.shape.gated_ffn, reads(gate));
+      accesses.add_if(range.has(Sublayer::fc1), reads(fc1));
+      accesses.add_if(range.has(Sublayer::fc2), reads(fc2));
+    };
+    if (!is_mixture) add_ffn(layer.gate_weight, layer.fc1_weight, layer.fc2_weight);
+    for (const ExpertHandles& expert : layer.experts) add_ffn(expert.gate, expert.fc1, expert.fc2);
+    KvAccess(args.kv, range).add_to(accesses, layer.slab, layer.new_kv);
+  }
   codelet_of(range).submit(args.shape.dtype, args, accesses);
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "codelets/attention/attention.h"
 #include "codelets/runtime/codelet.h"
 #include "codelets/runtime/kv_path.h"
@@ -10,23 +13,29 @@ namespace sluice {
 
 /// Argument of a stage: sublayers that run on one device, one after the other, as one task (LIA's
 /// placement puts neighbours on one device more often than not; the chain of small tasks would cost
-/// a scheduling decision and a wait each).
+/// a scheduling decision and a wait each). A stage of all six may go through several layers.
 struct StageArgs {
-  TaskTag tag;  ///< its sublayer and last_sublayer name the range
+  TaskTag tag;  ///< its sublayer and last_sublayer name the range, num_layers how many layers
   DecoderShape shape;
   VectorLayout vectors;
   KvPath kv = KvPath::slab;  ///< of a range that holds some of sublayers 1 to 3
+  /// Few rows, and weights and KV that stay where they are: the next iterations' tasks launch the
+  /// same kernels at the same addresses, or at a few others.
+  bool recurs = false;
 
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
 };
 
-/// What the range's sublayers read and write; see each codelet. Values that only sublayers of the
-/// range share (q, scores, context, h) stay in scratch memory, and are empty here; so are slab and
-/// new_kv where StageArgs::kv has no use for them.
-struct StageHandles {
-  const DataHandle& batch;
-  const DataHandle& x;
-  const DataHandle& rope;
+/// One expert of an FFN that is a mixture of them; see LayerHandles.
+struct ExpertHandles {
+  const DataHandle& gate;
+  const DataHandle& fc1;
+  const DataHandle& fc2;
+};
+
+/// What is one layer's. Slab and new_kv are empty where StageArgs::kv has no use for them; of a
+/// mixture of experts, which is only simulated, gate, fc1 and fc2 are.
+struct LayerHandles {
   const DataHandle& vectors;
   const DataHandle& qkv_weight;
   const DataHandle& out_weight;
@@ -35,6 +44,16 @@ struct StageHandles {
   const DataHandle& fc2_weight;
   const DataHandle& slab;
   const DataHandle& new_kv;
+  std::vector<ExpertHandles> experts = {};  ///< of a mixture those that some row goes through
+};
+
+/// What the range's sublayers read and write; see each codelet. Values that only sublayers of the
+/// range share (q, scores, context, h) stay in scratch memory, and are empty here.
+struct StageHandles {
+  std::span<const LayerHandles> layers;  ///< tag.num_layers
+  const DataHandle& batch;
+  const DataHandle& x;
+  const DataHandle& rope;
   const DataHandle& q;
   const DataHandle& scores;
   const DataHandle& context;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/memory.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -21,7 +21,7 @@ class CgroupTest : public ::testing::Test {
   }
   std::uint64_t available() const { return cgroup_available_bytes(root.path()); }
 
-  testing::TemporaryFolder root;
+  test::TemporaryFolder root;
 };
 
 TEST_F(CgroupTest, IsUnlimitedWithoutGroups) {

@@ -8,12 +8,12 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 void write_node_file(const TemporaryFolder& root, const std::string& name,
                      const std::string& content) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "codelets/runtime/failure.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -24,23 +25,6 @@ constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 constexpr std::size_t weight_bytes = 4 * mebibyte + 100;  // its end is no whole block
 constexpr std::uint64_t weight_stride = weight_bytes / 4096 * 4096 + 4096;
 constexpr int num_weights = 24;
-
-/// Gone when the test is.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "sluice-disk-XXXXXX").string();
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const char* name) const { return (path_ / name).string(); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string content_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -126,7 +110,7 @@ class DiskNodeTest : public ::testing::Test {
   }
   starpu_data_handle_t at(int weight) { return weights[static_cast<std::size_t>(weight)].get(); }
 
-  Folder folder;
+  const test::TemporaryFolder folder;
   std::string path = folder.file("weights");
   DirectFile file;
   std::unique_ptr<DiskNode> disk;
@@ -173,7 +157,7 @@ TEST_F(DiskNodeTest, ReadsOnFromAFileThatWasRemoved) {
 }
 
 TEST(DirectFileTest, ReadsAnyMemoryAndSize) {
-  Folder folder;
+  const test::TemporaryFolder folder;
   write_weights(folder.file("weights"));
   const DirectFile file(folder.file("weights"));
   const std::string content = content_of(folder.file("weights"));
@@ -191,7 +175,7 @@ TEST(DirectFileTest, ReadsAnyMemoryAndSize) {
 }
 
 TEST(DirectFileTest, ATemporaryFileHasItsRoomAndNoName) {
-  Folder folder;
+  const test::TemporaryFolder folder;
   const std::uint64_t size = 5 * DirectFile::alignment;
   const DirectFile file = DirectFile::temporary(folder.path(), size);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));

@@ -22,7 +22,7 @@ using testing::content_of;
 using testing::expect_failure;
 using testing::lines_of;
 using testing::operator+;
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 /// The program with a data folder of its own.
 Arguments with_data(const TemporaryFolder& data, const Arguments& arguments) {

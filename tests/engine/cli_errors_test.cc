@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/engine/cli_process.h"
+#include "tests/models/checkpoint_files.h"
 
 namespace sluice {
 namespace {
@@ -18,9 +19,9 @@ using testing::CliProcess;
 using testing::CliResult;
 using testing::expect_failure;
 using testing::operator+;
+using test::TemporaryFolder;
 using testing::run_cli;
 using testing::snapshot;
-using testing::TemporaryFolder;
 
 /// A model folder to damage, and a prompts file that suits it.
 class Workplace : public TemporaryFolder {

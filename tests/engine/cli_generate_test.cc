@@ -23,8 +23,8 @@ using testing::content_of;
 using testing::expect_failure;
 using testing::json_lines;
 using testing::operator+;
+using test::TemporaryFolder;
 using testing::run_cli;
-using testing::TemporaryFolder;
 
 CliResult run_well(const Arguments& arguments) {
   CliResult result = run_cli(arguments);

@@ -15,11 +15,11 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using test::TemporaryFolder;
 using testing::CliResult;
 using testing::content_of;
 using testing::expect_failure;
 using testing::run_cli;
-using testing::TemporaryFolder;
 using Arguments = std::vector<std::string>;
 
 /// Of the embedded model in f32: a layer's sublayers 1, 4, 5 and 6 (384 = 256 + 2 * 64 columns of

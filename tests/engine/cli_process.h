@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice::testing {
 
@@ -50,7 +50,7 @@ class CliProcess {
  private:
   bool has_ended(int& status);
 
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   pid_t pid_ = -1;
 };
 

@@ -112,6 +112,23 @@ TEST_F(CliTiersTest, EveryFormOfTheGraphGivesTheSameTokens) {
   }
 }
 
+TEST_F(CliTiersTest, LayersThatComeFromTheDiskAreTasksOfTheirOwn) {
+  const auto tasks_within = [&](const std::string& ddr) -> std::int64_t {
+    const std::string trace = folder.file("trace-" + ddr);
+    const CliResult result =
+        run_cli({"generate", "--prompt", "Once upon a time", "--max-tokens", "12", "--temperature",
+                 "0", "-q", "--dtype", "f32", "--policy", "cpu-only", "--ddr", ddr, "--disk",
+                 disk.string(), "--trace", trace});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(run_cli({"trace", trace, "--json"}).out).at("tasks");
+  };
+  // Of 12 iterations: 6 layers, embedding, head, sampling. In the prompt's the last layer is two
+  // tasks, and two more drop rows between them.
+  EXPECT_EQ(tasks_within(smallest), 12 * 9 + 3);
+  // In DDR all layers are one task; in the prompt's iteration all but the last.
+  EXPECT_EQ(tasks_within("40MiB"), 12 * 4 + 4);
+}
+
 TEST_F(CliTiersTest, AModelLargerThanItsBudgetStaysWithinItsMemory) {
   const std::string model = folder.file("model");
   ASSERT_EQ(run_cli({"make-model", "--shape", "opt-125m", "--out", model}).exit_code, 0);

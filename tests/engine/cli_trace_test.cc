@@ -22,8 +22,8 @@ using testing::CliProcess;
 using testing::CliResult;
 using testing::expect_failure;
 using testing::operator+;
+using test::TemporaryFolder;
 using testing::run_cli;
-using testing::TemporaryFolder;
 
 const std::set<std::string> all_files = {"dag.dot", "paje.trace", "perfetto.json", "trace.jsonl"};
 
@@ -91,13 +91,13 @@ TEST(CliTraceTest, GenerateLeavesEveryFile) {
   EXPECT_EQ(files_in(trace), all_files);
   const json report = read_trace(trace);
   EXPECT_EQ(report.at("lost_tasks"), 0);
-  // Iterations times (6 layers, embedding, head, sampling); in the prompt's, the last layer is two
-  // tasks, and two more drop rows between them.
-  EXPECT_EQ(report.at("tasks"), 12 * 9 + 3);
+  // Iterations times (6 layers as one, embedding, head, sampling); in the prompt's, the last layer
+  // is two more tasks, and two drop rows between them.
+  EXPECT_EQ(report.at("tasks"), 12 * 4 + 4);
   EXPECT_EQ(report.at("workers").size(), 1U);
-  EXPECT_EQ(report.at("workers")[0].at("tasks"), 12 * 9 + 3);
-  EXPECT_EQ(report.at("iterations")[0].at("tasks"), 9);
-  EXPECT_EQ(report.at("iterations")[0].at("critical_path").size(), 9U);
+  EXPECT_EQ(report.at("workers")[0].at("tasks"), 12 * 4 + 4);
+  EXPECT_EQ(report.at("iterations")[0].at("tasks"), 4);
+  EXPECT_EQ(report.at("iterations")[0].at("critical_path").size(), 4U);
   EXPECT_GT(report.at("peak_bytes")[0].at("bytes"), 6000000);  // tiny's weights in bf16
   expect_pajeng_agrees(trace, report);
   const json perfetto = json::parse(testing::content_of(trace + "/perfetto.json"));
@@ -131,7 +131,7 @@ TEST(CliTraceTest, BenchIsTraced) {
   EXPECT_NE(result.err.find("sluice trace " + trace), std::string::npos) << result.err;
   EXPECT_EQ(files_in(trace), all_files);
   const json report = read_trace(trace);
-  EXPECT_EQ(report.at("tasks"), 2 * 4 * 9);
+  EXPECT_EQ(report.at("tasks"), 2 * 4 * 4);
   expect_pajeng_agrees(trace, report);
 }
 
@@ -216,7 +216,7 @@ TEST(CliTraceTest, AnInterruptedRunLeavesWhatItDid) {
   generating.send(SIGINT);
   EXPECT_EQ(generating.wait().exit_code, 130);
   EXPECT_EQ(files_in(folder.file("generate")), all_files);
-  EXPECT_GT(read_trace(folder.file("generate")).at("tasks"), 2 * 60 * 9);
+  EXPECT_GT(read_trace(folder.file("generate")).at("tasks"), 2 * 60 * 4);
 }
 
 TEST(CliTraceTest, AnInterruptedBenchLeavesWhatItDidAndSaysThatTheBufferWasFull) {

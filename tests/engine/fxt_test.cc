@@ -15,29 +15,39 @@
 #include "graphs/decoder_graph.h"
 #include "tests/engine/cli_process.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 constexpr std::int64_t num_layers = 6;  // of tiny
 
-/// Decode iterations of two sub-batches on the embedded model, from an empty cache.
-void decode(Runtime& runtime, TraceRecorder& recorder, int num_iterations, Fusion fusion) {
+struct Decode {
+  int num_iterations = 1;
+  Fusion fusion = Fusion::layers;
+  std::int32_t num_sub_batches = 2;
+  std::vector<std::optional<Device>> weight_readers = {};
+};
+
+/// Decode iterations of sub-batches of one sequence on the embedded model, from an empty cache.
+void decode(Runtime& runtime, TraceRecorder& recorder, const Decode& what) {
   const Model model = open_model("tiny");
   const LoadedModel loaded(model, DType::f32, runtime.setup_pool());
   ASSERT_EQ(loaded.config().num_layers, num_layers);
   KvCache kv(loaded.shape(), num_layers, 64);
   const std::vector<std::vector<std::int32_t>> pages = {kv.take_pages(8).value(),
                                                         kv.take_pages(8).value()};
-  DecoderGraph graph(loaded, {&kv, 1}, {.num_slots = 2, .fusion = fusion});
+  DecoderGraph graph(
+      loaded, {&kv, 1},
+      {.num_slots = 2, .fusion = what.fusion, .weight_readers = what.weight_readers});
   recorder.start();
   std::vector<PendingIteration> pending;
-  for (int i = 0; i < num_iterations; ++i) {
-    std::vector<SubBatch> sub_batches(2);
+  for (int i = 0; i < what.num_iterations; ++i) {
+    std::vector<SubBatch> sub_batches(static_cast<std::size_t>(what.num_sub_batches));
     const std::int32_t token = 7;
-    for (std::int32_t slot = 0; slot < 2; ++slot) {
+    for (std::int32_t slot = 0; slot < what.num_sub_batches; ++slot) {
       BatchPart& part = sub_batches[static_cast<std::size_t>(slot)].parts.emplace_back();
       part.phase = Phase::decode;
       part.batch.add({.slot = slot,
@@ -54,18 +64,18 @@ void decode(Runtime& runtime, TraceRecorder& recorder, int num_iterations, Fusio
   recorder.stop();
 }
 
-Trace record_decode(const TemporaryFolder& folder, int num_iterations, Fusion fusion) {
+Trace record_decode(const TemporaryFolder& folder, const Decode& what) {
   TraceRecorder recorder(folder.path());
   {
     Runtime runtime({.domains = {{0}}});
-    decode(runtime, recorder, num_iterations, fusion);
+    decode(runtime, recorder, what);
   }
   return read_fxt(recorder.file().string());
 }
 
 TEST(FxtTest, EveryTaskIsThereWithItsPlace) {
   const TemporaryFolder folder;
-  const Trace trace = record_decode(folder, 3, Fusion::stages);
+  const Trace trace = record_decode(folder, {.num_iterations = 3});
   EXPECT_EQ(trace.num_lost, 0);
   EXPECT_EQ(trace.num_flushes, 0);
   ASSERT_EQ(trace.workers.size(), 1U);
@@ -89,7 +99,7 @@ TEST(FxtTest, EveryTaskIsThereWithItsPlace) {
 
 TEST(FxtTest, StagesShowTheirSublayers) {
   const TemporaryFolder folder;
-  const Trace trace = record_decode(folder, 2, Fusion::stages);
+  const Trace trace = record_decode(folder, {.num_iterations = 2});
   const std::vector<Sublayer> expected = {Sublayer::qkv, Sublayer::attention, Sublayer::out_proj,
                                           Sublayer::fc1, Sublayer::fc2};
   int stages = 0;
@@ -111,16 +121,37 @@ TEST(FxtTest, StagesShowTheirSublayers) {
   EXPECT_EQ(stages, 2 * 2 * num_layers);
 }
 
+TEST(FxtTest, ATaskOfSeveralLayersShowsTheSublayersOfEach) {
+  const TemporaryFolder folder;
+  const Trace trace = record_decode(
+      folder, {.num_iterations = 2,
+               .num_sub_batches = 1,
+               .weight_readers = std::vector<std::optional<Device>>(num_layers, Device::cpu)});
+  EXPECT_EQ(trace.tasks.size(), 2U * (1 + 3));
+  for (const TraceTask& task : trace.tasks) {
+    if (task.tag.layer < 0) continue;
+    EXPECT_EQ(task_place(task), fmt::format("layers 0 to 5, iteration {}.0", task.tag.iteration));
+    ASSERT_EQ(task.sublayers.size(), 5U * num_layers);
+    for (std::size_t i = 0; i < task.sublayers.size(); ++i) {
+      EXPECT_EQ(task.sublayers[i].layer, static_cast<std::int32_t>(i / 5));
+      EXPECT_EQ(task.sublayers[i].sublayer, task.sublayers[i % 5].sublayer);
+    }
+  }
+  const Trace again = trace_from_lines(trace_as_lines(trace), "trace.jsonl");
+  EXPECT_EQ(again.tasks[1].tag.num_layers, num_layers);
+  EXPECT_EQ(again.tasks[1].sublayers, trace.tasks[1].sublayers);
+}
+
 TEST(FxtTest, UnfusedSublayersAreTasks) {
   const TemporaryFolder folder;
-  const Trace trace = record_decode(folder, 1, Fusion::sublayers);
+  const Trace trace = record_decode(folder, {.num_iterations = 1, .fusion = Fusion::sublayers});
   EXPECT_EQ(trace.tasks.size(), 2U * (5 * num_layers + 3));
   for (const TraceTask& task : trace.tasks) EXPECT_EQ(task.sublayers.size(), 1U);
 }
 
 TEST(FxtTest, EachLayerDependsOnTheOneBefore) {
   const TemporaryFolder folder;
-  const Trace trace = record_decode(folder, 2, Fusion::stages);
+  const Trace trace = record_decode(folder, {.num_iterations = 2});
   const TaskIndex index(trace);
   int checked = 0;
   for (const TraceTask& task : trace.tasks) {
@@ -171,7 +202,7 @@ std::map<std::int64_t, std::pair<double, double>> converted(const std::string& f
 TEST(FxtTest, TimesAreThoseOfStarPUsOwnTool) {
   if (std::ifstream(SLUICE_FXT_TOOL).fail()) GTEST_SKIP() << SLUICE_FXT_TOOL << " is missing";
   const TemporaryFolder folder;
-  const Trace trace = record_decode(folder, 3, Fusion::stages);
+  const Trace trace = record_decode(folder, {.num_iterations = 3});
   const auto jobs = converted(folder.file("fxt_0"));
   ASSERT_FALSE(trace.tasks.empty());
   ASSERT_EQ(jobs.count(trace.tasks.front().id), 1U);
@@ -234,7 +265,7 @@ TEST(FxtTest, MemoryCountsWhatWeRegistered) {
 TEST(FxtTest, AFullBufferIsWrittenOutAndCounted) {
   const TemporaryFolder folder;
   setenv("STARPU_TRACE_BUFFER_SIZE", "1", 1);  // NOLINT(concurrency-mt-unsafe)
-  const Trace trace = record_decode(folder, 60, Fusion::sublayers);
+  const Trace trace = record_decode(folder, {.num_iterations = 60, .fusion = Fusion::sublayers});
   unsetenv("STARPU_TRACE_BUFFER_SIZE");  // NOLINT(concurrency-mt-unsafe)
   EXPECT_GT(trace.num_flushes, 0);
   EXPECT_EQ(trace.num_lost, 0);
@@ -277,7 +308,7 @@ TEST(FxtTest, RequestsKeepTheirIds) {
 
 TEST(FxtTest, ARecordThatEndsEarlyOrIsNoneIsAnError) {
   const TemporaryFolder folder;
-  record_decode(folder, 2, Fusion::stages);
+  record_decode(folder, {.num_iterations = 2});
   const std::string whole = testing::content_of(folder.file("fxt_0"));
   folder.write("cut", whole.substr(0, whole.size() / 2));
   testing::expect_error([&] { read_fxt(folder.file("cut")); }, {"cut", "ends early", "disk"});

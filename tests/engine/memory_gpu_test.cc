@@ -10,10 +10,10 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
+using test::TemporaryFolder;
 using testing::CliResult;
 using testing::content_of;
 using testing::run_cli;
-using testing::TemporaryFolder;
 
 class MemoryGpuTest : public ::testing::Test {
  protected:

@@ -9,13 +9,14 @@
 #include "engine/prompts.h"
 #include "tests/models/checkpoint_files.h"
 #include "tests/support/small_disk.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 using test::SmallDisk;
+using test::TemporaryFolder;
 using testing::expect_error;
-using testing::TemporaryFolder;
 using Mode = OutputFile::Mode;
 
 Completion completion(std::int64_t index, const std::string& text = "text") {

@@ -9,7 +9,7 @@
 #include "perfmodels/placement.h"
 #include "tests/engine/pj_dump.h"
 #include "tests/engine/trace_data.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -26,7 +26,7 @@ class PajeTest : public ::testing::Test {
     lines_ = testing::pj_dump(folder_.file("paje.trace"));
   }
 
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   Lines lines_;
 };
 
@@ -49,7 +49,7 @@ TEST_F(PajeTest, StatesAreNamedBySublayerWithLayerAndSubBatchAsValues) {
     if (state.at(1) != "CUDA 0.0" || std::stod(state.at(3)) != 0.024) continue;
     // kind, container, type, start, end, duration, depth, value, then the fields of our own
     const std::vector<std::string> rest(state.begin() + 7, state.end());
-    EXPECT_EQ(rest, (std::vector<std::string>{"fc1", "0", "1", "0", "decode", "2", "3"}));
+    EXPECT_EQ(rest, (std::vector<std::string>{"fc1", "0", "1", "1", "0", "decode", "2", "3"}));
     return;
   }
   FAIL() << "no state at 0.024 ms";
@@ -61,7 +61,7 @@ TEST_F(PajeTest, EverySublayerHasItsNameAsAState) {
   all.sublayers.clear();
   std::set<std::string> names;
   for (int i = 0; i <= static_cast<int>(last_sublayer_value); ++i) {
-    all.sublayers.push_back({static_cast<Sublayer>(i), 1000 * i, 1000 * (i + 1)});
+    all.sublayers.push_back({static_cast<Sublayer>(i), 1000 * i, 1000 * (i + 1), 0});
     names.emplace(to_string(static_cast<Sublayer>(i)));
   }
   EXPECT_EQ(names.size(), all.sublayers.size());

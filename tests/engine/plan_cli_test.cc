@@ -17,8 +17,8 @@ using testing::CliResult;
 using testing::expect_failure;
 using testing::lines_of;
 using testing::operator+;
+using test::TemporaryFolder;
 using testing::run_cli;
-using testing::TemporaryFolder;
 
 CliResult plan(const Arguments& more) { return run_cli(Arguments{"plan"} + more); }
 

@@ -9,13 +9,13 @@
 
 #include "perfmodels/accelerated_model.h"
 #include "perfmodels/measured_model.h"
-#include "tests/models/checkpoint_files.h"
 #include "tests/perfmodels/calibrations.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 /// What is written of a machine whose accelerator has this calibration.
 std::string platform_of(const Calibration& calibration) {

@@ -27,7 +27,7 @@ class PromptsRunTest : public ::testing::Test {
   /// What the last run's --stats say.
   nlohmann::json stats() const;
 
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   std::string prompts_path = folder.file("prompts.jsonl");
   std::string stats_path = folder.file("stats.json");
 

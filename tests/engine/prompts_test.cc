@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -136,7 +137,7 @@ TEST(PromptsTest, FileWithoutPromptsIsRefused) {
 }
 
 TEST(PromptsTest, UnreadableFileIsRefused) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string missing = folder.file("missing.jsonl");
   expect_error([&] { read_prompts(missing); }, {"cannot read", missing});
   expect_error([&] { read_prompts(folder.path().string()); },

@@ -20,7 +20,7 @@ using testing::CliProcess;
 using testing::CliResult;
 using testing::content_of;
 using testing::operator+;
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 using Lines = std::vector<std::string>;
 
 struct Prompts {

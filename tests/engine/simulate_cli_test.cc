@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -18,8 +19,8 @@ using testing::Arguments;
 using testing::CliResult;
 using testing::expect_failure;
 using testing::operator+;
+using test::TemporaryFolder;
 using testing::run_cli;
-using testing::TemporaryFolder;
 
 constexpr double giga = 1e9;
 
@@ -281,6 +282,70 @@ TEST(SimulateCliTest, AlibisPositionsNeedNoData) {
   EXPECT_NEAR(result["tpot_s"].get<double>(), bytes / (100 * giga), 0.005 * bytes / (100 * giga));
 }
 
+// Mixtral 8x7B: 32 layers, 32 heads and 8 KV heads of 128, 8 experts of 3 x 4096 x 14336.
+constexpr double mixtral_attention_bytes = 2.0 * 4096 * (4096 + 2 * 1024 + 4096);
+constexpr double mixtral_expert_bytes = 2.0 * 3 * 4096 * 14336;
+constexpr double mixtral_head_bytes = 2.0 * 32000 * 4096;
+
+/// Of its 8 experts, of which each row goes through 2.
+double mixtral_experts(double rows) { return 8 * (1 - std::pow(0.75, rows)); }
+
+TEST(SimulateCliTest, AMixturesRowsGoThroughSomeOfItsExperts) {
+  const TemporaryFolder folder;
+  for (const int batch : {1, 4}) {
+    const json result =
+        simulate_json({"--machine", RoundMachine{}.write(folder), "--model", "mixtral-8x7b",
+                       "--policy", "cpu-only", "--batch", std::to_string(batch), "--input-tokens",
+                       "16", "--output-tokens", "3"})[0];
+    const double layer = mixtral_attention_bytes + mixtral_experts(batch) * mixtral_expert_bytes;
+    const double expected_s = (32 * layer + mixtral_head_bytes) / (100 * giga);
+    EXPECT_NEAR(result["tpot_s"].get<double>(), expected_s, 0.005 * expected_s) << batch;
+    EXPECT_EQ(result["bytes_moved"]["link to gpu"], 0);
+  }
+}
+
+TEST(SimulateCliTest, OfAMixtureOnlyTheseExpertsStream) {
+  const TemporaryFolder folder;
+  const RoundMachine machine = {.hbm_gib = 24};
+  const json result = simulate_json(
+      {"--machine", machine.write(folder), "--model", "mixtral-8x7b", "--policy", "lia",
+       "--policy-option", "prefill=000000", "--policy-option", "decode=000000", "--policy-option",
+       "opt1=off", "--input-tokens", "16", "--output-tokens", "9"})[0];
+  const double decode_bytes = 32 * (mixtral_attention_bytes + 2 * mixtral_expert_bytes);
+  // The prompt's last layer has one row behind attention.
+  const double prefill_bytes =
+      32 * mixtral_attention_bytes + (31 * mixtral_experts(16) + 2) * mixtral_expert_bytes;
+  const double bytes = prefill_bytes + 8 * decode_bytes;
+  // What the prompt has left in HBM need not come again.
+  const double kept_bytes = 24.0 * (1 << 30);
+  EXPECT_LT(result["bytes_moved"]["link to gpu"].get<double>(), 1.005 * bytes);
+  EXPECT_GT(result["bytes_moved"]["link to gpu"].get<double>(), bytes - kept_bytes);
+  EXPECT_LT(result["tpot_s"].get<double>(), 1.005 * decode_bytes / (10 * giga));
+  EXPECT_GT(result["tpot_s"].get<double>(), (decode_bytes - kept_bytes / 8) / (10 * giga));
+}
+
+TEST(SimulateCliTest, AMixturesSublayersMayRunApart) {
+  const TemporaryFolder folder;
+  // What the link takes does not count: some of the weights stay in HBM.
+  const RoundMachine machine = {.link_gb_per_s = 1000, .hbm_gib = 24};
+  for (const std::string placement : {"000011", "000001", "000010"}) {
+    const Arguments point = {"--machine",       machine.write(folder),
+                             "--model",         "mixtral-8x7b",
+                             "--policy",        "lia",
+                             "--policy-option", "prefill=" + placement,
+                             "--policy-option", "decode=" + placement,
+                             "--policy-option", "opt1=off",
+                             "--input-tokens",  "16",
+                             "--output-tokens", "5",
+                             "--batch",         "8"};
+    const json simulated = simulate_json(point)[0];
+    const json planned =
+        json::parse(run_cli(Arguments{"plan"} + point + Arguments{"--json"}).out)[0];
+    const double latency_s = planned["latency_s"].get<double>();
+    EXPECT_NEAR(simulated["latency_s"].get<double>(), latency_s, 0.05 * latency_s) << placement;
+  }
+}
+
 TEST(SimulateCliTest, EnergyAndPriceByHand) {
   const TemporaryFolder folder;
   const Arguments point = {"--machine",       RoundMachine{.knows_watts = true}.write(folder),
@@ -527,7 +592,6 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
                              SLUICE_HALF_ON_DISK, "--policy-option", also}),
                    1, {"half-on-disk", what});
   }
-  expect_failure(simulate({"--model", "mixtral-8x7b", "--policy", "lia"}), 1, {"planning only"});
 }
 
 }  // namespace

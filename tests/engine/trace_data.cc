@@ -28,7 +28,7 @@ TraceTask task(std::int64_t id, int worker, const Times& times, std::vector<std:
 TraceTask single(TraceTask made, const char* name, Sublayer sublayer) {
   made.name = name;
   made.tag.sublayer = made.tag.last_sublayer = sublayer;
-  made.sublayers = {{sublayer, made.start_ns, made.end_ns}};
+  made.sublayers = {{sublayer, made.start_ns, made.end_ns, made.tag.layer}};
   return made;
 }
 
@@ -39,9 +39,9 @@ TraceTask stage(TraceTask made) {
   made.tag.last_sublayer = Sublayer::fc2;
   const std::int64_t fc1 = made.start_ns + 4 * unit_ns;
   const std::int64_t fc2 = fc1 + 10 * unit_ns;
-  made.sublayers = {{Sublayer::out_proj, made.start_ns, fc1},
-                    {Sublayer::fc1, fc1, fc2},
-                    {Sublayer::fc2, fc2, made.end_ns}};
+  made.sublayers = {{Sublayer::out_proj, made.start_ns, fc1, made.tag.layer},
+                    {Sublayer::fc1, fc1, fc2, made.tag.layer},
+                    {Sublayer::fc2, fc2, made.end_ns, made.tag.layer}};
   return made;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/gantt.h"
@@ -25,9 +26,9 @@ TEST(TraceLinesTest, WhatIsWrittenIsRead) {
   const TraceTask& stage = again.tasks[2];
   EXPECT_EQ(stage.tag.sub_batch, 1);
   EXPECT_EQ(stage.tag.last_sublayer, Sublayer::fc2);
-  EXPECT_EQ(stage.sublayers, (std::vector<TraceSublayer>{{Sublayer::out_proj, 20000, 24000},
-                                                         {Sublayer::fc1, 24000, 34000},
-                                                         {Sublayer::fc2, 34000, 40000}}));
+  EXPECT_EQ(stage.sublayers, (std::vector<TraceSublayer>{{Sublayer::out_proj, 20000, 24000, 0},
+                                                         {Sublayer::fc1, 24000, 34000, 0},
+                                                         {Sublayer::fc2, 34000, 40000, 0}}));
   EXPECT_EQ(again.transfers[1].bytes, 12000);
   EXPECT_TRUE(again.transfers[1].prefetch);
   EXPECT_EQ(again.events[1].text, "finished 0 (\"a\" story)");
@@ -48,8 +49,8 @@ TEST(TraceLinesTest, WhatIsWrongIsOneLineWithItsPlace) {
     const char* what;
   };
   const std::vector<Wrong> cases = {
-      {"{\"sluice_trace\":1", "{\"sluice_trace\":99", "line 1", "another version"},
-      {"{\"sluice_trace\":1", "{\"bench\":1", "line 1", "not a trace"},
+      {"{\"sluice_trace\":2", "{\"sluice_trace\":99", "line 1", "another version"},
+      {"{\"sluice_trace\":2", "{\"bench\":1", "line 1", "not a trace"},
       {"\"tasks\":5", "\"tasks\":-5", "line 7", "no line of a trace"},
       {"\"tier\":\"hbm\"", "\"tier\":\"hbn\"", "line 1", "tier"},
       {"\"events\":3", "\"events\":4", "line 17", "ends early"},
@@ -60,8 +61,8 @@ TEST(TraceLinesTest, WhatIsWrongIsOneLineWithItsPlace) {
       {"\"start\":16000", "\"start\":46001", "line 3", "backwards"},
       {"\"end\":46000", "\"end\":100001", "line 3", "outside"},
       {"\"worker\":0,\"submit\":0", "\"worker\":9,\"submit\":0", "line 3", "unknown worker"},
-      {"[5,24000,34000]", "[5,24001,34000]", "line 4", "fill"},
-      {"[5,24000,34000]", "[77,24000,34000]", "line 4", "unknown sublayer"},
+      {"[5,24000,34000,0]", "[5,24001,34000,0]", "line 4", "fill"},
+      {"[5,24000,34000,0]", "[77,24000,34000,0]", "line 4", "unknown sublayer"},
       {"{\"from\":0,\"to\":1", "{\"from\":0,\"to\":5", "line 7", "unknown memory node"},
       {"\"event\":\"request\"", "\"event\":\"quest\"", "line 15", "unknown kind"}};
   for (const Wrong& wrong : cases) {
@@ -139,6 +140,21 @@ TEST(GanttTest, MoreIterationsTakeMoreRoomUntilCairosLimit) {
   const double most = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
   EXPECT_GT(most, 8000);
   EXPECT_LE(most, 32767.0 / 2);  // two pixels a point
+}
+
+TEST(GanttTest, ATaskOfManyLayersHasTheRoomOfAsManyTasks) {
+  Trace trace = two_sub_batches();
+  const double one = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
+  TraceTask& task = trace.tasks[2];
+  const std::vector<TraceSublayer> of_a_layer = std::exchange(task.sublayers, {});
+  task.tag.num_layers = 20;
+  for (std::int32_t layer = 0; layer < 20; ++layer) {
+    for (TraceSublayer at : of_a_layer) {
+      at.layer = layer;
+      task.sublayers.push_back(at);
+    }
+  }
+  EXPECT_GT(height_of(draw_gantt(trace, {0}, PictureFormat::svg)), one);
 }
 
 TEST(GanttTest, AnUnknownIterationIsAnError) {

@@ -155,9 +155,10 @@ class TwoSequences {
     std::vector<Placement> placements;
     std::vector<Tier> homes;
   };
+  using Readers = std::vector<std::optional<Device>>;
   TwoSequences(const LoadedModel& model, const std::vector<Layers>& cohorts,
                AttentionForm attention, Fusion fusion,
-               LastLayer last_layer = LastLayer::drawing_rows)
+               LastLayer last_layer = LastLayer::drawing_rows, const Readers& weight_readers = {})
       : layers_(cohorts) {
     caches_.reserve(cohorts.size());
     const std::size_t slab_bytes = 9 * model.shape().page_bytes();
@@ -168,10 +169,12 @@ class TwoSequences {
                            KvPlaces{.cxl_nodes = {}, .file = &*file_});
       caches_.back().take_pages(2);  // so that pages do not start at the slab's beginning
     }
-    graph_.emplace(
-        model, caches_,
-        DecoderGraph::Options{
-            .num_slots = 2, .attention = attention, .fusion = fusion, .last_layer = last_layer});
+    graph_.emplace(model, caches_,
+                   DecoderGraph::Options{.num_slots = 2,
+                                         .attention = attention,
+                                         .fusion = fusion,
+                                         .last_layer = last_layer,
+                                         .weight_readers = weight_readers});
     for (std::size_t slot = 0; slot < pages_.size(); ++slot)
       pages_.at(slot) = caches_.at(cohort_of(slot)).take_pages(num_pages).value();
   }
@@ -405,6 +408,33 @@ TEST_P(KvPathBitsTest, PartsMayDifferInHomeAndPlacement) {
   }
 }
 
+/// All layers on `device`, which reads weights and KV where they live.
+TwoSequences in_place(const LoadedModel& model, Device device,
+                      AttentionForm attention = AttentionForm::fused,
+                      Fusion fusion = Fusion::layers) {
+  const Tier home = device == Device::gpu ? Tier::hbm : Tier::ddr;
+  return {model,
+          {{TwoSequences::layers(model, Placement(device)), TwoSequences::layers(model, home)}},
+          attention,
+          fusion,
+          LastLayer::drawing_rows,
+          TwoSequences::layers<std::optional<Device>>(model, device)};
+}
+
+TEST_P(KvPathBitsTest, LayersOfOneTaskGiveTheSameBits) {
+  const LoadedModel model = load(GetParam().model, GetParam().dtype);
+  const std::vector<float> expected = TwoSequences(model, Form{}).logits();
+  const Same same(model, GetParam());
+  const std::int64_t before = runtime().graph_use().launched;
+  // Again and again, at some of the same addresses: of a few tasks CUDA graphs are made.
+  for (int round = 0; round < 8; ++round) {
+    for (const Device device : {Device::cpu, Device::gpu})
+      same.expect(in_place(model, device).logits(), expected, std::string(to_string(device)));
+  }
+  const std::int64_t launched = runtime().graph_use().launched - before;
+  EXPECT_TRUE(gpu_bytes() == 0 || launched > 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, KvPathBitsTest,
     ::testing::Values(Case{"llama-3-gqa", DType::f32}, Case{"llama-3-gqa", DType::bf16},
@@ -523,6 +553,41 @@ TEST(KvPathTasksTest, PartsAttendBesideEachOther) {
   for (const Access& access : attention[0].accesses) {
     for (const Access& other : attention[1].accesses) EXPECT_NE(access.handle, other.handle);
   }
+}
+
+/// The tasks of an iteration's layers: "first to last sublayer, layers, rows".
+std::vector<std::string> tasks_of(TwoSequences& run, int iteration) {
+  submitted_tasks().clear();
+  run.submit(iteration).tokens();
+  std::vector<std::string> found;
+  for (const Submitted& task : submitted_tasks()) {
+    if (task.tag.layer < 0) continue;
+    found.push_back(fmt::format("{}-{}, {}, {}", static_cast<int>(task.tag.sublayer),
+                                static_cast<int>(task.tag.last_sublayer), layers_of(task.tag),
+                                task.tag.num_tokens));
+  }
+  return found;
+}
+
+TEST(LayerRunTasksTest, LayersThatNothingComesToAreOneTask) {
+  const LoadedModel model = load("llama-3-gqa", DType::f32);
+  ASSERT_EQ(model.config().num_layers, 2);
+  using Tasks = std::vector<std::string>;
+  for (const Device device : {Device::cpu, Device::gpu}) {
+    TwoSequences run = in_place(model, device);
+    EXPECT_EQ(tasks_of(run, 0), Tasks({"1-6, layers 0 to 1, 21"}));
+    // In the last layer rows are dropped, by tasks of their own.
+    EXPECT_EQ(tasks_of(run, 1), Tasks({"1-6, layer 0, 29", "1-3, layer 1, 29", "12-12, layer 1, 29",
+                                       "12-12, layer 1, 29", "4-6, layer 1, 2"}));
+    EXPECT_EQ(tasks_of(run, 2), Tasks({"1-6, layers 0 to 1, 2"}));
+  }
+  TwoSequences split = in_place(model, Device::cpu, AttentionForm::split);
+  EXPECT_EQ(tasks_of(split, 0), Tasks({"1-2, layer 0, 21", "3-6, layer 0, 21", "1-2, layer 1, 21",
+                                       "3-6, layer 1, 21"}));
+  TwoSequences apart = in_place(model, Device::cpu, AttentionForm::fused, Fusion::stages);
+  EXPECT_EQ(tasks_of(apart, 0), Tasks({"1-6, layer 0, 21", "1-6, layer 1, 21"}));
+  TwoSequences plain(model, Form{});
+  EXPECT_EQ(tasks_of(plain, 0), Tasks({"1-6, layer 0, 21", "1-6, layer 1, 21"}));
 }
 
 /// A layer's tasks: "first sublayer device rows".

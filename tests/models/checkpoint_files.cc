@@ -1,11 +1,8 @@
 #include "tests/models/checkpoint_files.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <numeric>
 
@@ -17,23 +14,6 @@
 namespace sluice::testing {
 
 using nlohmann::json;
-
-TemporaryFolder::TemporaryFolder() {
-  static std::atomic<int> count = 0;
-  path_ = std::filesystem::temp_directory_path() /
-          fmt::format("sluice-models-test-{}-{}", ::getpid(), count++);
-  std::filesystem::create_directories(path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-void TemporaryFolder::write(const std::string& name, std::string_view content) const {
-  std::ofstream out(path_ / name, std::ios::binary);
-  out << content;
-}
 
 std::string raw_safetensors(std::string_view header, std::string_view data) {
   const std::uint64_t length = header.size();

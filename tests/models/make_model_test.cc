@@ -15,13 +15,14 @@
 #include "models/random_values.h"
 #include "tests/models/checkpoint_files.h"
 #include "tests/support/small_disk.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TemporaryFolder;
 using testing::expect_error;
-using testing::TemporaryFolder;
 
 ModelConfig small_config() { return parse_config(testing::small_llama().dump(), "config.json"); }
 

@@ -11,15 +11,16 @@
 #include "base/error.h"
 #include "models/model.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::TemporaryFolder;
 using testing::expect_error;
 using testing::small_llama;
-using testing::TemporaryFolder;
 using testing::tensors_of;
 using testing::TestTensor;
 

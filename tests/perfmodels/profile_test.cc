@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "tests/perfmodels/machine.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -272,25 +273,16 @@ TEST(ParseProfileTest, RefusesWhatIsNoProfile) {
 
 class BaseTest : public testing::Test {
  protected:
-  void SetUp() override {
-    directory_ =
-        fs::path(testing::TempDir()) /
-        (std::string("sluice-") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-    write("root", round_machine());
-  }
-  void TearDown() override { fs::remove_all(directory_); }
+  BaseTest() { write("root", round_machine()); }
 
-  std::string path(const std::string& name) const {
-    return (directory_ / (name + ".json")).string();
-  }
+  std::string path(const std::string& name) const { return folder_.file(name + ".json"); }
   void write(const std::string& name, const json& value) const {
-    std::ofstream(path(name)) << value.dump();
+    folder_.write(name + ".json", value.dump());
   }
   void write(const std::string& name, const char* text) const { write(name, json::parse(text)); }
 
-  fs::path directory_;
+ private:
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(BaseTest, PageableMachinesHaveOtherLinks) {

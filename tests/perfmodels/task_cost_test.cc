@@ -50,6 +50,18 @@ TEST(TaskCostTest, AStageIsTheSumOfItsSublayers) {
   EXPECT_NEAR(seconds(Sublayer::lm_head, Sublayer::lm_head), 8e-3, 1e-12);
 }
 
+TEST(TaskCostTest, SeveralLayersAreSummedEachWhereItsOperandsLive) {
+  const test::ToyCosts costs(3);
+  MemoryPlan memory;
+  memory.layers.assign(3, LayerHomes::all(Tier::ddr, Tier::ddr));
+  memory.layers[2] = LayerHomes::all(Tier::cxl, Tier::cxl);
+  TaskTag tag = decode_tag(Sublayer::qkv, Sublayer::fc2);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 21);
+  tag.num_layers = 2;
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu), 42);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 21 + 3 * 21);
+}
+
 TEST(TaskCostTest, WhatNoModelKnowsCostsATask) {
   const MeasuredModel costs = costs_of_tests();
   for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling, Sublayer::kv_store})
@@ -119,7 +131,9 @@ TEST(TaskCostTest, FootprintsAreBucketed) {
   different.insert(task_footprint(tag));
   tag.last_sublayer = Sublayer::fc1;
   different.insert(task_footprint(tag));
-  EXPECT_EQ(different.size(), 6U);
+  tag.num_layers = 8;
+  different.insert(task_footprint(tag));
+  EXPECT_EQ(different.size(), 7U);
 }
 
 }  // namespace

@@ -28,6 +28,13 @@ std::vector<Chain> one_chain(const BatchShape& shape, const Placement& p, std::i
            .placements = std::vector<Placement>(static_cast<std::size_t>(layers), p)}};
 }
 
+/// What the task system takes is one second a task, whatever is in it.
+class SecondATask : public ToyCosts {
+ public:
+  using ToyCosts::ToyCosts;
+  double task_overhead_s(Device /*device*/, int /*num_sublayers*/) const override { return 1; }
+};
+
 /// One chain, the same placement in every layer.
 IterationEstimate estimate(const ToyCosts& costs, const MemoryPlan& memory, const char* digits,
                            const BatchShape& shape, Prefetch prefetch, Start start) {
@@ -438,6 +445,61 @@ double seconds_in_order(const std::vector<double>& loads, const std::vector<doub
     }
   }
   return device;
+}
+
+TEST(TimelineTest, LayersThatAreOneTaskCostTheTaskSystemOne) {
+  const SecondATask costs(10);
+  const auto seconds = [&](const MemoryPlan& memory, const BatchShape& shape) {
+    return estimate(costs, memory, "111111", shape, Prefetch::layer, Start::cold).seconds;
+  };
+  MemoryPlan memory = all_in(Tier::ddr, Tier::ddr, 10);
+  // 21 s of computation a layer; tasks of 8 and 2 layers, or of one.
+  EXPECT_DOUBLE_EQ(seconds(memory, BatchShape::decode(64, 3)), 210 + 2);
+  EXPECT_DOUBLE_EQ(seconds(memory, BatchShape::decode(65, 3)), 210 + 10);
+  // In the last layer of a prompt rows are dropped: 8, 1 and 1. A single row is not.
+  EXPECT_DOUBLE_EQ(seconds(memory, BatchShape::prefill(1, 3)), 210 + 3);
+  EXPECT_DOUBLE_EQ(seconds(memory, BatchShape::prefill(1, 1)), 210 + 2);
+  // Layers in CXL memory take 3 x 21 s of these costs; 2 of them, and 8 others.
+  memory.layers[0] = memory.layers[1] = LayerHomes::all(Tier::cxl, Tier::cxl);
+  EXPECT_DOUBLE_EQ(seconds(memory, BatchShape::decode(1, 3)), 8 * 21 + 2 * 63 + 2);
+  // A layer whose KV or weights come from elsewhere is its own: 4, 1 and 5 layers.
+  memory = all_in(Tier::ddr, Tier::ddr, 10);
+  memory.layers[4].kv = Tier::hbm;
+  ToyCosts plain(10);
+  const auto plain_seconds = [&](const BatchShape& shape) {
+    return estimate(plain, memory, "111111", shape, Prefetch::layer, Start::cold).seconds;
+  };
+  const BatchShape one = BatchShape::decode(1, 3);
+  EXPECT_NEAR(seconds(memory, one) - plain_seconds(one), 3, 1e-9);
+}
+
+TEST(TimelineTest, ATaskHasLayersOfOneDevice) {
+  const SecondATask costs(20);
+  MemoryPlan memory = all_in(Tier::hbm, Tier::hbm, 20);
+  for (std::size_t layer = 9; layer < 20; ++layer)
+    memory.layers[layer] = LayerHomes::all(Tier::ddr, Tier::ddr);
+  auto chains = one_chain(BatchShape::decode(1, 3), placement("000000"), 20);
+  for (std::size_t layer = 9; layer < 20; ++layer)
+    chains[0].placements[layer] = placement("111111");
+  const auto seconds = [&](const CostModel& of) {
+    return estimate_iteration(of, memory, chains, Prefetch::layer, Start::cold).seconds;
+  };
+  const ToyCosts plain(20);
+  EXPECT_NEAR(seconds(costs) - seconds(plain), 2 + 2, 1e-9);  // 8 and 1, 8 and 3 layers
+  // NEO's requests whose attention is where the placement has it anyway.
+  chains[0].parts[0].attention = Device::gpu;
+  for (Placement& each : chains[0].placements) each = placement("000000");
+  memory = all_in(Tier::hbm, Tier::hbm, 20);
+  EXPECT_NEAR(seconds(costs) - seconds(plain), 3, 1e-9);
+}
+
+TEST(TimelineTest, SubBatchesTakeTurnsLayerByLayer) {
+  SecondATask costs(10);
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr, 10);
+  const Chain chain = one_chain(BatchShape::decode(1, 3), placement("111111"), 10).front();
+  const std::vector<Chain> two = {chain, chain};
+  EXPECT_DOUBLE_EQ(estimate_iteration(costs, memory, two, Prefetch::layer, Start::cold).seconds,
+                   420 + 20);
 }
 
 TEST(TimelineTest, NoOrderOfLoadsBeatsTheOrderOfUse) {

@@ -30,7 +30,7 @@ class PolicyCliTest : public ::testing::Test {
                                "{\"id\": \"c\", \"prompt\": \"Lily\"}\n";
   }
 
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   std::string prompts_ = folder_.file("prompts.jsonl");
 };
 

@@ -1,14 +1,12 @@
 // What is malformed or not supported is refused in one line that says where and what.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/error.h"
 #include "models/tokenizers/bpe_tokenizer.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice::tokenizers {
 namespace {
@@ -212,22 +210,17 @@ TEST(TokenizerErrorTest, TextThatIsNotUtf8) {
   EXPECT_THROW(tokenizer->encode("a\xFF", Tokenizer::SpecialTokens::add), Error);
 }
 
-/// A folder that goes away with the test.
+/// A tokenizer's files, gone with the test.
 class Folder {
  public:
-  Folder() { std::filesystem::create_directories(path_); }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
   Folder& write(const std::string& name, const std::string& content) {
-    std::ofstream(path_ / name, std::ios::binary) << content;
+    folder_.write(name, content);
     return *this;
   }
 
   std::string refusal() const {
     try {
-      open_tokenizer(ModelFiles::open(path_.string()));
+      open_tokenizer(ModelFiles::open(folder_.path().string()));
     } catch (const Error& error) {
       return error.what();
     }
@@ -235,9 +228,7 @@ class Folder {
   }
 
  private:
-  std::filesystem::path path_ =
-      std::filesystem::path(testing::TempDir()) /
-      ("tokenizer_" + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+  test::TemporaryFolder folder_;
 };
 
 TEST(OpenTokenizerTest, MissingAndMalformedFilesAreNamed) {

@@ -65,8 +65,9 @@ Blas::Blas(void* /*workspace*/, std::size_t /*workspace_bytes*/) {}
 Blas::~Blas() = default;
 
 /// As a kernel of one thread: host code has no business in the device's memory.
-bool Blas::multiply(const Gemm& gemm, cudaStream_t /*stream*/) {
-  emulation::run({"multiply_plainly", dim3(1), dim3(1), 0}, [&] { multiply_plainly(gemm); });
+bool Blas::multiply(const Gemm& gemm, cudaStream_t stream) {
+  emulation::launch(stream, {"multiply_plainly", dim3(1), dim3(1), 0},
+                    [gemm] { multiply_plainly(gemm); });
   return gemm.bias != nullptr;
 }
 

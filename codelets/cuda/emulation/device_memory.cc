@@ -195,7 +195,10 @@ void check_side(const void* memory, std::size_t bytes, bool on_device) {
   if (!on_device && device.contains(memory)) give_up("a copy's host side is device memory");
 }
 
+// CUDA could put copies into a graph. No kernel of ours that is captured makes one.
+
 cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t status = status_beside_capture(); status != cudaSuccess) return status;
   if (bytes == 0) return cudaSuccess;
   if (kind != cudaMemcpyDefault) {
     check_side(to, bytes, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice);
@@ -207,6 +210,7 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
 }
 
 cudaError_t fill(void* memory, int value, std::size_t bytes) {
+  if (const cudaError_t status = status_beside_capture(); status != cudaSuccess) return status;
   if (bytes == 0) return cudaSuccess;
   check_side(memory, bytes, true);
   const OpenMemory open;
@@ -229,12 +233,16 @@ namespace emulation = sluice::cuda::emulation;
 extern "C" {
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (const cudaError_t status = emulation::status_beside_capture(); status != cudaSuccess)
+    return status;
   if (const cudaError_t status = emulation::status_of_context(); status != cudaSuccess)
     return status;
   *memory = emulation::Memory::instance().allocate(bytes);
   return *memory == nullptr ? emulation::fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  if (const cudaError_t status = emulation::status_beside_capture(); status != cudaSuccess)
+    return status;
   if (const cudaError_t status = emulation::status_of_context(); status != cudaSuccess)
     return status;
   if (memory == nullptr) return cudaSuccess;
@@ -258,12 +266,16 @@ cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned /*flags
   return *memory == nullptr ? emulation::fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  if (const cudaError_t status = emulation::status_beside_capture(); status != cudaSuccess)
+    return status;
   *memory = emulation::allocate_host(bytes);
   if (*memory == nullptr) return emulation::fail(cudaErrorMemoryAllocation);
   emulation::Pinned::instance().add(*memory, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
+  if (const cudaError_t status = emulation::status_beside_capture(); status != cudaSuccess)
+    return status;
   if (memory == nullptr) return cudaSuccess;
   if (!emulation::Pinned::instance().remove(memory)) return emulation::fail(cudaErrorInvalidValue);
   std::free(memory);
@@ -274,6 +286,8 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned /*flags
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned /*flags*/) {
+  if (const cudaError_t status = emulation::status_beside_capture(); status != cudaSuccess)
+    return status;
   return emulation::Pinned::instance().add(memory, bytes)
              ? cudaSuccess
              : emulation::fail(cudaErrorHostMemoryAlreadyRegistered);

@@ -43,6 +43,10 @@ cudaError_t status_of_context() {
   return settings().busy ? fail(cudaErrorDevicesUnavailable) : cudaSuccess;
 }
 
+cudaError_t status_beside_capture() {
+  return is_capturing() ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
 }  // namespace sluice::cuda::emulation
 
 namespace emulation = sluice::cuda::emulation;
@@ -109,6 +113,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "no CUDA-capable device is detected";
     case cudaErrorDevicesUnavailable:
       return "CUDA-capable device(s) is/are busy or unavailable";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
     default:
       return "an error of the emulated device";
   }

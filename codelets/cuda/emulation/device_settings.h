@@ -19,6 +19,10 @@ const DeviceSettings& settings();
 
 /// What calls that need a context return, as the device is missing or busy.
 cudaError_t status_of_context();
+/// Whether the calling thread captures a stream, and what those calls return then that must not
+/// come between.
+bool is_capturing();
+cudaError_t status_beside_capture();
 /// The thread's last error.
 cudaError_t fail(cudaError_t error);
 

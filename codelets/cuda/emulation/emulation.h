@@ -27,6 +27,8 @@ struct Grid {
 /// Runs `body` once a thread of the grid. Aborts with a line on stderr when threads wait for each
 /// other in vain, or when a block has more than 1024 threads or 227 KB of dynamic shared memory.
 void run(const Grid& grid, const std::function<void()>& body);
+/// The same from within a stream, which may put it off: it is being captured.
+void launch(cudaStream_t stream, const Grid& grid, std::function<void()> body);
 
 /// Of the thread that calls.
 struct Place {

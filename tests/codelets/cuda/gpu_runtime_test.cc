@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "codelets/cuda/context.h"
+#include "codelets/cuda/task_graphs.h"
 #include "codelets/runtime/codelet.h"
 #include "schedulers/look_ahead.h"
 #include "tests/codelets/cuda/gpu_runtime_kernels.h"
@@ -22,7 +24,14 @@ Runtime& runtime() {
   return instance;
 }
 
-enum class What : std::uint8_t { add, throw_on_host, fail_on_device };
+enum class What : std::uint8_t {
+  add,
+  add_in_graph,
+  throw_in_graph,
+  wait_in_graph,
+  throw_on_host,
+  fail_on_device
+};
 struct SumArgs {
   TaskTag tag;
   std::int64_t count = 0;
@@ -39,8 +48,26 @@ struct Sum {
     if (args.what == What::throw_on_host) throw Error("it was meant to fail");
     if (args.what == What::fail_on_device) {
       test::find_fault(gpu);
-    } else {
+    } else if (args.what == What::add) {
       test::add_up(gpu, values, args.count, sum);
+    } else if (args.what == What::wait_in_graph) {
+      cuda::TaskGraphs graphs(gpu.stream);
+      for (int i = 0; i < 3; ++i) {
+        graphs.run({}, [&] {
+          test::add_up(gpu, values, args.count, sum);
+          cuda::check(cudaStreamSynchronize(gpu.stream), "waiting");  // no capture has that
+        });
+      }
+      if (graphs.use().captured + graphs.use().launched > 0) throw Error("it was captured");
+    } else {
+      cuda::TaskKey key;
+      key.add(values);
+      key.add(sum);
+      key.add(args.count);
+      gpu.graphs->run(key, [&] {
+        test::add_up(gpu, values, args.count, sum);
+        if (args.what == What::throw_in_graph) throw Error("it was meant to fail");
+      });
     }
   }
 };
@@ -53,10 +80,11 @@ class Sums {
     for (const std::vector<float>& array : arrays_)
       handles_.push_back(DataHandle::of_memory(array.data(), array.size() * sizeof(float)));
   }
-  void submit(What what = What::add) const {
+  /// `count`: of the elements, the first ones; all when it is 0.
+  void submit(What what = What::add, std::int64_t count = 0) const {
     static const auto codelet = Codelet<SumArgs>::with_all<Sum>("sum");
     SumArgs args;
-    args.count = static_cast<std::int64_t>(arrays_.front().size());
+    args.count = count > 0 ? count : static_cast<std::int64_t>(arrays_.front().size());
     args.what = what;
     args.tag.device = Device::gpu;
     args.tag.layer = 2;
@@ -131,6 +159,71 @@ TEST_F(GpuRuntimeTest, WhatDeviceCodeFindsIsTheRunsFailure) {
   EXPECT_EQ(reason(), "");
   sums.submit();
   EXPECT_EQ(sums.wait(), 4);
+}
+
+/// Graphs made, and launches of graphs, since it was made.
+class GraphsSince {
+ public:
+  std::pair<std::int64_t, std::int64_t> use() const {
+    const GraphUse now = runtime().graph_use();
+    return {now.captured - before_.captured, now.launched - before_.launched};
+  }
+
+ private:
+  GraphUse before_ = runtime().graph_use();
+};
+using Use = std::pair<std::int64_t, std::int64_t>;
+
+TEST_F(GpuRuntimeTest, TheSecondOfATaskIsCapturedAndTheRestAreLaunchedWhole) {
+  const Sums sums(1, 64);
+  const GraphsSince graphs;
+  for (int i = 0; i < 5; ++i) sums.submit(What::add_in_graph);
+  EXPECT_EQ(sums.wait(), 5 * 64);
+  EXPECT_EQ(graphs.use(), Use(1, 4));
+  // Another length is another task.
+  for (int i = 0; i < 2; ++i) sums.submit(What::add_in_graph, 63);
+  sums.submit(What::add_in_graph);
+  EXPECT_EQ(sums.wait(), 5 * 64 + 2 * 63 + 64);
+  EXPECT_EQ(graphs.use(), Use(2, 6));
+  EXPECT_EQ(reason(), "");
+}
+
+TEST_F(GpuRuntimeTest, AFailureWhileATaskIsCapturedIsTheRunsAndTheStreamGoesOn) {
+  const Sums sums(1, 32);
+  const GraphsSince graphs;
+  sums.submit(What::add_in_graph);
+  EXPECT_EQ(sums.wait(), 32);
+  sums.submit(What::throw_in_graph);
+  EXPECT_EQ(sums.wait(), 2 * 32);  // what was captured has not run, then it ran as it was
+  EXPECT_EQ(reason(), "sum_f32 of layer 2 with 7 tokens failed: it was meant to fail");
+  run_failure().clear();
+  for (int i = 0; i < 2; ++i) sums.submit(What::add_in_graph);
+  EXPECT_EQ(sums.wait(), 4 * 32);
+  EXPECT_EQ(graphs.use(), Use(1, 2));
+}
+
+TEST_F(GpuRuntimeTest, WhatCannotBeCapturedIsLaunchedAsItIs) {
+  const Sums sums(1, 16);
+  sums.submit(What::wait_in_graph);
+  EXPECT_EQ(sums.wait(), 3 * 16);
+  EXPECT_EQ(reason(), "");
+}
+
+TEST_F(GpuRuntimeTest, WhatHasNotComeForLongIsForgotten) {
+  const Sums sums(1, 1024);
+  const GraphsSince graphs;
+  std::int64_t expected = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (std::int64_t count = 1; count <= 300; ++count) {  // more than are remembered
+      sums.submit(What::add_in_graph, count);
+      expected += count;
+    }
+  }
+  EXPECT_EQ(sums.wait(), static_cast<float>(expected));
+  EXPECT_EQ(graphs.use(), Use(0, 0));
+  for (int i = 0; i < 2; ++i) sums.submit(What::add_in_graph, 300);
+  EXPECT_EQ(sums.wait(), static_cast<float>(expected + 600));
+  EXPECT_EQ(graphs.use(), Use(1, 2));
 }
 
 }  // namespace
