@@ -545,13 +545,12 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
 std::string DiskRun::summary() const {
   const DiskUse use = node_.use();
   const double bytes_per_s = use.read_s > 0 ? static_cast<double>(use.read_bytes) / use.read_s : 0;
-  const std::string kv = kv_bytes_ > 0 ? fmt::format(", {} of KV", format_bytes(kv_bytes_)) : "";
-  const std::string written =
-      kv_bytes_ > 0 ? fmt::format(", {} written", format_bytes(use.written_bytes)) : "";
-  return fmt::format("disk {}: {} of weights{}, {} read at {:.2f} GB/s{}; staged {} at most",
-                     folder_.string(), format_bytes(weight_bytes_), kv,
-                     format_bytes(use.read_bytes), bytes_per_s * 1e-9, written,
-                     format_bytes(use.peak_staged_bytes));
+  std::string text = fmt::format("disk {}: ", folder_.string());
+  if (weight_bytes_ > 0) text += fmt::format("{} of weights, ", format_bytes(weight_bytes_));
+  if (kv_bytes_ > 0) text += fmt::format("{} of KV, ", format_bytes(kv_bytes_));
+  text += fmt::format("{} read at {:.2f} GB/s", format_bytes(use.read_bytes), bytes_per_s * 1e-9);
+  if (kv_bytes_ > 0) text += fmt::format(", {} written", format_bytes(use.written_bytes));
+  return text + fmt::format("; staged {} at most", format_bytes(use.peak_staged_bytes));
 }
 
 void DiskRun::add_to(nlohmann::json& stats) const {

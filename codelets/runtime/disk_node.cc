@@ -1,7 +1,6 @@
 #include "codelets/runtime/disk_node.h"
 
 #include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,10 +24,6 @@ constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 /// Of a request, so that several threads share one; a multiple of DirectFile::alignment.
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;
-
-/// glibc maps larger blocks one by one and gives them back as they are freed: what StarPU has let
-/// go must not stay in the heap.
-constexpr int mapped_block_bytes = 256 << 10;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -230,13 +225,11 @@ struct DiskOperations {
   }
 };
 
-DiskNode::DiskNode(std::uint64_t staging_bytes, int num_threads) {
+DiskNode::DiskNode(std::uint64_t staging_bytes, int num_threads) : memory_(staging_bytes) {
   if (staging_bytes < mebibyte)
     throw Error("{} bytes of main memory are too few to read a disk into", staging_bytes);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's threads exist
   setenv(limit_variable, std::to_string(staging_bytes / mebibyte).c_str(), 1);
-  mallopt(M_MMAP_THRESHOLD, mapped_block_bytes);
-  starpu_malloc_set_align(DirectFile::alignment);
   threads_.reserve(static_cast<std::size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { serve(); });
 }

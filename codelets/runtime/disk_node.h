@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "codelets/runtime/runtime.h"
+#include "codelets/runtime/staging_memory.h"
 
 namespace sluice {
 
@@ -117,6 +118,7 @@ class DiskNode {
 
   unsigned node() const { return static_cast<unsigned>(node_); }
   DiskUse use() const;
+  const StagingMemory& memory() const { return memory_; }
 
  private:
   struct Request;
@@ -142,6 +144,7 @@ class DiskNode {
   void note_end();
   void note_written(std::size_t size);
 
+  StagingMemory memory_;
   int node_ = -1;
   std::deque<DiskExtent> extents_;
   mutable std::mutex mutex_;

@@ -129,6 +129,8 @@ TEST_F(DiskNodeTest, StreamsMoreThanMainMemoryMayHold) {
     EXPECT_LT(anonymous_resident_bytes(), resident_bytes + staging_bytes + 4 * mebibyte);
 #endif
   }
+  EXPECT_LE(disk->memory().num_blocks_made(), staging_bytes / weight_bytes) << "for 48 reads";
+  EXPECT_LE(disk->memory().held_bytes(), staging_bytes);
   EXPECT_LE(disk->use().peak_staged_bytes, staging_bytes);
   EXPECT_GT(disk->use().peak_staged_bytes, 2 * weight_bytes) << "nothing came ahead of its use";
   EXPECT_EQ(disk->use().read_bytes, 2 * num_weights * weight_bytes);
@@ -154,6 +156,37 @@ TEST_F(DiskNodeTest, ReadsOnFromAFileThatWasRemoved) {
   const std::vector<std::uint64_t> result = sums(1);
   EXPECT_EQ(result[num_weights - 1], expected_sum(num_weights - 1));
   EXPECT_FALSE(run_failure().happened());
+}
+
+TEST(StagingMemoryTest, KeepsLargeBlocksForTheirSizeWithinItsLimit) {
+  constexpr std::size_t odd_bytes = 5 * mebibyte + 1;
+  StagingMemory memory(16 * mebibyte);
+  void* first = memory.take(odd_bytes, false);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % DirectFile::alignment, 0U);
+  std::memset(first, 1, odd_bytes);
+  memory.give_back(first, odd_bytes);
+  EXPECT_EQ(memory.take(odd_bytes, false), first);
+  EXPECT_EQ(memory.num_blocks_made(), 1);
+  void* second = memory.take(8 * mebibyte, false);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(memory.held_bytes(), DirectFile::aligned(odd_bytes) + 8 * mebibyte);
+  memory.give_back(first, odd_bytes);
+  memory.give_back(second, 8 * mebibyte);
+  EXPECT_EQ(memory.held_bytes(), DirectFile::aligned(odd_bytes) + 8 * mebibyte);
+
+  void* large = memory.take(10 * mebibyte, false);
+  EXPECT_EQ(memory.held_bytes(), 10 * mebibyte) << "10 MiB fit beside neither";
+  void* beyond = memory.take(12 * mebibyte, false);
+  EXPECT_EQ(memory.held_bytes(), 22 * mebibyte) << "what is in use stays";
+  memory.give_back(beyond, 12 * mebibyte);
+  EXPECT_EQ(memory.held_bytes(), 10 * mebibyte);
+  memory.give_back(large, 10 * mebibyte);
+
+  void* small = memory.take(100, false);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small) % DirectFile::alignment, 0U);
+  EXPECT_EQ(memory.held_bytes(), 10 * mebibyte);
+  EXPECT_EQ(memory.num_blocks_made(), 4);
+  memory.give_back(small, 100);
 }
 
 TEST(DirectFileTest, ReadsAnyMemoryAndSize) {

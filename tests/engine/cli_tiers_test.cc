@@ -456,6 +456,9 @@ TEST_F(CliTiersTest, KvLivesOnADiskWhenAskedFor) {
     const CliResult result = longer(on_disk + form);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.out, in_ddr.out);
+    const std::string summary = result.err.substr(result.err.find("disk " + disk.string()));
+    EXPECT_LT(summary.find(" of KV, "), summary.find('\n')) << summary;
+    EXPECT_GT(summary.find(" of weights"), summary.find('\n')) << "none live there";
     const json used = stats().at("disk");
     EXPECT_LT(used.at("peak_staged_bytes").get<std::uint64_t>(),
               used.at("kv_bytes").get<std::uint64_t>() * 3 / 4);
