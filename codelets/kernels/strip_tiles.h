@@ -128,28 +128,31 @@ class Multiplication {
   /// A block of one strip; `next` is read after it.
   void run_tiles(const Block& block, typename Kernel::Operands rows, const std::byte* b,
                  const std::byte* next) const {
+    const bool from_memory = call_.source == StripSource::memory;
     const std::int64_t num_tiles = tiles_high() * tiles_wide;
     // One tile reads B once. Several leave the memory idle while they compute from cache, so they
-    // fetch the block that comes next.
-    const std::int64_t distance = num_tiles == 1 ? fetch_distance_bytes() : 0;
-    const std::int64_t lines = call_.source == StripSource::cache ? 0
-                               : num_tiles == 1                   ? (distance > 0 ? all_lines : 0)
-                               : num_tiles >= all_lines           ? 1
-                                                                  : 2;
-    const bool fetches_near = call_.source == StripSource::memory && !core_prefetches_enough();
+    // fetch the block that comes next, each its share of it.
+    const bool fetches_next = from_memory && num_tiles > 1;
+    const std::int64_t distance = from_memory && num_tiles == 1 ? fetch_distance_bytes() : 0;
+    const auto lines_before = [num_tiles](std::int64_t tile) {
+      return (all_lines * tile + num_tiles - 1) / num_tiles;
+    };
+    const bool fetches_near = from_memory && !core_prefetches_enough();
     Depth depth{.turns = block.turns,
                 .streams = block.streams,
                 .stream_bytes = block.stream_pairs * Kernel::pair_bytes,
                 .accumulate = call_.accumulate || block.first > 0,
                 .ahead = b + distance,
-                .lines = 0};
+                .lines = distance > 0 ? all_lines : 0};
     std::int64_t left = call_.rows;
     for (std::int64_t high = 0; high < tiles_high(); ++high) {
       const std::int64_t num_rows = (left + tiles_high() - high - 1) / (tiles_high() - high);
       for (std::int64_t wide = 0; wide < tiles_wide; ++wide) {
         const std::int64_t before = high * tiles_wide + wide;
-        if (num_tiles > 1) depth.ahead = next + before * lines * block.turns * 64;
-        depth.lines = (before + 1) * lines <= all_lines ? lines : 0;
+        if (fetches_next) {
+          depth.ahead = next + lines_before(before) * block.turns * 64;
+          depth.lines = lines_before(before + 1) - lines_before(before);
+        }
         typename Kernel::Operands part = rows;
         part.c += wide * Kernel::columns;
         const Tile<Kernel> tile = fetches_near && high == 0
