@@ -53,28 +53,32 @@ void* StagingMemory::take(std::size_t size_bytes, bool pinned) {
     return memory;
   }
   const std::size_t size = DirectFile::aligned(size_bytes);
-  std::unique_ptr<Block> block;
-  Blocks surplus;
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto node = free_.extract(size)) {
-      block = std::move(node.mapped());
-    } else {
-      surplus = take_surplus(size);
-      held_bytes_ += size;
-      ++num_blocks_made_;
-    }
-  }
-  surplus.clear();  // first
+  std::unique_ptr<Block> block = take_free(size);
   if (!block) {
-    block = std::make_unique<Block>();
-    block->memory = Buffer(size);
-    if (pinned) block->pin.pin(block->memory.data(), size);
+    try {
+      block = std::make_unique<Block>();
+      block->memory = Buffer(size);
+      if (pinned) block->pin.pin(block->memory.data(), size);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      held_bytes_ -= size;
+      throw;
+    }
   }
   void* memory = block->memory.data();
   const std::lock_guard lock(mutex_);
   used_.emplace(memory, std::move(block));
   return memory;
+}
+
+std::unique_ptr<StagingMemory::Block> StagingMemory::take_free(std::size_t size_bytes) {
+  Blocks surplus;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  if (auto node = free_.extract(size_bytes)) return std::move(node.mapped());
+  surplus = take_surplus(size_bytes);
+  held_bytes_ += size_bytes;
+  ++num_blocks_made_;
+  return nullptr;
 }
 
 StagingMemory::Blocks StagingMemory::take_surplus(std::size_t size_bytes) {

@@ -45,6 +45,8 @@ class StagingMemory {
   };
   using Blocks = std::multimap<std::size_t, std::unique_ptr<Block>>;
 
+  /// A free block of the size, or null: then one may be made, which is counted already.
+  std::unique_ptr<Block> take_free(std::size_t size_bytes);
   /// Free blocks that must go before `size_bytes` more fit; with the mutex held.
   Blocks take_surplus(std::size_t size_bytes);
 

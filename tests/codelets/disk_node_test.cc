@@ -187,6 +187,9 @@ TEST(StagingMemoryTest, KeepsLargeBlocksForTheirSizeWithinItsLimit) {
   EXPECT_EQ(memory.held_bytes(), 10 * mebibyte);
   EXPECT_EQ(memory.num_blocks_made(), 4);
   memory.give_back(small, 100);
+
+  EXPECT_THROW(memory.take(std::size_t{1} << 60, false), std::exception);
+  EXPECT_EQ(memory.held_bytes(), 0U) << "what was free went, and what could not be had is not held";
 }
 
 TEST(DirectFileTest, ReadsAnyMemoryAndSize) {
