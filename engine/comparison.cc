@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/policy_choice.h"
+
 namespace sluice {
 namespace {
 
@@ -74,9 +76,10 @@ void name_groups(const std::vector<ComparedRun>& runs, const std::vector<Group>&
     return group.second == workload.input_tokens;
   });
   grid.groups.reserve(groups.size());
-  for (const auto& [batch, tokens] : groups)
-    grid.groups.push_back(one_length ? fmt::format("{}", batch)
-                                     : fmt::format("{} / {}", batch, tokens));
+  for (const auto& [batch, tokens] : groups) {
+    const std::string name = batch == as_many_as_fit ? "max" : fmt::format("{}", batch);
+    grid.groups.push_back(one_length ? name : fmt::format("{} / {}", name, tokens));
+  }
   grid.group_label = one_length ? fmt::format("batch ({} tokens in, {} out)", workload.input_tokens,
                                               workload.output_tokens)
                                 : fmt::format("batch / tokens in ({} out)", workload.output_tokens);

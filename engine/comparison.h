@@ -21,8 +21,8 @@ struct RunFigures {
 struct ComparedRun {
   std::string model;
   std::string machine;
-  std::string policy;  ///< a name or a file
-  Workload workload;
+  std::string policy;                 ///< a name or a file
+  Workload workload;                  ///< as it was asked for: of as_many_as_fit, too
   std::optional<RunFigures> figures;  ///< nothing: it could not be
 };
 

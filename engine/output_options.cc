@@ -1,5 +1,7 @@
 #include "engine/output_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -9,6 +11,21 @@
 namespace sluice {
 
 namespace po = boost::program_options;
+
+namespace {
+
+/// "a,,b" as "a", "" and "b".
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+}  // namespace
 
 void declare_format(CommandLine& line) {
   line.options().add_options()  //
@@ -20,22 +37,23 @@ void declare_format(CommandLine& line) {
 }
 
 std::vector<std::int64_t> read_list(const CommandLine& line, const std::string& name,
-                                    std::int64_t low, std::int64_t high) {
+                                    std::int64_t low, std::int64_t high,
+                                    const std::optional<NumberWord>& word) {
   const std::string& text = line.get<std::string>(name);
   std::vector<std::int64_t> values;
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  while (true) {
+  for (const std::string& item : split_list(text)) {
     std::int64_t value = 0;
-    const auto [next, error] = std::from_chars(at, end, value);
-    if (error != std::errc() || (next != end && *next != ',') || value < low || value > high) {
-      throw UsageError("--{} {}: expected whole numbers from {} to {}, like 1,8,64", name, text,
-                       low, high);
+    const char* const end = item.data() + item.size();
+    const auto [read_to, error] = std::from_chars(item.data(), end, value);
+    const bool number = error == std::errc() && read_to == end && value >= low && value <= high;
+    if (!number && (!word || item != word->word)) {
+      throw UsageError("--{} {}: expected whole numbers from {} to {}, like 1,8,64{}", name, text,
+                       low, high, word ? fmt::format(", or {}", word->word) : "");
     }
+    if (!number) value = word->value;
     if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    if (next == end) return values;
-    at = next + 1;
   }
+  return values;
 }
 
 OutputFormat read_format(const CommandLine& line) {
@@ -72,13 +90,10 @@ PictureFormat picture_format(const std::string& option, const std::string& path)
 std::vector<std::string> read_words(const CommandLine& line, const std::string& name) {
   const std::string& text = line.get<std::string>(name);
   std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    std::string word = text.substr(begin, end - begin);
+  for (std::string& word : split_list(text)) {
     if (word.empty()) throw UsageError("--{} {}: expected names, like a,b", name, text);
     if (std::find(words.begin(), words.end(), word) == words.end())
       words.push_back(std::move(word));
-    begin = end + 1;
   }
   return words;
 }

@@ -72,12 +72,12 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-PlanPoint as_point(const std::string& model, const MachineCosts& costs, const Workload& workload,
+PlanPoint as_point(const std::string& model, const MachineCosts& costs,
                    const Candidate& candidate) {
   return {.model = model,
           .machine = costs.machine,
           .policy = candidate.policy->name(),
-          .workload = workload,
+          .workload = candidate.workload,
           .plan = candidate.plan,
           .problem = candidate.problem,
           .running_costs = costs.running_costs};
@@ -143,16 +143,14 @@ class Planner {
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
            std::vector<PlanPoint>& points) {
-    for (const auto& policy : policies_) {
-      points.push_back(
-          as_point(model, costs, workload, plan_with(*policy, *costs.model, workload)));
-    }
+    for (const auto& policy : policies_)
+      points.push_back(as_point(model, costs, plan_with(*policy, *costs.model, workload)));
     if (!policies_.empty()) return;
     std::vector<Candidate> all;
     all.reserve(all_.size());
     for (const auto& policy : all_) all.push_back(plan_with(*policy, *costs.model, workload));
     const Candidate& chosen = fastest(all);
-    points.push_back(as_point(model, costs, workload, chosen));
+    points.push_back(as_point(model, costs, chosen));
     if (lists_.size() == 1) fmt::print(stderr, "sluice: {}\n", explain_choice(all, chosen));
   }
 

@@ -213,6 +213,26 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& wo
   return plan;
 }
 
+std::int64_t largest_fitting_batch(CheckedPolicy& policy, const CostModel& costs,
+                                   Workload workload) {
+  const auto fits = [&](std::int64_t batch) {
+    if (batch > most_sequences) return false;
+    workload.batch = batch;
+    try {
+      return make_plan(policy, costs, workload).shortage.empty();
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  std::int64_t batch = 0;
+  std::int64_t step = 1;
+  for (; fits(batch + step); step *= 2) batch += step;
+  for (step /= 2; step > 0; step /= 2) {
+    if (fits(batch + step)) batch += step;
+  }
+  return batch;
+}
+
 Staging staging_of(const Plan& plan, const ModelDimensions& model) {
   const MemoryPlan& memory = plan.memory;
   double bytes = std::max(staging_bytes(model, memory, plan.prefill.pipeline.prefetch),

@@ -68,6 +68,12 @@ struct Plan {
 /// does not have, or leaves requests waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
+/// How many sequences of the workload's lengths fit every tier at once, as the policy places them,
+/// up to most_sequences; 0: not even one does.
+std::int64_t largest_fitting_batch(CheckedPolicy& policy, const CostModel& costs,
+                                   Workload workload);
+inline constexpr std::int64_t most_sequences = std::int64_t{1} << 20;
+
 /// What of the weights may be on its way to the GPU, and from a disk into DDR, as the footprint
 /// counts it. KV has places of its own.
 Staging staging_of(const Plan& plan, const ModelDimensions& model);

@@ -2,6 +2,7 @@
 
 #include "engine/compute_options.h"
 #include "engine/output_options.h"
+#include "engine/policy_choice.h"
 #include "engine/policy_run.h"
 
 namespace sluice {
@@ -27,8 +28,9 @@ void declare_points(CommandLine& line) {
       ("policy", po::value<std::string>()->default_value(any_policy),
        "name or shared object of a policy; a list; auto: the fastest of all that come with Sluice")(
           "policy-option", po::value<std::vector<std::string>>()->composing(),
-          "KEY=VALUE for the policy; may be given several times")                           //
-      ("batch", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
+          "KEY=VALUE for the policy; may be given several times")  //
+      ("batch", po::value<std::string>()->default_value("1"),
+       "sequences at once, or max: as many as fit; a list")  //
       ("input-tokens", po::value<std::string>()->default_value("512"),
        "tokens of each prompt; a list")  //
       ("output-tokens", po::value<std::int64_t>()->default_value(128),
@@ -45,7 +47,7 @@ PointLists read_points(const CommandLine& line) {
   lists.machines = read_words(line, "machine");
   lists.policies = read_words(line, "policy");
   lists.policy_options = read_policy_options(line);
-  lists.batches = read_list(line, "batch", 1, std::int64_t{1} << 20);
+  lists.batches = read_list(line, "batch", 1, most_sequences, NumberWord{"max", as_many_as_fit});
   lists.input_tokens = read_list(line, "input-tokens", 1, most_tokens);
   lists.output_tokens = in_range<std::int64_t>(line, "output-tokens", 1, most_tokens);
   lists.weight_bits = line.get<double>("weight-bits");

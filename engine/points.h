@@ -18,7 +18,7 @@ struct PointLists {
   std::vector<std::string> machines;
   std::vector<std::string> policies;  ///< names or files, or any_policy
   std::map<std::string, std::string> policy_options;
-  std::vector<std::int64_t> batches;
+  std::vector<std::int64_t> batches;  ///< as_many_as_fit among them
   std::vector<std::int64_t> input_tokens;
   std::int64_t output_tokens = 1;
   double weight_bits = 16;

@@ -18,12 +18,27 @@ int rank(const Candidate& candidate) {
   return candidate.fits() ? 0 : 1;
 }
 
+double seconds_per_sequence(const Plan& plan) {
+  return plan.latency_s() / static_cast<double>(plan.workload.batch);
+}
+
+/// How fast it is, in what compares these candidates.
+std::string speed_text(const Plan& plan, bool same_batch) {
+  if (same_batch) return fmt::format("{:.3g} s", plan.latency_s());
+  return fmt::format("{:.3g} tokens/s with {} sequences", plan.tokens_per_s(), plan.workload.batch);
+}
+
 }  // namespace
 
 Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload) {
-  Candidate candidate = {.policy = &policy, .plan = std::nullopt, .problem = ""};
+  Candidate candidate = {
+      .policy = &policy, .workload = workload, .plan = std::nullopt, .problem = ""};
+  if (workload.batch == as_many_as_fit) {
+    candidate.workload.batch = std::max<std::int64_t>(
+        1, largest_fitting_batch(policy.policy(), costs, candidate.workload));
+  }
   try {
-    candidate.plan = make_plan(policy.policy(), costs, workload);
+    candidate.plan = make_plan(policy.policy(), costs, candidate.workload);
   } catch (const Error& error) {
     candidate.problem = error.what();
   }
@@ -41,22 +56,26 @@ const Candidate& fastest(const std::vector<Candidate>& candidates) {
   return *std::min_element(candidates.begin(), candidates.end(),
                            [](const Candidate& a, const Candidate& b) {
                              if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
-                             return a.plan->latency_s() < b.plan->latency_s();
+                             return seconds_per_sequence(*a.plan) < seconds_per_sequence(*b.plan);
                            });
 }
 
 std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen) {
   if (!chosen.plan) return fmt::format("no policy's plan fits: {}", chosen.problem);
+  const bool same_batch =
+      std::all_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+        return candidate.workload.batch == chosen.workload.batch;
+      });
   std::vector<std::string> others;
   for (const Candidate& candidate : candidates) {
     if (&candidate == &chosen) continue;
     const std::string& name = candidate.policy->name();
     others.push_back(candidate.fits()
-                         ? fmt::format("{} {:.3g} s", name, candidate.plan->latency_s())
+                         ? fmt::format("{} {}", name, speed_text(*candidate.plan, same_batch))
                          : fmt::format("{} does not fit", name));
   }
-  return fmt::format("{} is fastest, {:.3g} s; {}", chosen.policy->name(), chosen.plan->latency_s(),
-                     fmt::join(others, ", "));
+  return fmt::format("{} is fastest, {}; {}", chosen.policy->name(),
+                     speed_text(*chosen.plan, same_batch), fmt::join(others, ", "));
 }
 
 RunPolicy::RunPolicy(const CommandLine& line) {

@@ -15,19 +15,24 @@ namespace sluice {
 /// A policy and what it would do; or why it cannot.
 struct Candidate {
   LoadedPolicy* policy = nullptr;
+  Workload workload;
   std::optional<Plan> plan;
   std::string problem;  ///< one line, when there is no plan
 
   bool fits() const { return plan && plan->shortage.empty(); }
 };
-/// Asks one policy.
+/// A workload's batch: the largest that fits as a policy places it.
+inline constexpr std::int64_t as_many_as_fit = 0;
+
+/// Asks one policy. Of as_many_as_fit the workload becomes what fits, or one sequence if none does.
 Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload);
 
 /// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options.
 std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies();
 
-/// The candidate of the shortest latency: of those that fit, else of those that would on a machine
-/// with more host memory, else the first. Of equal ones the first. `candidates` is not empty.
+/// The candidate of the shortest latency, of different batches by sequence: of those that fit, else
+/// of those that would on a machine with more host memory, else the first. Of equal ones the first.
+/// `candidates` is not empty.
 const Candidate& fastest(const std::vector<Candidate>& candidates);
 
 /// "lia is fastest, 5.19 s; cpu-only 10.3 s, gpu-only does not fit", or why none is.

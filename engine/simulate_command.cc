@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -89,7 +90,8 @@ struct Job {
   std::string model;
   std::string machine;
   std::string policy;
-  Workload workload;
+  Workload asked;        ///< maybe for as many sequences as fit
+  Workload workload;     ///< what runs
   std::string platform;  ///< folder
   Json result;
   std::string problem;  ///< instead of a result
@@ -140,21 +142,30 @@ class Simulations {
     const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
     write_platform(*costs.model, platform);
     for (const Workload& workload : lists_.workloads()) {
-      for (const std::string& policy : policies(*costs.model, workload))
-        jobs_.push_back({model, machine, policy, workload, platform, {}, ""});
+      for (const std::string& policy : lists_.policies) {
+        Job job = {model, machine, policy, workload, workload, platform, {}, ""};
+        if (policy == any_policy) {
+          const Candidate fastest = fastest_plan(*costs.model, workload);
+          job.policy = fastest.policy->name();
+          job.workload = fastest.workload;
+        } else {
+          if (workload.batch == as_many_as_fit)
+            job.workload = plan_of(policy, *costs.model, workload).workload;
+          job.policy = simulated_policy(policy);
+        }
+        jobs_.push_back(std::move(job));
+      }
     }
   }
 
-  std::vector<std::string> policies(const CostModel& costs, const Workload& workload) {
-    std::vector<std::string> names;
-    names.reserve(lists_.policies.size());
-    for (const std::string& policy : lists_.policies)
-      names.push_back(policy == any_policy ? fastest_policy(costs, workload)
-                                           : simulated_policy(policy));
-    return names;
+  Candidate plan_of(const std::string& policy, const CostModel& costs, const Workload& workload) {
+    std::unique_ptr<LoadedPolicy>& loaded = named_[policy];
+    if (!loaded) loaded = std::make_unique<LoadedPolicy>(policy, lists_.policy_options);
+    loaded->policy().set_host_tiers(lists_.host_tiers);
+    return plan_with(*loaded, costs, workload);
   }
 
-  std::string fastest_policy(const CostModel& costs, const Workload& workload) {
+  Candidate fastest_plan(const CostModel& costs, const Workload& workload) {
     if (known_.empty()) known_ = load_known_policies();
     if (known_.empty())
       throw Error("no policy was found beside the program; give one with --policy FILE");
@@ -164,7 +175,7 @@ class Simulations {
     for (const auto& policy : known_) candidates.push_back(plan_with(*policy, costs, workload));
     const Candidate& chosen = fastest(candidates);
     if (lists_.size() == 1) fmt::print(stderr, "sluice: {}\n", explain_choice(candidates, chosen));
-    return chosen.policy->name();
+    return chosen;
   }
 
   void run(Job& job) const {
@@ -219,6 +230,7 @@ class Simulations {
   std::string program_;
   PrivateFolder folder_;
   int num_platforms_ = 0;
+  std::map<std::string, std::unique_ptr<LoadedPolicy>> named_;  ///< whose plans were asked
   std::vector<std::unique_ptr<LoadedPolicy>> known_;
   std::vector<Job> jobs_;
 };
@@ -388,8 +400,8 @@ void draw(const PlotSettings& plot, const std::vector<Job>& jobs) {
   std::vector<ComparedRun> runs;
   runs.reserve(jobs.size());
   for (const Job& job : jobs) {
-    ComparedRun& run = runs.emplace_back(
-        ComparedRun{job.model, job.machine, job.policy, job.workload, std::nullopt});
+    ComparedRun& run =
+        runs.emplace_back(ComparedRun{job.model, job.machine, job.policy, job.asked, std::nullopt});
     if (!job.problem.empty()) continue;
     run.figures = {.tokens_per_s = job.result["tokens_per_s"],
                    .ttft_s = job.result["ttft_s"],

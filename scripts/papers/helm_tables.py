@@ -106,7 +106,8 @@ def slowdown(phase, batch):
     return lambda machines: machines.compute_s(phase, batch, 4.5) / machines.compute_s(phase, batch, 16)
 
 
-# (section, what, the paper's figure, its form, our ratio): "x" is the ratio itself, "below" and "above" are percent.
+# (section, what, the paper's figure, its form, our ratio): "x" is the ratio itself, "below" and "above" are percent,
+# "sequences" is a number.
 # Of the four compute times that Figure 6 shows, decode of batch 1 has the least to compute beside dequantisation,
 # prefill of batch 8 the most.
 NOT_FITTED = [
@@ -213,6 +214,18 @@ FIGURES_4_AND_5 = [
     ("IV-B", "the same, MemoryMode", 74, "below",
      transfer_ratio((MEMORY_MODE, FLEXGEN, 1, 4.5), (MEMORY_MODE, FLEXGEN, 1, 16))),
 ]
+
+
+def largest(policy, bits, model=B175):
+    return lambda machines: machines.plan(MEMORY_MODE, policy, "max", bits, model)["batch"]
+
+
+LARGEST_BATCHES = [
+    ("IV-B", "largest batch, FlexGen, OPT-30B, 16 bits", 32, "sequences", largest(FLEXGEN, 16, B30)),
+    ("IV-B", "the same, OPT-175B", 8, "sequences", largest(FLEXGEN, 16)),
+    ("V-C", "the same, OPT-175B, 4.5 bits", 8, "sequences", largest(FLEXGEN, 4.5)),
+    ("V-C", "the same, All-CPU", 44, "sequences", largest(ALL_CPU, 4.5)),
+]
 # Section V-D again, with 28 GB/s held to what PCIe lets through.
 CAPPED = [
     ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic` capped at PCIe", 21, "below",
@@ -223,18 +236,22 @@ CAPPED = [
 ]
 
 
+COUNTS = ("x", "sequences")  # forms that are no percentages
+
+
 def as_ratio(figure, form):
-    return {"x": figure, "below": 1 - figure / 100, "above": 1 + figure / 100}[form]
+    return {"x": figure, "sequences": figure, "below": 1 - figure / 100, "above": 1 + figure / 100}[form]
 
 
 def as_text(value, form):
-    figure = {"x": value, "below": 100 * (1 - value), "above": 100 * (value - 1)}[form]
-    return f"{figure:.2f}" if form == "x" else f"{figure:.1f} %"
+    if form in COUNTS:
+        return f"{value:.2f}" if form == "x" else f"{value}"
+    return f"{100 * (1 - value if form == 'below' else value - 1):.1f} %"
 
 
 def error_text(value, figure, form):
     """How far our ratio is from the paper's figure, in its unit."""
-    if form == "x":
+    if form in COUNTS:
         return f"{100 * (value / figure - 1):+.0f} %"
     ours = 100 * (1 - value if form == "below" else value - 1)
     return f"{ours - figure:+.1f} points"
@@ -245,7 +262,7 @@ def print_rows(rows, ours, more=None):
     print("| section | what | paper | ours | error |" + (f" {more[0]} |" if more else ""))
     print("|---|---|---:|---:|---:|" + ("---:|" if more else ""))
     for i, (section, what, paper, form, _) in enumerate(rows):
-        unit = "" if form == "x" else " %"
+        unit = "" if form in COUNTS else " %"
         last = f" {as_text(more[1][i], form)} |" if more else ""
         print(f"| {section} | {what} | {paper}{unit} | {as_text(ours[i], form)} | "
               f"{error_text(ours[i], paper, form)} |{last}")
@@ -301,7 +318,7 @@ def main():
         fit(arguments.sluice)
         return
     machines = Machines(arguments.sluice, command="simulate" if arguments.simulate else "plan")
-    rows = FIGURES_4_AND_5 + NOT_FITTED + ROWS + CAPPED
+    rows = FIGURES_4_AND_5 + NOT_FITTED + LARGEST_BATCHES + ROWS + CAPPED
     print_rows(rows, [row[4](machines) for row in rows])
 
 

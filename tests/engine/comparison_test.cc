@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/policy_choice.h"
+
 namespace sluice {
 namespace {
 
@@ -31,6 +33,14 @@ TEST(ComparisonTest, MoreIsBetterThroughout) {
   EXPECT_EQ(grid.rows[0][0].ratios, (std::vector<std::vector<std::optional<double>>>{{2}, {0.5}}));
   EXPECT_EQ(grid.rows[1][0].ratios, (std::vector<std::vector<std::optional<double>>>{{2}, {0.25}}));
   EXPECT_EQ(grid.rows[2][0].ratios, (std::vector<std::vector<std::optional<double>>>{{4}, {1}}));
+}
+
+TEST(ComparisonTest, LargestBatchesAreOneGroupWhateverTheyAre) {
+  std::vector<ComparedRun> runs = two_batches();
+  runs[2].workload.batch = runs[3].workload.batch = as_many_as_fit;
+  const RatioGrid grid = compare_policies(runs, "flexgen");
+  EXPECT_EQ(grid.groups, (std::vector<std::string>{"1", "max"}));
+  EXPECT_EQ(grid.rows[0][0].ratios, (std::vector<std::vector<std::optional<double>>>{{2}, {0.5}}));
 }
 
 TEST(ComparisonTest, EnergyHasItsRowWhereItIsKnown) {

@@ -165,6 +165,38 @@ TEST(PlanCliTest, AutoIsTheFastestThatFits) {
 
 // ---- Other forms
 
+TEST(PlanCliTest, TheLargestBatchFitsAndOneMoreDoesNot) {
+  // cpu-only is short of DDR, all-cpu of HBM, lia of either as its resident layers go.
+  for (const char* policy : {"cpu-only", "all-cpu", "lia"}) {
+    const Arguments point = {"--policy", policy, "--input-tokens", "128", "--output-tokens", "16"};
+    const json largest = plan_json(point + Arguments{"--batch", "max"})[0];
+    EXPECT_EQ(largest["fits"], true) << policy;
+    const auto batch = largest["batch"].get<std::int64_t>();
+    EXPECT_GT(batch, 64) << policy;
+    const json both = plan_json(
+        point + Arguments{"--batch", std::to_string(batch) + "," + std::to_string(batch + 1)});
+    EXPECT_EQ(both[0], largest) << policy;
+    EXPECT_TRUE(both[1].contains("problem") || both[1]["fits"] == false) << policy;
+  }
+}
+
+TEST(PlanCliTest, OfDifferentBatchesTheMostTokensASecondAreFastest) {
+  const Arguments point = {"--batch", "max", "--input-tokens", "128", "--output-tokens", "16"};
+  const CliResult result = plan(point + Arguments{"--json"});
+  const json chosen = json::parse(result.out)[0];
+  expect_contains(result.err, {"is fastest", "tokens/s with", "gpu-only does not fit"});
+  for (const json& other : plan_json(point + Arguments{"--policy", "lia,flexgen,all-cpu"}))
+    EXPECT_GE(chosen["tokens_per_s"].get<double>(), other["tokens_per_s"].get<double>());
+}
+
+TEST(PlanCliTest, WhereNoSequenceFitsTheLargestBatchIsTheProblemOfOne) {
+  const Arguments point = {"--model", "opt-175b", "--policy", "gpu-only", "--batch"};
+  const CliResult largest = plan(point + Arguments{"max"});
+  EXPECT_EQ(largest.exit_code, 1);
+  EXPECT_EQ(largest.err, plan(point + Arguments{"1"}).err);
+  expect_contains(largest.err, {"its weights alone are too many"});
+}
+
 TEST(PlanCliTest, CsvIsOneLineAPoint) {
   const CliResult result = plan({"--policy", "lia,gpu-only", "--batch", "1,64", "--csv"});
   EXPECT_EQ(result.exit_code, 0);
@@ -297,7 +329,9 @@ TEST(PlanCliTest, UnknownNamesAreSaidWithTheNearest) {
 
 TEST(PlanCliTest, WrongValuesAreSaid) {
   expect_failure(plan({"--batch", "0"}), 2, {"--batch 0", "from 1"});
-  expect_failure(plan({"--batch", "1,,2"}), 2, {"--batch 1,,2", "like 1,8,64"});
+  expect_failure(plan({"--batch", "1,,2"}), 2, {"--batch 1,,2", "like 1,8,64, or max"});
+  expect_failure(plan({"--batch", "1,maximum"}), 2, {"--batch 1,maximum", "or max"});
+  expect_failure(plan({"--input-tokens", "max"}), 2, {"--input-tokens max", "like 1,8,64"});
   expect_failure(plan({"--batch"}), 2, {"--batch", "missing"});
   expect_failure(plan({"--input-tokens", "many"}), 2, {"--input-tokens many"});
   expect_failure(plan({"--output-tokens", "0"}), 2, {"--output-tokens 0"});

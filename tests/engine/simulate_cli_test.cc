@@ -366,6 +366,22 @@ TEST(SimulateCliTest, EnergyAndPriceByHand) {
   EXPECT_NE(told.out.find(" J per token (200 W on average), $"), std::string::npos) << told.out;
 }
 
+TEST(SimulateCliTest, TheLargestBatchOfAPlanFitsTheSimulatedMachine) {
+  const Arguments point = {
+      "--model", "opt-30b",        "--policy", "all-cpu,helm",    "--batch", "max",
+      "--json",  "--input-tokens", "16",       "--output-tokens", "2"};
+  const json planned = json::parse(run_cli(Arguments{"plan"} + point).out);
+  const CliResult simulated = simulate(point);
+  EXPECT_EQ(simulated.exit_code, 0) << simulated.err;
+  const json results = json::parse(simulated.out);
+  ASSERT_EQ(results.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_GT(results[i]["batch"], 64);
+    EXPECT_EQ(results[i]["batch"], planned[i]["batch"]);
+    EXPECT_GT(results[i]["tokens_per_s"], 0);
+  }
+}
+
 TEST(SimulateCliTest, PlotsCompareWithABaseline) {
   const TemporaryFolder folder;
   const Arguments point = {"--model",        "opt-30b", "--policy",        "cpu-only,lia,gpu-only",

@@ -197,13 +197,7 @@ TEST(AllCpuTest, KeepsNoWeightsOnTheGpu) {
 }
 
 std::int64_t largest_batch(Planned& planned) {
-  std::int64_t batch = 0;
-  for (std::int64_t step = 512; step > 0; step /= 2) {
-    Workload workload = helm_workload;
-    workload.batch = batch + step;
-    if (test::fits(planned, workload)) batch += step;
-  }
-  return batch;
+  return largest_fitting_batch(planned.policy.policy(), planned.costs, helm_workload);
 }
 
 /// Section V-C: the batch grows from 8 to 44 when the weights leave HBM. A sequence's 149 tokens
