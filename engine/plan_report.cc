@@ -32,7 +32,7 @@ Json json_of(const LayerGroup& group) {
   Json json;
   json["num_layers"] = group.num_layers;
   json["sub_batch"] = group.sub_batch;
-  json["batch"] = group.batch;
+  json["batch"] = group.shape.batch;
   json["placement"] = group.cost.placement.to_string();
   Json homes;
   for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
@@ -103,6 +103,7 @@ Json json_of(const PlanPoint& point) {
   json["prefill"] = json_of(plan.prefill);
   json["decode"] = json_of(plan.decode);
   json["resident_layers"] = plan.memory.resident_layers();
+  json["weights_stay"] = plan.weights_stay;
   Json bytes;
   for (const Tier tier : all_tiers)
     bytes[std::string(to_string(tier))] = plan.footprint.total(tier);
@@ -205,7 +206,7 @@ std::string describe(const LayerGroup& group, bool several_sub_batches) {
   std::string text = fmt::format(
       "  {}{} layers, batch {}, placement {} ({})\n",
       several_sub_batches ? fmt::format("sub-batch {}: ", group.sub_batch) : "", group.num_layers,
-      group.batch, group.cost.placement.to_string(), homes_text(group.homes));
+      group.shape.batch, group.cost.placement.to_string(), homes_text(group.homes));
   TableRows rows = {{"   ", "sublayer", "on", "load", "compute", "store"}};
   for (std::size_t i = 0; i < layer_sublayers.size(); ++i) {
     const SublayerCost& cost = group.cost.sublayers[i];
@@ -312,6 +313,7 @@ std::string describe_plan(const PlanPoint& point) {
   text += describe("prefill", plan.prefill) + "\n";
   text += describe("decode", plan.decode) + "\n";
   text += tier_table(plan.footprint) + "\n";
+  if (plan.weights_stay) text += "hbm has room for all weights that come there: they cross once\n";
   text += fmt::format(
       "time to first token {}, per token {}, {} tokens/s, latency {}\n"
       "the busiest part ({}) works {} of that, {:.0f} %; no order of the same work takes less\n",

@@ -160,8 +160,8 @@ class PhasePlanner {
         ++same->num_layers;
         continue;
       }
-      phase.groups.push_back({1, sub_batch, kind.shape.batch, homes,
-                              layer_cost(costs_, placed[layer], kind.shape, homes)});
+      phase.groups.push_back(
+          {1, sub_batch, kind.shape, homes, layer_cost(costs_, placed[layer], kind.shape, homes)});
     }
   }
 
@@ -171,6 +171,45 @@ class PhasePlanner {
   const MemoryPlan& memory_;
 };
 
+/// Where a layer's weights are once those that the GPU reads have come to HBM.
+LayerHomes with_gpu_weights(LayerHomes homes, const Placement& placement) {
+  for (const Sublayer sublayer : layer_sublayers) {
+    if (placement[sublayer] != Device::gpu) continue;
+    for (const WeightKind kind : weights_of(sublayer)) homes[kind] = Tier::hbm;
+  }
+  return homes;
+}
+
+/// Whether HBM has room for all the weights that come there, and nothing has to make room.
+bool keeps_weights(const CostModel& costs, const Plan& plan) {
+  const MemoryPlan& memory = plan.memory;
+  const double passing = weights_outside_hbm_bytes(costs.model(), memory);
+  const double kv = passing_kv_bytes(costs.model(), memory, plan.decode.chains,
+                                     plan.decode.pipeline.prefetch, plan.workload);
+  return memory.uses_gpu && passing > 0 && kv == 0 &&
+         plan.footprint.total(Tier::hbm) + passing <=
+             static_cast<double>(costs.capacity_bytes(Tier::hbm));
+}
+
+/// Decoding when the weights that the GPU reads have come to HBM; says whether that changes it.
+bool keep_weights(const CostModel& costs, const MemoryPlan& homes, PhasePlan& phase) {
+  MemoryPlan memory = homes;
+  for (const Chain& chain : phase.chains) {
+    for (std::size_t layer = 0; layer < memory.layers.size(); ++layer)
+      memory.layers[layer] = with_gpu_weights(memory.layers[layer], chain.placements[layer]);
+  }
+  if (memory.layers == homes.layers) return false;
+  if (memory.lm_head_device == Device::gpu) memory.lm_head = Tier::hbm;
+  phase.iteration =
+      estimate_iteration(costs, memory, phase.chains, phase.pipeline.prefetch, Start::steady);
+  for (LayerGroup& group : phase.groups) {
+    const Placement placement = group.cost.placement;
+    group.cost =
+        layer_cost(costs, placement, group.shape, with_gpu_weights(group.homes, placement));
+  }
+  return true;
+}
+
 }  // namespace
 
 const LayerGroup& PhasePlan::main_group() const {
@@ -178,7 +217,7 @@ const LayerGroup& PhasePlan::main_group() const {
                            [](const LayerGroup& a, const LayerGroup& b) {
                              if (a.homes.resident() != b.homes.resident())
                                return a.homes.resident();
-                             return a.batch * a.num_layers < b.batch * b.num_layers;
+                             return a.shape.batch * a.num_layers < b.shape.batch * b.num_layers;
                            });
 }
 
@@ -210,6 +249,7 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& wo
   const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
   if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
   plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
+  plan.weights_stay = keeps_weights(costs, plan) && keep_weights(costs, plan.memory, plan.decode);
   return plan;
 }
 

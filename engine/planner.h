@@ -18,9 +18,9 @@ namespace sluice {
 struct LayerGroup {
   std::int64_t num_layers = 0;
   std::size_t sub_batch = 0;
-  std::int64_t batch = 0;  ///< requests
+  BatchShape shape;  ///< of its requests; where the batch is cut, of a mini-batch
   LayerHomes homes;
-  LayerCost cost;  ///< of one layer and, where the batch is cut, of one mini-batch
+  LayerCost cost;  ///< of one layer and such a batch
 };
 
 /// What a policy does in one phase, and how long an iteration of it takes.
@@ -47,6 +47,9 @@ struct Plan {
   /// Empty, or which of the host's tiers is too small, in words: then the estimate is for a machine
   /// with more of it.
   std::string shortage;
+  /// HBM has room for all weights that come there: those that decoding reads cross once, with the
+  /// prompt, and the decode phase is estimated without them.
+  bool weights_stay = false;
   PhasePlan prefill;
   PhasePlan decode;
 

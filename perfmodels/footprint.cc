@@ -55,6 +55,17 @@ double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Pre
   return two_units_bytes(model, memory, prefetch, [](Tier home) { return home != Tier::hbm; });
 }
 
+double weights_outside_hbm_bytes(const ModelDimensions& model, const MemoryPlan& memory) {
+  double bytes = 0;
+  for (const LayerHomes& homes : memory.layers) {
+    for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
+      const auto weight = static_cast<WeightKind>(kind);
+      if (homes[weight] != Tier::hbm) bytes += model.weight_bytes(weight_elements(model, weight));
+    }
+  }
+  return bytes;
+}
+
 double disk_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
                           Prefetch prefetch) {
   return two_units_bytes(model, memory, prefetch, [](Tier home) { return home == Tier::disk; });

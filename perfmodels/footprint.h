@@ -47,7 +47,10 @@ double activation_bytes(const ModelDimensions& model, double rows);
 /// they stream through it.
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch);
 
-/// Likewise, of those that live on a disk, in DDR.
+/// Bytes of all layers' weights that do not live in HBM.
+double weights_outside_hbm_bytes(const ModelDimensions& model, const MemoryPlan& memory);
+
+/// Likewise to staging_bytes(), of those that live on a disk, in DDR.
 double disk_staging_bytes(const ModelDimensions& model, const MemoryPlan& memory,
                           Prefetch prefetch);
 

@@ -57,7 +57,7 @@ TEST(PlanCliTest, JsonHasTheFieldsOfTheDocumentation) {
                                    "latency_s",     "tokens_per_s",     "energy_j",
                                    "mean_watts",    "joules_per_token", "usd_per_million_tokens",
                                    "lower_bound_s", "binding_resource", "lower_bound_share",
-                                   "fits"}));
+                                   "fits",          "weights_stay"}));
   EXPECT_EQ(point["model"], "opt-30b");
   EXPECT_EQ(point["machine"], "spr-a100");
   EXPECT_EQ(point["policy"], "lia");

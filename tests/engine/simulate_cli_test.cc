@@ -135,6 +135,24 @@ TEST(SimulateCliTest, StreamedWeightsTakeTheLinksTime) {
   EXPECT_LE(result["bytes"]["hbm"].get<double>(), 6.0 * (1 << 30));
 }
 
+TEST(SimulateCliTest, WeightsThatHbmHasRoomForCrossOnceAsPlanned) {
+  // 60 GB of weights, of which all-cpu keeps none in HBM: 80 GB have room for them, 40 GB do not.
+  for (const bool room : {true, false}) {
+    const Arguments point = {
+        "--model",  "opt-30b", "--machine",       room ? "spr-h100" : "spr-a100",
+        "--policy", "all-cpu", "--input-tokens",  "16",
+        "--batch",  "2",       "--output-tokens", "8"};
+    const json planned =
+        json::parse(run_cli(Arguments{"plan"} + point + Arguments{"--json"}).out)[0];
+    const json result = simulate_json(point)[0];
+    EXPECT_EQ(planned["weights_stay"], room);
+    EXPECT_NEAR(
+        result["bytes_moved"]["link to gpu"].get<double>() / (48 * layer_bytes + head_bytes),
+        room ? 1 : 8, room ? 0.01 : 0.1);
+    EXPECT_NEAR(result["latency_s"].get<double>() / planned["latency_s"].get<double>(), 1, 0.03);
+  }
+}
+
 TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   const TemporaryFolder folder;
   RoundMachine machine;
