@@ -181,7 +181,7 @@ LayerHomes with_gpu_weights(LayerHomes homes, const Placement& placement) {
 }
 
 /// Whether HBM has room for all the weights that come there, and nothing has to make room.
-bool keeps_weights(const CostModel& costs, const Plan& plan) {
+bool has_room_for_all_weights(const CostModel& costs, const Plan& plan) {
   const MemoryPlan& memory = plan.memory;
   const double passing = weights_outside_hbm_bytes(costs.model(), memory);
   const double kv = passing_kv_bytes(costs.model(), memory, plan.decode.chains,
@@ -249,7 +249,8 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& wo
   const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
   if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
   plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
-  plan.weights_stay = keeps_weights(costs, plan) && keep_weights(costs, plan.memory, plan.decode);
+  if (has_room_for_all_weights(costs, plan))
+    plan.weights_stay = keep_weights(costs, plan.memory, plan.decode);
   return plan;
 }
 
