@@ -76,8 +76,9 @@ set_configure_flags() {
     flags+=(--enable-simgrid --enable-maxcpus=64 --enable-maxnumanodes=4)
     return
   fi
-  # StarPU's own defaults, but spelt out, so that they are part of the key under which a build is kept.
-  local cpus=2 numa_nodes=(/sys/devices/system/node/node[0-9]*)
+  # Spelt out, so that they are part of the key under which a build is kept. StarPU's default is as many processors as
+  # this machine has; it writes past its tables on a larger one, where a bundle may be unpacked.
+  local cpus=256 numa_nodes=(/sys/devices/system/node/node[0-9]*)
   while ((cpus < $(getconf _NPROCESSORS_ONLN))); do cpus=$((cpus * 2)); done
   flags+=(--enable-maxcpus="$cpus" --enable-maxnumanodes="$((${#numa_nodes[@]} > 2 ? ${#numa_nodes[@]} : 2))")
   if [[ $cuda_dir ]]; then flags+=(--with-cuda-dir="$cuda_dir"); else flags+=(--disable-cuda); fi
