@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace sluice {
 namespace {
@@ -63,6 +64,15 @@ void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
   const int policy = nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_BIND;
   if (syscall(SYS_mbind, buffer.data(), buffer.size(), policy, mask.data(), mask_bits, 0) != 0) {
     throw Error("memory cannot be bound to NUMA node {}: {}", listed(nodes), std::strerror(errno));
+  }
+}
+
+void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes) {
+  if (nodes.empty()) return;
+  try {
+    interleave(buffer, nodes);
+  } catch (const Error& error) {
+    logger().info("{}; it lies where it is first touched", error.what());
   }
 }
 

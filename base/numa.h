@@ -13,6 +13,9 @@ namespace sluice {
 /// single one or not at all; of several, the system takes others once they are full. Throws Error
 /// when it refuses.
 void interleave(const Buffer& buffer, const std::vector<int>& nodes);
+/// The same; where the system refuses, a line in the log says that memory lies where it is first
+/// touched. Does nothing without nodes.
+void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes);
 
 /// Pages that the memory has, touched or not.
 std::uint64_t num_pages(const Buffer& buffer);

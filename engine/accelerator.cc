@@ -1,6 +1,9 @@
 #include "engine/accelerator.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/memory.h"
 #include "engine/command_line.h"
 
 namespace sluice {
@@ -17,6 +20,11 @@ std::string Accelerator::calibration_name() const {
   return kind == Kind::cuda ? gpu.name : "stand-in";
 }
 
+std::uint64_t Accelerator::most_bytes() const {
+  if (kind == Kind::stand_in) return total_memory_bytes() - 1;
+  return gpu.free_bytes - std::min(gpu.free_bytes, gpu_reserve_bytes());
+}
+
 std::string Accelerator::option_for(std::uint64_t bytes) const {
   constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
   if (kind == Kind::cuda)
@@ -28,12 +36,12 @@ Accelerator Accelerator::sized_for(const ModelConfig& config, DType dtype,
                                    const LargestIteration& largest) const {
   Accelerator sized = *this;
   if (kind != Kind::cuda) return sized;
-  sized.scratch = gpu_scratch(config, dtype, largest, gpu.num_multiprocessors);
+  sized.scratch = gpu_scratch(config, dtype, largest, gpu.num_multiprocessors, memory_bytes);
   // The planner sets a sixteenth aside (gpu_costs()).
   const std::uint64_t least_bytes = sized.scratch.total() + sized.scratch.total() / 15;
   if (least_bytes >= memory_bytes) {
-    throw Error("{} is too little: the model's kernels alone need {}; {} is the least", name(),
-                format_bytes(sized.scratch.total()), option_for(least_bytes + 1));
+    throw Error("{} is too little: the model's kernels alone need {}, CUDA and cuBLAS {} besides",
+                name(), format_bytes(sized.scratch.total()), format_bytes(gpu_reserve_bytes()));
   }
   return sized;
 }

@@ -25,6 +25,8 @@ struct Accelerator {
   /// "NVIDIA H200 with 20.0 GiB", or "stand-in accelerator (a second process, for tests) of 64.0
   /// MiB".
   std::string name() const;
+  /// As much as option_for() may ask for: what a GPU has free, all memory for a stand-in.
+  std::uint64_t most_bytes() const;
   /// "--hbm 20480MiB", or what else gives it so much memory that StarPU may use `bytes`.
   std::string option_for(std::uint64_t bytes) const;
   /// The same for iterations of at most that size. Throws Error when a GPU's memory does not even

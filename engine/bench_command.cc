@@ -297,28 +297,29 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
   HostNeed need = need_of(opened, settings, dtype);
-  HostPlan host = check_memory(config, settings, dtype, need);
+  const HostPlan host = check_memory(config, settings, dtype, need);
   const std::int64_t batch = max_batch(settings.tests);
   const std::int64_t kv_pages = max_pages(settings.tests);
-  RunPlan plan({.model = opened.model,
-                .dtype = dtype,
-                .domains = domains,
-                .tiers = settings.tiers,
-                .accelerator = settings.accelerator,
-                .workload = workload_of(settings.tests),
-                .need = need,
-                .largest = {.rows = max_iteration_rows(settings.tests),
-                            .logit_rows = batch,
-                            .sequences = batch,
-                            .context_tokens = kv_pages * page_tokens},
-                .kv_pages = kv_pages,
-                .one_cohort = true,
-                .smaller = smaller_tests},
-               std::move(host), policy);
+  RunPlan plan = plan_run({.model = opened.model,
+                           .dtype = dtype,
+                           .domains = domains,
+                           .tiers = settings.tiers,
+                           .accelerator = settings.accelerator,
+                           .workload = workload_of(settings.tests),
+                           .need = need,
+                           .largest = {.rows = max_iteration_rows(settings.tests),
+                                       .logit_rows = batch,
+                                       .sequences = batch,
+                                       .context_tokens = kv_pages * page_tokens},
+                           .kv_pages = kv_pages,
+                           .one_cohort = true,
+                           .smaller = smaller_tests},
+                          host, policy);
   if (settings.tiers.dry_run) {
     std::cout << format_tiers(plan.uses(), settings.format);
     return 0;
   }
+  fmt::print(stderr, "{}", plan.slower_than_one_device());
   LoadedRun run(plan);
   BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
                      {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());

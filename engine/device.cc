@@ -63,12 +63,8 @@ Accelerator read_gpu(const CommandLine& line, GpuDevice gpu) {
                   format_bytes(gpu.free_bytes), format_bytes(gpu.memory_bytes));
     }
   }
-  if (bytes < reserve_bytes + mebibyte) {
-    throw Error("{} of {} are not enough: CUDA and cuBLAS take {} of them", format_bytes(bytes),
-                gpu.name, format_bytes(reserve_bytes));
-  }
   return {.kind = Accelerator::Kind::cuda,
-          .memory_bytes = (bytes - reserve_bytes) / mebibyte * mebibyte,
+          .memory_bytes = (bytes - std::min(bytes, reserve_bytes)) / mebibyte * mebibyte,
           .gpu = std::move(gpu),
           .copies = measure_copy_rates(),
           .scratch = {},
@@ -97,6 +93,7 @@ Accelerator read_device(const CommandLine& line) {
       throw UsageError("--{} is of the GPU; leave it out with --device {}", option, text);
   }
   read_graphs(line);
+  if (line.given("hbm")) parse_size_bytes(line.get<std::string>("hbm"), "hbm");
   if (text == "cpu") return {};
   if (text.starts_with(stand_in_prefix)) return read_stand_in(text);
   if (!text.empty() && text != "cuda") {
@@ -116,7 +113,12 @@ Accelerator read_device(const CommandLine& line) {
 Accelerator read_stand_in(const std::string& text) {
   if (!text.starts_with(stand_in_prefix))
     throw UsageError("--device {}: expected standin:MEMORY such as standin:64MiB", text);
-  const std::uint64_t bytes = parse_size_bytes(text.substr(stand_in_prefix.size()), "device");
+  std::uint64_t bytes = 0;
+  try {
+    bytes = parse_size_bytes(text.substr(stand_in_prefix.size()), "device");
+  } catch (const UsageError&) {
+    throw UsageError("--device {} names no size; expected one as in standin:64MiB", text);
+  }
   if (bytes < mebibyte || bytes >= total_memory_bytes()) {
     throw UsageError("--device {}: from 1MiB to less than this machine's memory of {}", text,
                      format_bytes(total_memory_bytes()));
@@ -257,20 +259,20 @@ AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {
   return need;
 }
 
-void AcceleratorRun::check_fits(const Need& need, std::uint64_t there_bytes) const {
+void AcceleratorRun::check_fits(const Need& need, std::uint64_t there_bytes,
+                                const std::string& advice) const {
   if (need.total() <= there_bytes) return;
   throw Error(
       "not enough memory in the {}: {} needed (weights that stay {}, KV {}, weights on the way "
-      "{}, KV on the way {}, activations {}, kernels {}); {} would do",
+      "{}, KV on the way {}, activations {}, kernels {}){}",
       accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
       format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
-      format_bytes(need.activations), format_bytes(need.scratch),
-      accelerator_.option_for(need.total()));
+      format_bytes(need.activations), format_bytes(need.scratch), advice);
 }
 
 TierUse AcceleratorRun::check(const RunSize& size) const {
   const Need need = need_of(size);
-  check_fits(need, accelerator_.memory_bytes);
+  check_fits(need, accelerator_.memory_bytes, "");
   return {
       .tier = Tier::hbm,
       .where = accelerator_.kind == Accelerator::Kind::cuda ? accelerator_.gpu.name : "stand-in",
@@ -340,8 +342,10 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtim
   residence->weights = std::make_unique<ResidentWeights>(model, plan_.memory);
   Need need = need_of(size);
   const AcceleratorUse at_start = runtime.accelerator_use();
-  need.scratch += at_start.peak_bytes;
-  check_fits(need, at_start.memory_bytes);
+  need.scratch +=
+      at_start.peak_bytes - std::min(at_start.peak_bytes, accelerator_.scratch.blas_bytes);
+  check_fits(need, at_start.memory_bytes,
+             fmt::format("; {} would do", accelerator_.option_for(need.total())));
   if (accelerator_.kind == Accelerator::Kind::cuda) {
     warn_of_unpacking(model);
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);

@@ -62,6 +62,7 @@ class AcceleratorRun {
   AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& policy, const CostModel& costs,
                  const Workload& workload, const TierSettings& tiers);
 
+  const Plan& plan() const { return plan_; }
   const Staging& staging() const { return staging_; }
   /// The host's plan beside what this one takes. Throws Error when it does not fit; `smaller`: what
   /// would, see shortage_text().
@@ -88,7 +89,8 @@ class AcceleratorRun {
  private:
   struct Need;
   Need need_of(const RunSize& size) const;
-  void check_fits(const Need& need, std::uint64_t there_bytes) const;
+  /// `advice` ends the message.
+  void check_fits(const Need& need, std::uint64_t there_bytes, const std::string& advice) const;
   /// Whether it holds for some layers of a phase, wherever their weights may live.
   bool any_group(const std::function<bool(const LayerHomes&, const Placement&)>& is) const;
   bool reads_kv_from_elsewhere() const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 
 #include "engine/tables.h"
 #include "engine/what_if.h"
@@ -51,36 +52,62 @@ KernelTotals with_whole_attention(KernelTotals totals) {
   return totals;
 }
 
-}  // namespace
-
-std::string explain_run(const RunRecord& record, const RunFigures& figures, const CostModel& costs,
-                        const std::string& source) {
-  const KernelTotals measured = with_whole_attention(figures.measured);
-  const KernelTotals predicted = with_whole_attention(record.predict(costs));
+/// Measured, and what was predicted for one device.
+struct DeviceTotals {
+  std::string_view device;
+  KernelTotals measured, predicted;
   std::optional<KernelTotals> at_rates;
-  if (const auto* model = dynamic_cast<const MeasuredModel*>(&costs))
-    at_rates = with_whole_attention(record.predict(model->at_rates(figures.rates)));
-  TableRows rows = {{"phase", "sublayer", "times", "measured", "share", "predicted", "off"}};
-  if (at_rates) rows.front().insert(rows.front().end(), {"at this run's rates", "off"});
-  double kernels_s = 0;
+};
+
+void add_rows(TableRows& rows, const DeviceTotals& of, double wall_s) {
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     for (const Sublayer sublayer : all_sublayers) {
-      const KernelTotals::Entry& entry = measured.of(phase, sublayer);
+      const KernelTotals::Entry& entry = of.measured.of(phase, sublayer);
       if (entry.count == 0) continue;
-      kernels_s += entry.seconds;
       std::vector<std::string>& row = rows.emplace_back();
       row = {std::string(to_string(phase)), std::string(to_string(sublayer)),
-             fmt::format("{}", entry.count), time_text(entry.seconds),
-             fmt::format("{:.1f} %", 100 * entry.seconds / figures.wall_s)};
-      const double seconds = predicted.of(phase, sublayer).seconds;
+             std::string(of.device),        fmt::format("{}", entry.count),
+             time_text(entry.seconds),      fmt::format("{:.1f} %", 100 * entry.seconds / wall_s)};
+      const double seconds = of.predicted.of(phase, sublayer).seconds;
       if (seconds <= 0) continue;
       add_prediction(row, seconds, entry.seconds);
-      if (at_rates) add_prediction(row, at_rates->of(phase, sublayer).seconds, entry.seconds);
+      if (of.at_rates) add_prediction(row, of.at_rates->of(phase, sublayer).seconds, entry.seconds);
     }
   }
-  const double outside_s = std::max(0.0, figures.wall_s - kernels_s);
-  rows.push_back({"", "outside of kernels", "", time_text(outside_s),
-                  fmt::format("{:.1f} %", 100 * outside_s / figures.wall_s)});
+}
+
+}  // namespace
+
+std::string explain_run(const RunRecord& record, Device head_device, const RunFigures& figures,
+                        const CostModel& costs, const std::string& source) {
+  const auto predict = [&](const CostModel& by, Device device) {
+    return with_whole_attention(record.predict(by, device, head_device));
+  };
+  DeviceTotals cpu = {to_string(Device::cpu), with_whole_attention(figures.cpu),
+                      predict(costs, Device::cpu), std::nullopt};
+  if (const auto* model = dynamic_cast<const MeasuredModel*>(&costs))
+    cpu.at_rates = predict(model->at_rates(figures.rates), Device::cpu);
+  TableRows rows = {{"phase", "sublayer", "on", "times", "measured", "share", "predicted", "off"}};
+  if (cpu.at_rates) rows.front().insert(rows.front().end(), {"at this run's rates", "off"});
+  add_rows(rows, cpu, figures.wall_s);
+  const double accelerator_s = figures.accelerator.seconds();
+  if (accelerator_s > 0) {
+    add_rows(rows,
+             {to_string(Device::gpu), with_whole_attention(figures.accelerator),
+              predict(costs, Device::gpu), std::nullopt},
+             figures.wall_s);
+  }
+  const auto add_rest = [&](const char* what, double seconds) {
+    rows.push_back({"", what, "", "", time_text(seconds),
+                    fmt::format("{:.1f} %", 100 * seconds / figures.wall_s)});
+  };
+  // Devices work beside each other, so that with two of them each has a rest of its own.
+  const auto outside_s = [&](double kernels_s) {
+    return std::max(0.0, figures.wall_s - kernels_s);
+  };
+  add_rest(accelerator_s > 0 ? "outside of the CPU's kernels" : "outside of kernels",
+           outside_s(figures.cpu.seconds()));
+  if (accelerator_s > 0) add_rest("outside of the accelerator's", outside_s(accelerator_s));
   for (std::vector<std::string>& row : rows) row.resize(rows.front().size());
   return format_table(rows) +
          fmt::format("\npredictions {}; beside this run {:.1f} GB/s, {:.3f} TFLOP/s\n", source,
@@ -100,14 +127,15 @@ RunExplainer::RunExplainer(Runtime& runtime, DType dtype, std::uint64_t working_
 
 void RunExplainer::end(double wall_s) {
   policy_.record_into(nullptr);
-  figures_.measured = runtime_.kernel_totals();
+  figures_.cpu = runtime_.kernel_totals();
+  figures_.accelerator = runtime_.accelerator_totals();
   figures_.wall_s = wall_s;
   figures_.rates = mean_rates(before_, probes_.measure());
 }
 
 std::string RunExplainer::explain(const MachineCosts& costs, CheckedPolicy& policy,
                                   const Workload& workload) const {
-  return explain_run(record_, figures_, *costs.model, costs.source) + "\n" +
+  return explain_run(record_, policy_.head_device(), figures_, *costs.model, costs.source) + "\n" +
          explain_plan(policy, *costs.model, workload);
 }
 

@@ -124,8 +124,6 @@ Settings read_settings(const CommandLine& line) {
   settings.json = line.get<bool>("json");
   if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
   settings.accelerator = read_device(line);
-  if (settings.accelerator && line.get<bool>("explain"))
-    throw UsageError("--explain knows the CPU alone; give --device cpu");
   if (line.given("prompt") && line.given("prompts")) {
     throw UsageError("--prompt and --prompts exclude each other");
   }
@@ -457,12 +455,12 @@ class GenerateRun {
                                .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                     ? model_.config.eos_token_ids
                                                     : model_.generation.eos_token_ids};
-    HostPlan host =
+    const HostPlan host =
         check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const MemoryNeed need =
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const Workload workload = workload_of(requests, batch);
-    RunPlan plan(
+    RunPlan plan = plan_run(
         {.model = model_,
          .dtype = dtype_,
          .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
@@ -476,13 +474,16 @@ class GenerateRun {
                      .context_tokens = need.kv_pages * page_tokens},
          .kv_pages = need.kv_pages,
          .one_cohort = false,
+         .timed = line_.get<bool>("explain"),
          .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
-        std::move(host), policy_);
+        host, policy_);
     if (dry_run) {
       std::cout << format_tiers(plan.uses(),
                                 settings_.json ? OutputFormat::json : OutputFormat::table);
       return 0;
     }
+    const bool quiet = line_.get<bool>("quiet");
+    if (!quiet) fmt::print(stderr, "{}", plan.slower_than_one_device());
     LoadedRun run(plan);
     report_.load_s = run.load_s();
     options.policy = &plan.policy_run();
@@ -500,7 +501,6 @@ class GenerateRun {
     }
     moved.run_ends(report_.totals.wall_s, plan.host().cxl().has_value());
     if (output) output->put_in_order();
-    const bool quiet = line_.get<bool>("quiet");
     std::optional<LayerPlacement> placement;  // asking takes up to half a second
     if (!quiet || line_.given("stats"))
       placement.emplace(run.model(), plan.host(), settings_.tiers);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/gpu.h"
 #include "codelets/runtime/recurring.h"
 #include "graphs/loaded_model.h"
 
@@ -61,7 +62,7 @@ std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration
 }  // namespace
 
 GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIteration& largest,
-                       int num_multiprocessors) {
+                       int num_multiprocessors, std::uint64_t memory_bytes) {
   const DecoderShape shape = decoder_shape(config, dtype);
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(dtype));
   const LinearScratch linear{element_bytes, num_multiprocessors};
@@ -85,7 +86,8 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   const std::int64_t stage = rows * (2 * shape.q_size() + config.ffn_size + 128) * element_bytes;
   // A batch that attends in parts maps q, k and v while it holds them (qkv_split_cuda).
   return {.workspace_bytes = static_cast<std::uint64_t>(workspace),
-          .stage_bytes = static_cast<std::uint64_t>(std::max(stage, qkv) + 4 * alignment)};
+          .stage_bytes = static_cast<std::uint64_t>(std::max(stage, qkv) + 4 * alignment),
+          .blas_bytes = gpu_blas_bytes(memory_bytes)};
 }
 
 }  // namespace sluice

@@ -78,9 +78,9 @@ std::string explain_choice(const std::vector<Candidate>& candidates, const Candi
                      speed_text(*chosen.plan, same_batch), fmt::join(others, ", "));
 }
 
-RunPolicy::RunPolicy(const CommandLine& line) {
+RunPolicy::RunPolicy(const CommandLine& line) : asked_for_(line.given("policy")) {
   std::map<std::string, std::string> options = read_policy_options(line);
-  if (line.given("policy")) {
+  if (asked_for_) {
     policy_ = std::make_unique<LoadedPolicy>(line.get<std::string>("policy"), options);
   } else if (!options.empty()) {
     throw UsageError("--policy-option {}=...: give the --policy that it is for",
@@ -90,7 +90,7 @@ RunPolicy::RunPolicy(const CommandLine& line) {
 
 LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload,
                                 const TierSettings& tiers) {
-  if (!policy_) choose(costs, workload, tiers);
+  if (!asked_for_) choose(costs, workload, tiers);
   policy_->policy().set_host_tiers(tiers.host_tiers());
   return *policy_;
 }

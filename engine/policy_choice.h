@@ -47,7 +47,7 @@ class RunPolicy {
 
   /// The policy, with its weights where `tiers` have them. If none was asked for: cpu-only where
   /// there is no GPU, else the fastest that fits; beside a disk, whatever it takes of the host's
-  /// memory. Throws Error when none does.
+  /// memory. Throws Error when none does. What an earlier call gave ends if none was asked for.
   LoadedPolicy& settle(const CostModel& costs, const Workload& workload, const TierSettings& tiers);
 
   /// "lia" and why, in one line, after settle().
@@ -56,6 +56,7 @@ class RunPolicy {
  private:
   void choose(const CostModel& costs, const Workload& workload, const TierSettings& tiers);
 
+  bool asked_for_ = false;
   std::unique_ptr<LoadedPolicy> policy_;
   std::string reason_ = "asked for";
 };

@@ -107,13 +107,18 @@ void PolicyRun::set_host_homes(const std::vector<Tier>& layers, Tier kv) {
   }
 }
 
+Device PolicyRun::reader(Tier tier) const {
+  const Device device = reader_of(tier).value_or(Device::cpu);
+  return costs_.has(device) ? device : Device::cpu;
+}
+
+Device PolicyRun::head_device() const {
+  return memory_.lm_head_device.value_or(reader(memory_.lm_head));
+}
+
 DecoderGraph::Options PolicyRun::graph_options(DecoderGraph::Options options) const {
-  const auto reader = [&](Tier tier) {
-    const Device device = reader_of(tier).value_or(Device::cpu);
-    return costs_.has(device) ? device : Device::cpu;
-  };
   options.embedding_device = reader(memory_.embedding);
-  options.head_device = memory_.lm_head_device.value_or(reader(memory_.lm_head));
+  options.head_device = head_device();
   const bool halves = std::any_of(pipelines_.begin(), pipelines_.end(), [](const Pipeline& phase) {
     return phase.prefetch == Prefetch::half_layer;
   });

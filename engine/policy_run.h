@@ -50,6 +50,9 @@ class PolicyRun {
   /// `options` with the devices that its memory plan implies.
   DecoderGraph::Options graph_options(DecoderGraph::Options options) const;
 
+  /// Where the LM head and sampling run.
+  Device head_device() const;
+
   /// Each layer's home of KV, for all requests whose KV is not in HBM as a whole.
   std::vector<Tier> kv_homes() const;
   /// The KV caches to make, for the graph; a request takes the first that has room.
@@ -75,6 +78,8 @@ class PolicyRun {
 
  private:
   Tier on_disk_if_there(Tier home) const;
+  /// The device that reads a tier's weights where they live, the CPU if there is none.
+  Device reader(Tier tier) const;
   /// For each layer the device that reads all of its weights where they live, if there is one.
   std::vector<std::optional<Device>> weight_readers() const;
 

@@ -23,7 +23,7 @@ void RunRecord::add(const SubBatch& sub_batch) {
     iteration.parts.push_back({shape_of(part), part.placements});
 }
 
-KernelTotals RunRecord::predict(const CostModel& costs) const {
+KernelTotals RunRecord::predict(const CostModel& costs, Device device, Device head_device) const {
   KernelTotals totals;
   const auto add = [&](Phase phase, Sublayer sublayer, double seconds) {
     auto& entry =
@@ -35,7 +35,8 @@ KernelTotals RunRecord::predict(const CostModel& costs) const {
                              const auto& sublayers) {
     for (const Sublayer sublayer : sublayers) {
       const Sublayer placed = sublayer == Sublayer::attention ? Sublayer::qk : sublayer;
-      add(shape.phase, sublayer, costs.compute_s(placement[placed], sublayer, shape));
+      if (placement[placed] != device) continue;
+      add(shape.phase, sublayer, costs.compute_s(device, sublayer, shape));
     }
   };
   using Sublayers = std::vector<Sublayer>;
@@ -61,8 +62,8 @@ KernelTotals RunRecord::predict(const CostModel& costs) const {
       for (const Placement& placement : part.placements)
         add_layer(placement, part.shape, attention(placement));
     }
-    if (iteration.logit_rows > 0)
-      add(all.phase, Sublayer::lm_head, costs.lm_head_s(Device::cpu, iteration.logit_rows));
+    if (iteration.logit_rows > 0 && head_device == device)
+      add(all.phase, Sublayer::lm_head, costs.lm_head_s(device, iteration.logit_rows));
   }
   return totals;
 }

@@ -18,9 +18,9 @@ class RunRecord {
  public:
   void add(const SubBatch& sub_batch);
 
-  /// Seconds and kernels by phase and sublayer, all layers and iterations together; attention as
-  /// `attention` where 2 and 3 are on one device.
-  KernelTotals predict(const CostModel& costs) const;
+  /// Seconds and kernels of one device by phase and sublayer, all layers and iterations together;
+  /// attention as `attention` where 2 and 3 are on one device. `head_device` runs the LM head.
+  KernelTotals predict(const CostModel& costs, Device device, Device head_device) const;
 
  private:
   struct Part {

@@ -8,6 +8,7 @@
 #include "engine/compute_options.h"
 #include "engine/interrupt.h"
 #include "engine/progress.h"
+#include "engine/what_if.h"
 
 namespace sluice {
 namespace {
@@ -59,6 +60,64 @@ RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
   if (accelerated_) hbm_ = accelerated_->check(size_);
 }
 
+namespace {
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+
+/// Whether the run would fit with so much of the accelerator's memory.
+bool fits_with(RunDemand demand, std::uint64_t accelerator_bytes, const HostPlan& host,
+               RunPolicy& policy) {
+  demand.accelerator.memory_bytes = accelerator_bytes;
+  try {
+    const RunPlan plan(std::move(demand), host, policy);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Memory of the accelerator with which the run fits, while it does not with a MiB less; nothing if
+/// all of it is too little. A policy that puts more into more memory may not fit in between.
+std::optional<std::uint64_t> enough_accelerator_bytes(const RunDemand& demand, const HostPlan& host,
+                                                      RunPolicy& policy) {
+  const std::uint64_t most_mib = demand.accelerator.most_bytes() / mebibyte;
+  const auto fits = [&](std::uint64_t mib) {
+    return fits_with(demand, mib * mebibyte, host, policy);
+  };
+  std::uint64_t too_few = demand.accelerator.memory_bytes / mebibyte;
+  std::uint64_t enough = std::clamp<std::uint64_t>(2 * too_few, 1, most_mib);
+  for (; !fits(enough); enough = std::min(2 * enough, most_mib)) {
+    if (enough == most_mib) return std::nullopt;
+    too_few = enough;
+  }
+  while (enough - too_few > 1) {
+    const std::uint64_t middle = (too_few + enough) / 2;
+    (fits(middle) ? enough : too_few) = middle;
+  }
+  return enough * mebibyte;
+}
+
+}  // namespace
+
+RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& policy) {
+  if (!demand.accelerator) return {demand, host, policy};
+  std::string problem;
+  try {
+    return {demand, host, policy};
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  const auto enough = enough_accelerator_bytes(demand, host, policy);
+  if (!enough) throw Error("{}", problem);
+  throw Error("{}; {} would do", problem, demand.accelerator.option_for(*enough));
+}
+
+std::string RunPlan::slower_than_one_device() const {
+  return accelerated_ ? sluice::slower_than_one_device(accelerated_->plan(), *costs_.model) : "";
+}
+
 std::vector<TierUse> RunPlan::uses() const {
   std::vector<TierUse> uses;
   if (hbm_) uses.push_back(*hbm_);
@@ -74,7 +133,10 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
                   plan.accelerated() != nullptr ? plan.accelerated()->staging() : Staging{});
   }
   runtime_.emplace(plan.accelerator().runtime_options(
-      {.domains = demand.domains, .scheduler = plan.policy().scheduler()}));
+      {.domains = demand.domains,
+       .scheduler = plan.policy().scheduler(),
+       .gpu_launches =
+           demand.timed ? GpuWorker::Launches::timed : GpuWorker::Launches::in_graphs}));
   if (disk_) disk_->attach();
   costs_in_use_.emplace(*plan.costs().model);
   const Clock::time_point start = Clock::now();
@@ -92,6 +154,7 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
     kv_.emplace_back(model_->shape(), demand.model.config.num_layers, cohort.num_pages,
                      cohort.homes,
                      KvPlaces{.cxl_nodes = plan.host().homes().cxl_nodes,
+                              .ddr_nodes = plan.host().homes().ddr_nodes,
                               .file = disk_ ? disk_->kv_file() : nullptr});
   }
   if (plan.accelerated() != nullptr)

@@ -28,13 +28,15 @@ struct RunDemand {
   std::int64_t kv_pages = 0;  ///< of all requests
   /// One KV cache for all requests, whatever the policy says of the first ones'.
   bool one_cohort = false;
+  bool timed = false;   ///< a GPU's kernels, too; else they may be launched as graphs
   std::string smaller;  ///< what would need less memory: see shortage_text()
 };
 
 /// A run that fits, before anything is loaded: who decides, by which costs, and what lives where.
 class RunPlan {
  public:
-  /// `host` is the plan without the accelerator. Throws Error when the run does not fit beside it.
+  /// `host` is the plan without the accelerator. Throws Error when the run does not fit beside it;
+  /// plan_run() says besides what would.
   RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy);
   RunPlan(const RunPlan&) = delete;
   RunPlan& operator=(const RunPlan&) = delete;
@@ -48,6 +50,8 @@ class RunPlan {
   /// Null without one.
   const AcceleratorRun* accelerated() const { return accelerated_ ? &*accelerated_ : nullptr; }
   const RunSize& size() const { return size_; }
+  /// Empty, or a line that one device alone is faster by the cost model than this plan.
+  std::string slower_than_one_device() const;
   /// What --dry-run prints: every tier, HBM first.
   std::vector<TierUse> uses() const;
 
@@ -62,6 +66,10 @@ class RunPlan {
   RunSize size_;
   std::optional<TierUse> hbm_;
 };
+
+/// The plan of a run. Throws Error when it does not fit; where an accelerator with more memory
+/// would do, with a setting that does while a MiB less does not.
+RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& policy);
 
 /// The same with StarPU started, weights loaded and memory for KV.
 class LoadedRun {

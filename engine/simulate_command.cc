@@ -26,6 +26,7 @@
 #include "engine/policy_choice.h"
 #include "engine/progress.h"
 #include "engine/trace_session.h"
+#include "engine/what_if.h"
 
 namespace sluice {
 namespace {
@@ -149,8 +150,8 @@ class Simulations {
           job.policy = fastest.policy->name();
           job.workload = fastest.workload;
         } else {
-          if (workload.batch == as_many_as_fit)
-            job.workload = plan_of(policy, *costs.model, workload).workload;
+          if (workload.batch == as_many_as_fit || lists_.size() == 1)
+            job.workload = asked_for(policy, *costs.model, workload).workload;
           job.policy = simulated_policy(policy);
         }
         jobs_.push_back(std::move(job));
@@ -163,6 +164,14 @@ class Simulations {
     if (!loaded) loaded = std::make_unique<LoadedPolicy>(policy, lists_.policy_options);
     loaded->policy().set_host_tiers(lists_.host_tiers);
     return plan_with(*loaded, costs, workload);
+  }
+
+  /// plan_of(); of a single point that does not pay, says so.
+  Candidate asked_for(const std::string& policy, const CostModel& costs, const Workload& workload) {
+    Candidate candidate = plan_of(policy, costs, workload);
+    if (lists_.size() == 1 && candidate.plan)
+      fmt::print(stderr, "{}", slower_than_one_device(*candidate.plan, costs));
+    return candidate;
   }
 
   Candidate fastest_plan(const CostModel& costs, const Workload& workload) {

@@ -211,6 +211,8 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
   head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
   homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
   ddr_ = {.tier = Tier::ddr, .where = numa_nodes_with_cpus(), .activations = need.activation_bytes};
+  // Cores of all nodes read all of it.
+  if (near_numa_nodes().size() > 1) homes_.ddr_nodes = near_numa_nodes();
   if (settings.cxl) {
     homes_.cxl_nodes = settings.cxl->nodes;
     cxl_ = {.tier = Tier::cxl,

@@ -62,6 +62,7 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_
     } else {
       const Buffer& buffer = buffers_.emplace_back(slab_bytes());
       if (home == Tier::cxl && !places.cxl_nodes.empty()) interleave(buffer, places.cxl_nodes);
+      if (home == Tier::ddr) interleave_if_allowed(buffer, places.ddr_nodes);
       slabs_.push_back(home == Tier::cxl
                            ? DataHandle::of_cxl_memory(buffer.data(), slab_bytes(), CxlData::kv)
                            : DataHandle::of_memory(buffer.data(), slab_bytes()));

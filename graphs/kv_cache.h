@@ -50,6 +50,7 @@ class KvFile {
 /// What of the host's there is for KV besides DDR.
 struct KvPlaces {
   std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
+  std::vector<int> ddr_nodes;  ///< the same of DDR; none: as the system puts it
   KvFile* file = nullptr;      ///< for slabs on a disk; outlives them
 };
 

@@ -163,6 +163,7 @@ struct LoadedModel::Packing {
       memory = buffer.data();
       if (ids.begin()->layer >= 0) model.layer_buffers_[home].push_back(&buffer);
       if (home == Tier::cxl && !homes.cxl_nodes.empty()) interleave(buffer, homes.cxl_nodes);
+      if (home == Tier::ddr) interleave_if_allowed(buffer, homes.ddr_nodes);
     } else if (packs) {
       memory = passing.emplace_back(size).data();
     }

@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "models/family.h"
@@ -42,7 +46,7 @@ class RandomWeights : public WeightSource {
     const std::lock_guard lock(slot.mutex);
     if (slot.data == nullptr) {
       slot.data = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      fill_random(id.role, view.name, seed_, dtype_, 0, {slot.data.get(), bytes});
+      fill(id.role, view.name, {slot.data.get(), bytes});
     }
     view.data = {slot.data.get(), bytes};
     return view;
@@ -64,6 +68,23 @@ class RandomWeights : public WeightSource {
     std::mutex mutex;
     std::unique_ptr<std::byte[]> data;
   };
+
+  /// On all cores that this process may use, where there is enough to do.
+  void fill(TensorRole role, const std::string& name, std::span<std::byte> out) const {
+    constexpr std::size_t piece_bytes = std::size_t{4} << 20;
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      for (std::size_t at = next++ * piece_bytes; at < out.size(); at = next++ * piece_bytes) {
+        fill_random(role, name, seed_, dtype_, at / size_bytes(dtype_),
+                    out.subspan(at, std::min(piece_bytes, out.size() - at)));
+      }
+    };
+    std::vector<std::jthread> helpers;
+    const std::size_t threads =
+        std::min<std::size_t>(std::thread::hardware_concurrency(), out.size() / piece_bytes);
+    for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+    work();
+  }
 
   static std::int64_t key(TensorId id) {
     return id.layer * 256 + static_cast<std::int64_t>(id.role);

@@ -39,6 +39,7 @@ pack_program() {
   strip -o "$2/$1" "$found"
 }
 for test in "${tests[@]}"; do pack_program "$test" "$root/tests"; done
+pack_program gpu_limits "$root/bin"
 pack_program streaming_floor "$root/bin"
 readonly golden=$root/share/sluice/tests/golden
 mkdir -p "$golden/models"
@@ -73,7 +74,7 @@ say "packing libraries"
 pack_libraries
 for library in "$root"/lib/needed/libstarpu-*; do forget_installation "$library"; done
 cp scripts/bundle/sluice scripts/bundle/run-tests scripts/gpu-check.sh "$root/"
-cp scripts/bundle/environment.sh scripts/bundle/accelerate_offload.py LICENSE "$root/"
+cp scripts/bundle/environment.sh scripts/bundle/accelerate_offload.py scripts/bundle/gpu_figures.py LICENSE "$root/"
 
 say "packing ${archive##*/}"
 mkdir -p "$(dirname "$archive")"

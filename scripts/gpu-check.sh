@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
 # Everything that has to be shown on a machine with a GPU, from the unpacked bundle, in under 10 minutes.
 #
-#   ./gpu-check.sh [FOLDER]    default: ./gpu-check
+#   ./gpu-check.sh [--only tests|figures] [FOLDER]    default: both, ./gpu-check
 #
-# First what must be right (tests of every kernel, under compute-sanitizer where it is installed, the same tokens from
-# CPU and GPU), then figures, each with its command. FOLDER gets one log a step, summary.txt, and the figures as JSON: what
-# perfmodels/measured/ holds of a machine. A step that fails or takes too long is said, and the next one goes on.
+# First what must be right (tests of every kernel, also under compute-sanitizer where it is installed, the same tokens from
+# CPU and GPU), then figures, each with its command. FOLDER gets one log a step, summary.txt, and figures.json: the machine,
+# commands and raw numbers, as perfmodels/measured/ holds them, beside what is wanted. FOLDER.tar.gz has all of it. A step that
+# fails or takes too long is said, and the next one goes on; what GPU_CHECK_SECONDS (580) leave no time for is skipped, and said.
 set -uo pipefail
 
-case ${1:-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit ;; esac
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
+parts=(tests figures)
+case ${1:-} in
+  -h | --help) usage && exit ;;
+  --only)
+    [[ ${2:-} == tests || ${2:-} == figures ]] || { usage >&2 && exit 2; }
+    parts=("$2")
+    shift 2
+    ;;
+  -*) usage >&2 && exit 2 ;;
+esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$(realpath -m "${1:-gpu-check}")
 mkdir -p "$out" || exit
@@ -17,23 +28,33 @@ source "$here/environment.sh"
 readonly sluice=$here/bin/sluice tests=$here/tests
 export sluice tests here
 readonly hbm=20GiB # of the runs whose weights stream
+readonly seconds_in_all=${GPU_CHECK_SECONDS:-580}
 failed=0
+skipped=0
 
 note() { echo "$*" | tee -a "$out/summary.txt" >&2; }
 
-# step <name> <seconds at most> <command...>: output into FOLDER/name.log.
+# step <name> <seconds at most> <command...>: output into FOLDER/name.log, a line into FOLDER/steps.tsv.
 step() {
-  local name=$1 limit=$2 start=$SECONDS
+  local name=$1 limit=$2 start=$SECONDS status=0
   shift 2
-  printf '$ %s\n' "$*" >"$out/$name.log"
-  if timeout --kill-after=5 "$limit" "$@" >>"$out/$name.log" 2>&1 </dev/null; then
-    note "ok      $name ($((SECONDS - start)) s)"
-  else
-    local status=$?
-    failed=$((failed + 1))
-    note "FAILED  $name (exit $status after $((SECONDS - start)) s): $(tail -n 1 "$out/$name.log")"
+  local left=$((seconds_in_all - SECONDS))
+  if ((left < 10)); then
+    skipped=$((skipped + 1))
+    note "SKIPPED $name: no time is left"
     return 1
   fi
+  if ((limit > left)); then limit=$left; fi
+  printf '$ %s\n' "$*" >"$out/$name.log"
+  timeout --kill-after=5 "$limit" "$@" >>"$out/$name.log" 2>&1 </dev/null || status=$?
+  printf '%s\t%d\t%d\t%s\n' "$name" "$status" $((SECONDS - start)) "$*" >>"$out/steps.tsv"
+  if ((status == 0)); then
+    note "ok      $name ($((SECONDS - start)) s)"
+  else
+    failed=$((failed + 1))
+    note "FAILED  $name (exit $status after $((SECONDS - start)) s): $(tail -n 1 "$out/$name.log")"
+  fi
+  return "$status"
 }
 
 # figures <name> <seconds at most> <sluice bench's arguments...>: FOLDER/name.json beside the log.
@@ -42,10 +63,6 @@ figures() {
   shift 2
   # shellcheck disable=SC2016  # the inner shell's
   step "$name" "$limit" bash -c '"$1" bench --json "${@:3}" >"$2"' - "$sluice" "$out/$name.json" "$@"
-  # As the run says that it would be faster.
-  if [[ ! ${ONEDNN_MAX_CPU_ISA:-} ]] && grep -q 'ONEDNN_MAX_CPU_ISA=' "$out/$name.log"; then
-    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 figures "$name-strips" "$limit" "$@"
-  fi
 }
 
 describe_machine() {
@@ -72,63 +89,97 @@ same_tokens() {
   done
 }
 
+# sanitize <tool> <test> <filter>; what a test provokes on purpose (a capture that CUDA refuses) is no finding.
 sanitize() {
-  local tool
-  tool=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin type -P compute-sanitizer)
-  if [[ ! $tool ]]; then
-    echo "compute-sanitizer is not installed here"
-    return 1
-  fi
-  local test
-  for test in "$tests/cuda_gpu_test" "$tests/runtime_gpu_test"; do
-    SLUICE_TEST_DATA=$here/share/sluice/tests "$tool" --error-exitcode 1 "$test" --gtest_brief=1 || return 1
-  done
+  SLUICE_TEST_DATA=$here/share/sluice/tests "$sanitizer" --tool "$1" --report-api-errors no --error-exitcode 1 \
+    "$tests/$2" --gtest_brief=1 --gtest_filter="$3"
 }
 
-# Layers of the last streamed run that stayed in HBM.
+# Layers of the streamed run that stayed in HBM; nothing if that is not known.
 resident_layers() {
-  python3 -c 'import json, sys
-print(json.load(open(sys.argv[1]))[0].get("resident_layers", 0))' "$out/opt-30b-streamed.json" 2>/dev/null || echo 0
+  outside python3 -c 'import json, sys
+print(json.load(open(sys.argv[1]))[0]["resident_layers"])' "$out/opt-30b-streamed.json" 2>/dev/null
+}
+
+run_tests() {
+  step tests 180 "$here/run-tests" --gpu
+  step same-tokens 60 bash -c same_tokens
+  sanitizer=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin type -P compute-sanitizer)
+  if [[ ! $sanitizer ]]; then
+    failed=$((failed + 1))
+    note "FAILED  sanitizer: compute-sanitizer is not installed here"
+    return
+  fi
+  export sanitizer
+  step memcheck 120 bash -c 'sanitize memcheck cuda_gpu_test "*"'
+  step memcheck-runtime 30 bash -c 'sanitize memcheck runtime_gpu_test "*"'
+  step racecheck 60 bash -c 'sanitize racecheck cuda_gpu_test "*Attention*:*Sampling*:*Norm*"'
+}
+
+run_figures() {
+  # Where a CPU has AMX, oneDNN's layout of weights is one that a GPU has to unpack at each use (docs/gpu.md).
+  local amx=
+  if grep -q amx_bf16 /proc/cpuinfo; then amx=1; fi
+  if [[ $amx && ! ${ONEDNN_MAX_CPU_ISA:-} ]]; then export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; fi
+  # shellcheck disable=SC2016  # the inner shell's
+  step gpu-limits 60 bash -c '"$1" >"$2"' - "$here/bin/gpu_limits" "$out/gpu-limits.json"
+  figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 2048 --gen-tokens 64 \
+    --repeat 3
+  # All of the decoder on the GPU, so that what is not resident streams.
+  figures opt-30b-streamed 240 --model opt-30b --device cuda --hbm "$hbm" --policy lia --policy-option decode=000000 \
+    --prompt-tokens 0 --gen-tokens 8 --batch 1,64 --repeat 2
+  local batch resident
+  if resident=$(resident_layers); then
+    for batch in 1 64; do
+      # OPT-30B's sizes; the same layers stay.
+      # shellcheck disable=SC2016  # the inner shell's
+      step "floor-$batch" 60 bash -c '"$1" "${@:3}" >"$2"' - "$here/bin/streaming_floor" "$out/floor-$batch.json" \
+        7168 28672 48 "$resident" "$batch" 3
+    done
+  else
+    note "SKIPPED floor: how many layers stayed is not known"
+    skipped=$((skipped + 1))
+  fi
+  # The same by accelerate, a weak peer.
+  if outside python3 -c 'import accelerate, torch, transformers' 2>/dev/null; then
+    for batch in 1 64; do
+      # shellcheck disable=SC2016  # the inner shell's
+      step "accelerate-$batch" 120 bash -c 'outside python3 "$1" "${@:3}" >"$2"' - "$here/accelerate_offload.py" \
+        "$out/accelerate-$batch.json" --model opt-30b --memory "$hbm" --batch "$batch"
+    done
+  else
+    note "        accelerate is not installed here"
+  fi
+  # What CUDA graphs are worth.
+  figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
+    --repeat 3 --cuda-graphs off
+  if [[ $amx ]]; then
+    step amx 90 env -u ONEDNN_MAX_CPU_ISA ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu \
+      --gen-tokens 16 --repeat 2
+    if ! grep -q amx "$out/amx.log"; then
+      failed=$((failed + 1))
+      note "FAILED  amx: oneDNN did not use it"
+    fi
+  else
+    note "        this CPU has no AMX"
+  fi
+  # What plans and simulations go by, and how true it is between the buckets.
+  local what
+  for what in "" --check; do
+    step "calibrate$what" 150 env XDG_DATA_HOME="$out/data" "$sluice" calibrate --model llama-3.2-1b --device cuda \
+      --repeat 1 $what
+  done
 }
 
 note "Sluice on a GPU, $(date -u +%FT%TZ)"
-export -f describe_machine same_tokens sanitize
+export -f describe_machine same_tokens sanitize outside
 step machine 60 bash -c describe_machine
-step tests 200 "$here/run-tests" --gpu
-step same-tokens 90 bash -c same_tokens
-step sanitizer 120 bash -c sanitize
-figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 2048 --gen-tokens 64 --repeat 3
-# What CUDA graphs are worth.
-figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
-  --repeat 3 --cuda-graphs off
-# All of the decoder on the GPU, so that what is not resident streams.
-figures opt-30b-streamed 200 --model opt-30b --device cuda --hbm "$hbm" --policy lia --policy-option decode=000000 \
-  --prompt-tokens 0 --gen-tokens 8 --batch 1,64 --repeat 2
-for batch in 1 64; do
-  # OPT-30B's sizes; the same layers stay.
-  step "floor-$batch" 60 "$here/bin/streaming_floor" 7168 28672 48 "$(resident_layers)" "$batch" 3
-done
-# The same by accelerate, a weak peer.
-if python3 -c 'import accelerate, torch, transformers' 2>/dev/null; then
-  for batch in 1 64; do
-    step "accelerate-$batch" 120 python3 "$here/accelerate_offload.py" --model opt-30b --memory "$hbm" --batch "$batch"
-  done
+for part in "${parts[@]}"; do "run_$part"; done
+if outside python3 "$here/gpu_figures.py" "$out" >"$out/figures.txt" 2>&1; then
+  note "$(<"$out/figures.txt")"
 else
-  note "        accelerate is not installed here"
+  note "figures.json could not be made: $(tail -n 1 "$out/figures.txt")"
 fi
-# What plans and simulations go by, and how true it is between the buckets.
-for what in "" --check; do
-  step "calibrate$what" 150 env XDG_DATA_HOME="$out/data" "$sluice" calibrate --model llama-3.2-1b --device cuda \
-    --repeat 1 $what
-done
-if grep -q amx_bf16 /proc/cpuinfo; then
-  step amx 90 env ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu --gen-tokens 16 --repeat 2
-  if ! grep -q amx "$out/amx.log"; then
-    failed=$((failed + 1))
-    note "FAILED  amx: oneDNN did not use it"
-  fi
-else
-  note "        this CPU has no AMX"
-fi
-note "$failed steps failed; everything is in $out"
-((failed == 0))
+note "$failed steps failed, $skipped were skipped; everything is in $out and $out.tar.gz"
+tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
+((failed + skipped == 0))

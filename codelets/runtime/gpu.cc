@@ -31,8 +31,10 @@ void PinnedMemory::pin(void* memory, std::size_t bytes) {
   if (memory == nullptr || bytes == 0) return;
   if (starpu_memory_pin(memory, bytes) != 0) {
 #ifdef SLUICE_HAS_CUDA
-    logger().info("{} bytes of host memory cannot be pinned and move more slowly: {}", bytes,
-                  cudaGetErrorString(cudaGetLastError()));  // which clears it
+    constexpr std::size_t noticed_bytes = std::size_t{64} << 20;
+    logger().log(bytes < noticed_bytes ? spdlog::level::info : spdlog::level::warn,
+                 "{} bytes of host memory cannot be pinned and move more slowly: {}", bytes,
+                 cudaGetErrorString(cudaGetLastError()));  // which clears it
 #endif
     return;
   }
@@ -212,7 +214,12 @@ GpuList find_gpus() {
 
 CopyRates measure_copy_rates() {
   check(cudaSetDevice(0), "choosing a device");
-  constexpr std::size_t bytes = std::size_t{8} << 20;
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "using the device");
+  // Starting a copy takes some 10 us: below 1 % of what this one does.
+  constexpr std::size_t most_bytes = std::size_t{64} << 20;
+  const std::size_t bytes = std::min(most_bytes, free_bytes / 8);
   const PinnedBlock host(bytes);
   return CopyProbe(host.data(), bytes).measure();
 }
@@ -227,6 +234,13 @@ CopyRates measure_copy_rates(const Buffer& host) {
 
 std::uint64_t gpu_reserve_bytes() { return cuda::library_bytes(); }
 
+/// What cuBLASLt asks for, where the memory is large enough.
+std::uint64_t gpu_blas_bytes(std::uint64_t memory_bytes) {
+  constexpr std::uint64_t smallest_share = 64;
+  return std::min<std::uint64_t>(cuda::Blas::default_workspace_bytes,
+                                 memory_bytes / smallest_share);
+}
+
 struct GpuWorker::Parts {
   explicit Parts(Launches launches)
       : node(starpu_worker_get_local_memory_node()),
@@ -238,11 +252,8 @@ struct GpuWorker::Parts {
     if (launches == Launches::in_graphs) graphs.emplace(stream);
   }
 
-  /// What cuBLASLt asks for, where the memory is large enough.
   static std::size_t blas_bytes(unsigned of_node) {
-    constexpr std::uint64_t smallest_share = 64;
-    const auto total = static_cast<std::uint64_t>(starpu_memory_get_total(of_node));
-    return std::min<std::uint64_t>(cuda::Blas::default_workspace_bytes, total / smallest_share);
+    return gpu_blas_bytes(static_cast<std::uint64_t>(starpu_memory_get_total(of_node)));
   }
 
   unsigned node;
@@ -335,6 +346,7 @@ CopyRates measure_copy_rates(const Buffer& /*host*/) {
   throw Error("this program was built without CUDA");
 }
 std::uint64_t gpu_reserve_bytes() { return 0; }
+std::uint64_t gpu_blas_bytes(std::uint64_t /*memory_bytes*/) { return 0; }
 
 struct GpuWorker::Parts {};
 GpuWorker::GpuWorker(Launches /*launches*/) { throw Error("this program was built without CUDA"); }

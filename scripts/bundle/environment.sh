@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # What the bundle's programs need to know of where they lie. To be sourced; sets bundle and LD_LIBRARY_PATH.
+# outside <command...> runs one of the machine's own programs, which must not find the bundle's libraries.
 bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+export outside_library_path=${LD_LIBRARY_PATH:-}
+outside() { env -u LD_LIBRARY_PATH ${outside_library_path:+LD_LIBRARY_PATH="$outside_library_path"} "$@"; }
 
 # Folders that may hold CUDA's libraries, likely ones first.
 cuda_folders() {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <sstream>
 #include <thread>
 
 #include "tests/engine/prompts_run.h"
@@ -103,10 +104,36 @@ TEST_F(CliDeviceTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
   EXPECT_LT(each, 1.1 * weights);
 }
 
+/// The MiB of the setting that a refusal names, 0 if it names none.
+int named_mib(const CliResult& refused) {
+  const std::string before = "; --device standin:";
+  const std::size_t found = refused.err.find(before);
+  if (found == std::string::npos || !refused.err.ends_with("MiB would do\n")) return 0;
+  return std::stoi(refused.err.substr(found + before.size()));
+}
+
+/// Both by the policy's plan and at real size: the setting that is named does, and a MiB less does
+/// not.
 TEST_F(CliDeviceTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
-  expect_failure(run_cli({"generate", "--prompt", "A", "--dtype", "f32", "--policy", "gpu-only",
-                          "--device", "standin:2MiB"}),
-                 1, {"hbm", "needs"});
+  const std::vector<Arguments> policies = {
+      {"--policy", "gpu-only"}, {"--policy", "flexgen"}, {"--policy", "helm"}, lia_decode};
+  for (const Arguments& policy : policies) {
+    SCOPED_TRACE(policy.at(1));
+    const auto run = [&](int mib) {
+      return run_cli(Arguments{"generate", "--prompt", "A", "--dtype", "f32", "--max-tokens", "4",
+                               "-q", "--device", fmt::format("standin:{}MiB", mib)} +
+                     policy);
+    };
+    const CliResult refused = run(1);
+    expect_failure(refused, 1, {"would do"});
+    const int mib = named_mib(refused);
+    ASSERT_GT(mib, 1) << refused.err;
+    const CliResult enough = run(mib);
+    EXPECT_EQ(enough.exit_code, 0) << enough.err;
+    const CliResult less = run(mib - 1);
+    expect_failure(less, 1, {"would do"});
+    EXPECT_GE(named_mib(less), mib);
+  }
 }
 
 TEST_F(CliDeviceTest, WrongDevicesAreUsageErrors) {
@@ -114,8 +141,48 @@ TEST_F(CliDeviceTest, WrongDevicesAreUsageErrors) {
     SCOPED_TRACE(device);
     expect_failure(run_cli({"generate", "--prompt", "A", "--device", device}), 2, {"--device"});
   }
-  expect_failure(run_cli({"generate", "--prompt", "A", "--explain", "--device", "standin:16MiB"}),
-                 2, {"--explain", "--device"});
+}
+
+TEST_F(CliDeviceTest, ExplainShowsBothDevices) {
+  const CliResult result =
+      run_cli(Arguments{"generate", "--prompt", "Once upon a time", "--max-tokens", "8", "--dtype",
+                        "f32", "--explain", "--device", "standin:512MiB"} +
+              lia_decode);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // Decode has sublayers 2 and 3 on the CPU, the others on the accelerator.
+  const auto decode_row = [&](const char* sublayer) {
+    std::istringstream lines(result.err);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string phase;
+      std::string name;
+      std::string device;
+      words >> phase >> name >> device;
+      if (phase == "decode" && name == sublayer) return device;
+    }
+    return std::string("not there");
+  };
+  EXPECT_EQ(decode_row("attention"), "cpu") << result.err;
+  for (const char* sublayer : {"qkv", "out_proj", "fc1", "fc2"})
+    EXPECT_EQ(decode_row(sublayer), "gpu") << result.err;
+  for (const char* part : {"outside of the CPU's kernels", "outside of the accelerator's",
+                           "flip point of decode", "twice the link to the GPU"})
+    EXPECT_NE(result.err.find(part), std::string::npos) << part << " is not in " << result.err;
+}
+
+TEST_F(CliDeviceTest, OffloadThatDoesNotPayIsSaid) {
+  const Arguments run = {"generate", "--prompt", "Once", "--max-tokens", "4"};
+  const std::string said = "offloading is slower than not";
+  const auto err_of = [&](const Arguments& more) {
+    const CliResult result = run_cli(run + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  const Arguments stand_in = {"--device", "standin:64MiB"};
+  EXPECT_NE(err_of(stand_in + Arguments{"--policy", "flexgen"}).find(said), std::string::npos);
+  EXPECT_EQ(err_of(stand_in + Arguments{"--policy", "cpu-only"}).find(said), std::string::npos);
+  EXPECT_EQ(err_of(stand_in + Arguments{"--policy", "flexgen", "-q"}), "");
+  EXPECT_EQ(err_of({}).find(said), std::string::npos);
 }
 
 /// The processes that `parent` has started.

@@ -50,20 +50,21 @@ class CliGpuTest : public testing::PromptsRunTest {
     if (gpu().is_null()) GTEST_SKIP() << "no GPU: the program sees none";
   }
 
-  /// The run within so little memory; on a real GPU, where kernels need more of it the more
-  /// multiprocessors there are, with as little as its refusals name.
+  /// The run within so little memory; on a real GPU, where CUDA and the kernels need more of it the
+  /// more multiprocessors there are, with as little as its refusal names.
   static CliResult run_within(const Arguments& arguments, int memory_mib) {
-    constexpr int most_refusals = 5;
-    std::string budget = fmt::format("{}MiB", memory_mib);
-    CliResult result;
-    for (int refusals = 0; refusals <= most_refusals; ++refusals) {
-      result = run_cli(arguments + Arguments{"--device", "cuda", "--hbm", budget});
-      std::smatch named;
-      const std::regex suggestion("--hbm ([0-9]+MiB)(?: is the least| would do)");
-      if (is_emulated() || !std::regex_search(result.err, named, suggestion)) break;
-      budget = named[1];
-    }
-    return result;
+    const auto run = [&](const std::string& budget) {
+      return run_cli(arguments + Arguments{"--device", "cuda", "--hbm", budget});
+    };
+    const CliResult result = run(fmt::format("{}MiB", memory_mib));
+    const std::string named = named_budget(result);
+    return is_emulated() || named.empty() ? result : run(named);
+  }
+  /// "1200MiB", which a refusal says would do; nothing if it says none.
+  static std::string named_budget(const CliResult& refused) {
+    std::smatch named;
+    const std::regex suggestion("--hbm ([0-9]+MiB) would do\n");
+    return std::regex_search(refused.err, named, suggestion) ? named[1].str() : "";
   }
 
   /// Tokens as the CPU alone gives them, within the budget.
@@ -247,14 +248,25 @@ TEST_F(CliGpuTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
   if (!is_emulated()) GTEST_SKIP() << "sizes of the emulated GPU";
   expect_failure(run_cli({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
                           "--policy", "gpu-only", "--hbm", "3MiB"}),
-                 1, {"kernels alone need", "--hbm"});
+                 1, {"kernels alone need", "CUDA and cuBLAS 1.0 MiB", "would do"});
   expect_failure(run_cli({"generate", "--prompt", "A", "--dtype", "f32", "--device", "cuda",
                           "--policy", "gpu-only", "--hbm", "8MiB"}),
-                 1, {"hbm", "needs"});
-  expect_failure(run_cli({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1MiB"}), 1,
-                 {"not enough", "CUDA and cuBLAS take 1.0 MiB"});
+                 1, {"hbm", "needs", "would do"});
   expect_failure(run_cli({"generate", "--prompt", "A", "--device", "cuda", "--hbm", "1TiB"}), 1,
                  {"--hbm 1TiB", "free of"});
+}
+
+TEST_F(CliGpuTest, WhatARefusalNamesDoes) {
+  const Arguments run = {"generate", "--prompt", "A",        "--dtype",  "f32",      "--max-tokens",
+                         "2",        "-q",       "--policy", "gpu-only", "--device", "cuda"};
+  const auto within = [&](const std::string& hbm) {
+    return run_cli(run + Arguments{"--hbm", hbm});
+  };
+  const std::string named = named_budget(within("1MiB"));
+  ASSERT_NE(named, "");
+  const CliResult enough = within(named);
+  EXPECT_EQ(enough.exit_code, 0) << enough.err;
+  EXPECT_EQ(within(fmt::format("{}MiB", std::stoi(named) - 1)).exit_code, 1);
 }
 
 TEST_F(CliGpuTest, HbmIsOfTheGpu) {

@@ -166,7 +166,7 @@ class TwoSequences {
                   KvFile::size_of(slab_bytes, cohorts.size() * cohorts.front().homes.size()));
     for (const Layers& layers : cohorts) {
       caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes,
-                           KvPlaces{.cxl_nodes = {}, .file = &*file_});
+                           KvPlaces{.cxl_nodes = {}, .ddr_nodes = {}, .file = &*file_});
       caches_.back().take_pages(2);  // so that pages do not start at the slab's beginning
     }
     graph_.emplace(model, caches_,

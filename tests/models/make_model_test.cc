@@ -174,6 +174,18 @@ TEST(RandomWeightsTest, StayTheSameFromReleaseToRelease) {  // values from an in
   EXPECT_EQ(values, (std::vector<float>{-0x1.2914d4p-14F, 0x1.ae7304p-8F, -0x1.8259ecp-7F}));
 }
 
+/// Several threads make one of some MiB.
+TEST(RandomWeightsTest, LargeTensorsHaveTheSameValuesInAllTheirPieces) {
+  ModelConfig config = small_config();
+  config.ffn_size = (std::int64_t{1} << 19) + 3;
+  const auto weights = random_weights(config, DType::f32, 7);
+  const TensorView tensor = weights->tensor({.role = TensorRole::fc2_weight, .layer = 0});
+  std::vector<std::byte> expected(tensor.data.size());
+  ASSERT_GT(expected.size(), std::size_t{9} << 20);
+  fill_random(TensorRole::fc2_weight, tensor.name, 7, DType::f32, 0, expected);
+  EXPECT_EQ(std::memcmp(tensor.data.data(), expected.data(), expected.size()), 0);
+}
+
 TEST(RandomWeightsTest, LookNormal) {
   std::vector<float> values(1 << 20);
   fill_random(TensorRole::q_weight, "a", 1, DType::f32, 0,
