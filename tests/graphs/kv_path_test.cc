@@ -242,9 +242,10 @@ class TwoSequences {
     part.phase = count > 1 ? Phase::prefill : Phase::decode;
     std::vector<std::int32_t> tokens;
     tokens.reserve(static_cast<std::size_t>(count));
+    // A GPU's rounding may draw another token: there the tokens are given.
+    const bool as_drawn = part.phase == Phase::decode && gpu_bytes() == 0;
     for (int i = 0; i < count; ++i)
-      tokens.push_back(part.phase == Phase::decode ? -(slot + 1)
-                                                   : (37 * slot + 11 * (context + i)) % 97);
+      tokens.push_back(as_drawn ? -(slot + 1) : (37 * slot + 11 * (context + i)) % 97);
     part.batch.add({.slot = slot,
                     .context = context,
                     .fresh = context == 0,
