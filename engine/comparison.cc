@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -25,10 +26,12 @@ constexpr Metric first_token = {"time to first token, times shorter",
                                 [](const RunFigures& run, const RunFigures& baseline) {
                                   return std::optional(baseline.ttft_s / run.ttft_s);
                                 }};
-constexpr Metric per_token = {"time per token, times shorter",
-                              [](const RunFigures& run, const RunFigures& baseline) {
-                                return std::optional(baseline.tpot_s / run.tpot_s);
-                              }};
+constexpr Metric per_token = {
+    "time per token, times shorter",
+    [](const RunFigures& run, const RunFigures& baseline) -> std::optional<double> {
+      if (run.tpot_s <= 0) return std::nullopt;  // of a single token
+      return baseline.tpot_s / run.tpot_s;
+    }};
 constexpr Metric energy = {
     "energy per token, times less",
     [](const RunFigures& run, const RunFigures& baseline) -> std::optional<double> {
@@ -55,11 +58,13 @@ std::string short_name(const std::string& name_or_path) {
   return name;
 }
 
-using Column = std::pair<std::string, std::string>;   ///< model, machine
-using Group = std::pair<std::int64_t, std::int64_t>;  ///< batch, input tokens
+using Column = std::pair<std::string, std::string>;  ///< model, machine
+using Group = std::array<std::int64_t, 3>;           ///< batch, input and output tokens
 
 Column column_of(const ComparedRun& run) { return {run.model, run.machine}; }
-Group group_of(const ComparedRun& run) { return {run.workload.batch, run.workload.input_tokens}; }
+Group group_of(const ComparedRun& run) {
+  return {run.workload.batch, run.workload.input_tokens, run.workload.output_tokens};
+}
 
 const RunFigures* figures_of(const std::vector<ComparedRun>& runs, const Column& column,
                              const Group& group, const std::string& policy) {
@@ -71,23 +76,33 @@ const RunFigures* figures_of(const std::vector<ComparedRun>& runs, const Column&
 
 void name_groups(const std::vector<ComparedRun>& runs, const std::vector<Group>& groups,
                  RatioGrid& grid) {
-  const Workload& workload = runs.front().workload;
-  const bool one_length = std::all_of(groups.begin(), groups.end(), [&](const Group& group) {
-    return group.second == workload.input_tokens;
-  });
+  const auto same = [&](std::size_t part) {
+    return std::all_of(groups.begin(), groups.end(),
+                       [&](const Group& group) { return group[part] == groups.front()[part]; });
+  };
+  const bool one_input = same(1);
+  const bool one_output = same(2);
   grid.groups.reserve(groups.size());
-  for (const auto& [batch, tokens] : groups) {
-    const std::string name = batch == as_many_as_fit ? "max" : fmt::format("{}", batch);
-    grid.groups.push_back(one_length ? name : fmt::format("{} / {}", name, tokens));
+  for (const auto& [batch, tokens_in, tokens_out] : groups) {
+    std::string& name =
+        grid.groups.emplace_back(batch == as_many_as_fit ? "max" : fmt::format("{}", batch));
+    if (!one_input) name += fmt::format(" / {}", tokens_in);
+    if (!one_output) name += fmt::format(" / {}", tokens_out);
   }
-  grid.group_label = one_length ? fmt::format("batch ({} tokens in, {} out)", workload.input_tokens,
-                                              workload.output_tokens)
-                                : fmt::format("batch / tokens in ({} out)", workload.output_tokens);
+  std::vector<std::string> shared;
+  if (one_input) shared.push_back(fmt::format("{} tokens in", runs.front().workload.input_tokens));
+  if (one_output) shared.push_back(fmt::format("{} out", runs.front().workload.output_tokens));
+  grid.group_label = "batch";
+  if (!one_input) grid.group_label += " / tokens in";
+  if (!one_output) grid.group_label += " / tokens out";
+  if (!shared.empty()) grid.group_label += fmt::format(" ({})", fmt::join(shared, ", "));
 }
 
 std::vector<Metric> metrics_of(const std::vector<ComparedRun>& runs) {
   std::vector<Metric> metrics = {throughput, first_token};
-  if (runs.front().workload.output_tokens > 1) metrics.push_back(per_token);
+  if (std::any_of(runs.begin(), runs.end(),
+                  [](const ComparedRun& run) { return run.workload.output_tokens > 1; }))
+    metrics.push_back(per_token);
   if (std::any_of(runs.begin(), runs.end(), [](const ComparedRun& run) {
         return run.figures && run.figures->joules_per_token;
       })) {

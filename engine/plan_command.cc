@@ -49,6 +49,8 @@ Settings read_settings(const CommandLine& line) {
   settings.points = read_points(line);
   settings.format = read_format(line);
   settings.explain = line.get<bool>("explain");
+  if (settings.explain && settings.format != OutputFormat::table)
+    throw UsageError("--explain is told at length; leave out --json, --csv and --markdown");
   if (settings.explain && settings.points.size() > 1)
     throw UsageError("--explain is of a single plan; name one of everything");
   if (line.given("map")) {

@@ -11,9 +11,11 @@ namespace po = boost::program_options;
 
 std::vector<Workload> PointLists::workloads() const {
   std::vector<Workload> all;
-  all.reserve(input_tokens.size() * batches.size());
-  for (const std::int64_t tokens : input_tokens) {
-    for (const std::int64_t batch : batches) all.push_back({batch, tokens, output_tokens});
+  all.reserve(output_tokens.size() * input_tokens.size() * batches.size());
+  for (const std::int64_t out : output_tokens) {
+    for (const std::int64_t in : input_tokens) {
+      for (const std::int64_t batch : batches) all.push_back({batch, in, out});
+    }
   }
   return all;
 }
@@ -33,8 +35,8 @@ void declare_points(CommandLine& line) {
        "sequences at once, or max: as many as fit; a list")  //
       ("input-tokens", po::value<std::string>()->default_value("512"),
        "tokens of each prompt; a list")  //
-      ("output-tokens", po::value<std::int64_t>()->default_value(128),
-       "tokens to generate for each sequence")  //
+      ("output-tokens", po::value<std::string>()->default_value("128"),
+       "tokens to generate for each sequence; a list")  //
       ("weight-bits", po::value<double>()->default_value(16),
        "16, or 4.5: groups of 4 bits with their scales");
   declare_host_tiers(line);
@@ -49,7 +51,7 @@ PointLists read_points(const CommandLine& line) {
   lists.policy_options = read_policy_options(line);
   lists.batches = read_list(line, "batch", 1, most_sequences, NumberWord{"max", as_many_as_fit});
   lists.input_tokens = read_list(line, "input-tokens", 1, most_tokens);
-  lists.output_tokens = in_range<std::int64_t>(line, "output-tokens", 1, most_tokens);
+  lists.output_tokens = read_list(line, "output-tokens", 1, most_tokens);
   lists.weight_bits = line.get<double>("weight-bits");
   if (lists.weight_bits != 16 && lists.weight_bits != 4.5)
     throw UsageError("--weight-bits {}: expected 16 or 4.5", lists.weight_bits);

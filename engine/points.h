@@ -20,14 +20,15 @@ struct PointLists {
   std::map<std::string, std::string> policy_options;
   std::vector<std::int64_t> batches;  ///< as_many_as_fit among them
   std::vector<std::int64_t> input_tokens;
-  std::int64_t output_tokens = 1;
+  std::vector<std::int64_t> output_tokens;
   double weight_bits = 16;
   HostTiers host_tiers;
 
   std::size_t size() const {
-    return models.size() * machines.size() * policies.size() * batches.size() * input_tokens.size();
+    return models.size() * machines.size() * policies.size() * batches.size() *
+           input_tokens.size() * output_tokens.size();
   }
-  /// By input length, then batch.
+  /// By output length, then input length, then batch.
   std::vector<Workload> workloads() const;
 };
 

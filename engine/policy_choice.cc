@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/policy_run.h"
 
 namespace sluice {
@@ -47,8 +48,14 @@ Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload
 
 std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies() {
   std::vector<std::unique_ptr<LoadedPolicy>> policies;
-  for (const std::string& name : find_policies(policy_folders()))
-    policies.push_back(std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
+  for (const std::string& name : find_policies(policy_folders())) {
+    try {
+      policies.push_back(
+          std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
+    } catch (const Error& error) {
+      logger().warn("a policy that was not asked for is left out: {}", error.what());
+    }
+  }
   return policies;
 }
 

@@ -27,7 +27,8 @@ inline constexpr std::int64_t as_many_as_fit = 0;
 /// Asks one policy. Of as_many_as_fit the workload becomes what fits, or one sequence if none does.
 Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload);
 
-/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options.
+/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options; what
+/// cannot be loaded is left out, with a line in the log.
 std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies();
 
 /// The candidate of the shortest latency, of different batches by sequence: of those that fit, else

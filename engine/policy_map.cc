@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 
+#include "base/error.h"
+
 namespace sluice {
 namespace {
 
@@ -115,6 +117,19 @@ void draw_field(cairo_t* cairo, const PolicyMap& map, Phase phase,
   cairo_restore(cairo);
 }
 
+/// Calls in the order that a policy may rely on. What does not fit has a place on the map all the
+/// same, which is of layers that are not resident.
+void start(CheckedPolicy& policy, const CostModel& costs, const Workload& workload) {
+  policy.start(costs, workload);
+  try {
+    static_cast<void>(policy.plan_memory(CapacityCheck::hbm_only));
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error&) {
+    return;
+  }
+}
+
 }  // namespace
 
 PolicyMap make_policy_map(CheckedPolicy& policy, const CostModel& costs, const std::string& model,
@@ -129,7 +144,7 @@ PolicyMap make_policy_map(CheckedPolicy& policy, const CostModel& costs, const s
     for (const Phase phase : phases) {
       std::vector<Placement>& row = map.placements[static_cast<std::size_t>(phase)].emplace_back();
       for (const std::int64_t batch : map.batches) {
-        policy.start(costs, {.batch = batch, .input_tokens = tokens, .output_tokens = 1});
+        start(policy, costs, {.batch = batch, .input_tokens = tokens, .output_tokens = 1});
         row.push_back(policy.place(0,
                                    phase == Phase::prefill ? BatchShape::prefill(batch, tokens)
                                                            : BatchShape::decode(batch, tokens),

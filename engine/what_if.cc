@@ -27,45 +27,58 @@ std::size_t main_layer(const MemoryPlan& memory) {
   return 0;
 }
 
-/// A change of placement: from `from` sequences or tokens on it is another one.
-struct Flip {
-  std::int64_t from = 0;
-  Placement before{Device::cpu};
-  Placement after{Device::cpu};
+/// Where a search from 1 upwards has ended.
+struct FlipSearch {
+  std::int64_t at = 0;              ///< the first change; without one the last that is as at 1
+  std::optional<Placement> before;  ///< at 1: nothing where not even that fits
+  std::optional<Placement> after;   ///< nothing: no change, or it does not fit
+  bool fits_beyond = true;
 };
 
-/// The first change from 1 upwards.
+/// The first change of what `place` says, which is nothing where it does not fit.
 template <typename Place>
-std::optional<Flip> first_flip(std::int64_t most, const Place& place) {
-  const Placement at_one = place(1);
+FlipSearch first_flip(std::int64_t most, const Place& place) {
+  const std::optional<Placement> at_one = place(1);
+  if (!at_one) return {.before = std::nullopt, .after = std::nullopt, .fits_beyond = false};
   std::int64_t low = 1;
   std::int64_t high = 2;
   while (high <= most && place(high) == at_one) {
     low = high;
     high *= 2;
   }
-  if (high > most) return std::nullopt;
+  if (high > most) return {.at = most, .before = at_one, .after = std::nullopt};
   while (high - low > 1) {
     const std::int64_t middle = (low + high) / 2;
     (place(middle) == at_one ? low : high) = middle;
   }
-  return Flip{high, at_one, place(high)};
+  const std::optional<Placement> after = place(high);
+  return {after ? high : low, at_one, after, after.has_value()};
 }
 
-/// Where a policy puts a layer that is not resident.
-Placement placement_at(CheckedPolicy& policy, const CostModel& costs, const Workload& workload,
-                       const BatchShape& shape) {
-  policy.start(costs, workload);
-  const MemoryPlan memory = policy.plan_memory(CapacityCheck::hbm_only);
-  const std::size_t layer = main_layer(memory);
-  return policy.place(static_cast<std::int64_t>(layer), shape, memory.layers[layer]);
+/// Where a policy puts a layer that is not resident; nothing where such a workload does not fit.
+std::optional<Placement> placement_at(CheckedPolicy& policy, const CostModel& costs,
+                                      const Workload& workload, const BatchShape& shape) {
+  try {
+    policy.start(costs, workload);
+    const MemoryPlan memory = policy.plan_memory(CapacityCheck::hbm_only);
+    const std::size_t layer = main_layer(memory);
+    return policy.place(static_cast<std::int64_t>(layer), shape, memory.layers[layer]);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
-std::string flip_text(const char* phase, const char* of, std::int64_t most,
-                      const std::optional<Flip>& flip) {
-  if (!flip) return fmt::format("flip point of {}: none up to {} = {}\n", phase, of, most);
-  return fmt::format("flip point of {}: {} -> {} at {} = {}\n", phase, flip->before.to_string(),
-                     flip->after.to_string(), of, flip->from);
+std::string flip_text(const char* phase, const char* of, const FlipSearch& flip) {
+  const std::string what = fmt::format("flip point of {}: ", phase);
+  if (!flip.before) return what + "none, as not even one fits\n";
+  if (flip.after) {
+    return what + fmt::format("{} -> {} at {} = {}\n", flip.before->to_string(),
+                              flip.after->to_string(), of, flip.at);
+  }
+  return what + fmt::format("none up to {} = {}{}\n", of, flip.at,
+                            flip.fits_beyond ? "" : "; more does not fit");
 }
 
 std::string changed_text(const std::string& before, const std::string& after) {
@@ -124,8 +137,7 @@ std::string flip_points(CheckedPolicy& policy, const CostModel& costs, const Wor
         BatchShape::decode(batch, workload.input_tokens + (workload.output_tokens + 1) / 2));
   });
   policy.start(costs, workload);
-  return flip_text("prefill", "B x L", most_tokens, prefill) +
-         flip_text("decode", "B", most_batch, decode);
+  return flip_text("prefill", "B x L", prefill) + flip_text("decode", "B", decode);
 }
 
 std::string what_would_change(CheckedPolicy& policy, const CostModel& costs,

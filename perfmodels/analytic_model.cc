@@ -96,8 +96,9 @@ double AnalyticModel::attention_s(Device device, Sublayer sublayer, const BatchS
     const double rate = count(device) * giga *
                         profile.attention_bandwidth_gb_per_s.value.at(
                             static_cast<double>(shape.batch), static_cast<double>(shape.context));
-    const bool elsewhere = operand != own_tier(device);
-    reading_s = (work.x_bytes + work.y_bytes) / (elsewhere ? std::min(rate, tier) : rate);
+    // What keeps attention below its own memory's rate keeps it below another's (LIA Figure 8b).
+    const double share = operand == own_tier(device) ? 1 : std::min(1.0, tier / own);
+    reading_s = (work.x_bytes + work.y_bytes) / (share * rate);
   } else if (profile_.causal_attention.value != 0) {
     work.flops *= visible_share(shape);
   }

@@ -98,7 +98,11 @@ std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
 
 template <typename Call>
 auto CheckedPolicy::guarded(const char* what, const Call& call) {
-  constexpr const char* advice = "correct the policy, or take another with --policy";
+  return guarded(what, "correct the policy, or take another with --policy", call);
+}
+
+template <typename Call>
+auto CheckedPolicy::guarded(const char* what, const char* advice, const Call& call) {
   try {
     return call();
   } catch (const UsageError&) {
@@ -117,7 +121,7 @@ const CostModel& CheckedPolicy::costs() const {
 
 void CheckedPolicy::configure(const std::map<std::string, std::string>& options) {
   PolicyOptions given(options);
-  guarded("configure", [&] { policy_.configure(given); });
+  guarded("configure", "correct --policy-option", [&] { policy_.configure(given); });
   if (given.unknown().empty()) return;
   const std::string key = given.unknown().front();
   if (given.known().empty())

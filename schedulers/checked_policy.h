@@ -55,6 +55,8 @@ class CheckedPolicy {
  private:
   template <typename Call>
   auto guarded(const char* what, const Call& call);
+  template <typename Call>
+  auto guarded(const char* what, const char* advice, const Call& call);
   const CostModel& costs() const;
   void check_host_tier(const char* option, std::optional<Tier> tier) const;
   void move_to_host_tiers(MemoryPlan& plan) const;

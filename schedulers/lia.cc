@@ -31,9 +31,8 @@ class Lia : public Policy {
     const Placement decode = place(0, decode_shape(), plan.layers.front());
     decode_ = {.parts = {{.shape = decode_shape()}},
                .placements = std::vector<Placement>(plan.layers.size(), decode)};
-    for (pipelines_ = first_pipelines(); !fits(plan); ++pipelines_[0].mini_batches) {
-      if (pipelines_[0].mini_batches >= workload().batch) return plan;  // the check will tell
-    }
+    pipelines_ = first_pipelines();
+    if (!cut_until_fitting(plan)) return plan;  // the check will tell
     if (optimization_1_) keep_layers(plan);
     return plan;
   }
@@ -52,6 +51,23 @@ class Lia : public Policy {
   }
 
  private:
+  /// Cuts prefill into as few mini-batches as make the plan fit; false where none do.
+  bool cut_until_fitting(const MemoryPlan& plan) {
+    std::int64_t& count = pipelines_[0].mini_batches;
+    const std::int64_t most = std::max(count, workload().batch);
+    std::int64_t too_few = count - 1;
+    for (; !fits(plan); count = std::min(2 * count, most)) {
+      if (count == most) return false;
+      too_few = count;
+    }
+    for (std::int64_t enough = count; enough - too_few > 1;) {
+      count = (too_few + enough) / 2;
+      (fits(plan) ? enough : too_few) = count;
+      count = enough;
+    }
+    return true;
+  }
+
   static std::optional<Placement> take_placement(PolicyOptions& options, const std::string& key) {
     const std::string text = options.take(key, "");
     if (text.empty()) return std::nullopt;

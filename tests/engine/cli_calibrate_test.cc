@@ -379,6 +379,21 @@ TEST(CliCalibrateTest, ErrorsAreOneLine) {
   expect_failure(run_with(data, {"plan", "--explain", "--batch", "1,2"}), 2, {"--explain"});
 }
 
+/// Also where longer prompts and larger batches, which the search for flip points goes on to, do
+/// not fit the GPU's memory.
+TEST(CliCalibrateTest, PlanExplainsAnyPolicyThatFits) {
+  const TemporaryFolder data;
+  for (const char* policy : {"gpu-only", "helm", "all-cpu", "auto"}) {
+    const CliResult result = run_with(data, {"plan", "--model", "opt-6.7b", "--machine", "spr-a100",
+                                             "--policy", policy, "--batch", "1", "--explain"});
+    ASSERT_EQ(result.exit_code, 0) << policy << ": " << result.err;
+    EXPECT_NE(result.out.find("; more does not fit"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("twice the link to the GPU"), std::string::npos) << result.out;
+  }
+  for (const char* format : {"--json", "--csv", "--markdown"})
+    expect_failure(run_with(data, {"plan", "--explain", format}), 2, {"--explain", "leave out"});
+}
+
 TEST(CliCalibrateTest, PlanExplainsFlipPointsAndFasterParts) {
   const TemporaryFolder data;
   const CliResult result = run_with(data, {"plan", "--model", "opt-30b", "--machine", "spr-a100",

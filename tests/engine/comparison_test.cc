@@ -74,6 +74,21 @@ TEST(ComparisonTest, FilesAreShownByTheirNames) {
   EXPECT_TRUE(grid.rows[0][0].title.starts_with("opt-30b on box.json: "));
 }
 
+TEST(ComparisonTest, LengthsOfOutputAreNamed) {
+  std::vector<ComparedRun> runs = two_batches();
+  for (const ComparedRun& other : two_batches()) {
+    runs.push_back(other);
+    runs.back().workload.output_tokens = 1;
+    runs.back().figures->tpot_s = 0;
+  }
+  const RatioGrid grid = compare_policies(runs, "flexgen");
+  const std::string out = std::to_string(runs.front().workload.output_tokens);
+  EXPECT_EQ(grid.groups,
+            (std::vector<std::string>{"1 / " + out, "64 / " + out, "1 / 1", "64 / 1"}));
+  EXPECT_EQ(grid.group_label, "batch / tokens out (256 tokens in)");
+  EXPECT_EQ(grid.rows[2][0].ratios[2][0], std::nullopt) << "a single token has no time per token";
+}
+
 TEST(ComparisonTest, MachinesStandSideBySideAndLengthsAreNamed) {
   std::vector<ComparedRun> runs = two_batches();
   for (const ComparedRun& other : two_batches()) {

@@ -134,16 +134,17 @@ TEST(PlanCliTest, WhatAProfileDoesNotTellIsNotGuessed) {
 }
 
 TEST(PlanCliTest, ListsMakeOneObjectAPoint) {
-  const json all =
-      plan_json({"--model", "opt-30b,opt-66b", "--machine", "spr-a100,spr-h100", "--policy",
-                 "lia,cpu-only", "--batch", "1,8", "--input-tokens", "32,64"});
-  ASSERT_EQ(all.size(), 32U);
+  const json all = plan_json({"--model", "opt-30b,opt-66b", "--machine", "spr-a100,spr-h100",
+                              "--policy", "lia,cpu-only", "--batch", "1,8", "--input-tokens",
+                              "32,64", "--output-tokens", "4,8,16"});
+  ASSERT_EQ(all.size(), 96U);
   std::set<std::string> points;
   for (const json& point : all) {
     points.insert(point["model"].dump() + point["machine"].dump() + point["policy"].dump() +
-                  point["batch"].dump() + point["input_tokens"].dump());
+                  point["batch"].dump() + " " + point["input_tokens"].dump() + " " +
+                  point["output_tokens"].dump());
   }
-  EXPECT_EQ(points.size(), 32U);
+  EXPECT_EQ(points.size(), 96U);
 }
 
 TEST(PlanCliTest, OneTokenNeedsNoDecoding) {

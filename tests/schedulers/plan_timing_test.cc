@@ -1,4 +1,6 @@
-// How long planning itself takes, printed; nothing is asserted, other programs run beside it.
+// How long planning itself takes, printed: 100 us a decision and 50 ms a plan are wanted, some 3 us
+// and 3 ms it is. Other programs run beside it, so only what takes twenty times as long as wanted
+// fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,6 +29,7 @@ TEST(PlanTimingTest, OneDecisionAndOnePlan) {
                            LayerHomes::all(Tier::ddr, Tier::ddr), Overlap::none)
                 .placement.bits();
   });
+  EXPECT_LT(decision_us, 20 * 100);
   std::printf("best_placement: %.2f us (last bits %u)\n", decision_us, bits);
   for (const char* name : {"lia", "flexgen", "helm", "all-cpu", "cpu-only", "neo"}) {
     test::Planned policy(name, {}, "hgx-h100-2",
@@ -37,6 +40,7 @@ TEST(PlanTimingTest, OneDecisionAndOnePlan) {
       if (!test::fits(policy, workload)) continue;
       slowest_us = std::max(slowest_us, microseconds_each(10, [&](int) { policy.plan(workload); }));
     }
+    EXPECT_LT(slowest_us, 20 * 50e3) << name;
     std::printf("%s: %.2f ms a plan\n", name, slowest_us / 1000);
   }
 }

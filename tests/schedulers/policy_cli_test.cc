@@ -70,6 +70,35 @@ TEST_F(PolicyCliTest, AStuckRunIsEndedAndKeepsWhatIsFinished) {
   EXPECT_NE(run_with("soon").err.find("SLUICE_WATCHDOG_SECONDS=soon"), std::string::npos);
 }
 
+TEST_F(PolicyCliTest, CallsComeInTheDocumentedOrder) {
+  const std::string policy = fixture("in_order");
+  const std::vector<std::string> plan = {"plan",     "--model",  "opt-30b", "--machine",
+                                         "spr-a100", "--policy", policy,    "--batch"};
+  const auto succeeds = [](std::vector<std::string> arguments,
+                           const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CliResult result = run_cli(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  };
+  succeeds(plan, {"1,8"});
+  succeeds(plan, {"1", "--explain"});
+  succeeds({"plan", "--model", "opt-30b", "--machine", "spr-a100", "--policy", policy},
+           {"--map", folder_.file("map.svg")});
+  succeeds(generate_with(prompts_, policy), {});
+}
+
+/// Whatever else lies in the folders that policies are searched for in.
+TEST_F(PolicyCliTest, WhatIsNoPolicyIsLeftOutOfTheChoice) {
+  std::ofstream(folder_.file("stray.so")) << "no shared object";
+  const CliResult result =
+      CliProcess("/usr/bin/env", {"SLUICE_POLICY_PATH=" + folder_.path().string(), sluice_program(),
+                                  "plan", "--batch", "1"})
+          .wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("stray"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("is fastest"), std::string::npos) << result.err;
+}
+
 TEST_F(PolicyCliTest, SaysWhenThereIsNoGpu) {
   const CliResult result = run_cli(generate_with(prompts_, "gpu-only"));
   EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
