@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What LIA's text says of Figures 3, 4, 9 to 14 and Table 3, beside what `sluice simulate` gives.
+"""What LIA's text says of Figures 3, 4, 8b, 9 to 14 and Table 3, beside what `sluice simulate` gives.
 
   lia_figures.py [--sluice PROGRAM]
 
 No parameter was fitted to any of these. IPEX is `cpu-only`, FlexGen is `flexgen` with AVX-512's rates. Which lengths the
-figures show is not in the text: 32, 256 and 2016 tokens in are taken, 32 out. Needs Python 3 alone, and about half an hour.
+figures show is not in the text: 32, 256 and 2016 tokens in are taken, 32 and 256 out. Needs Python 3 alone, and about ten
+minutes.
 """
 import argparse
 import functools
@@ -16,7 +17,7 @@ import tempfile
 import lia_ratios
 
 LENGTHS = (32, 256, 2016)
-TOKENS_OUT = 32
+TOKENS_OUT = (32, 256)
 ONLINE, OFFLINE = (1,), (64, 900)
 # LIA's bars with stars come from a latency model that knows no capacity (section 7).
 LARGE_GIB = 16384
@@ -53,20 +54,22 @@ class Runs:
 
     def points(self, machine, model, policy, batches, lengths=LENGTHS, tokens_out=TOKENS_OUT, options=(), changes="",
                command="simulate"):
-        """(batch, tokens in) -> the JSON of a point; points that cannot be are left out, and noted."""
+        """(batch, tokens in) -> the JSON of a point, (batch, tokens in, tokens out) of several `tokens_out`; points that
+        cannot be are left out, and noted."""
         found = self.cached(self.profile(machine, changes), model, policy, batches, lengths, tokens_out, tuple(options),
                             command)
-        for batch, length in [at for at, point in found.items() if "latency_s" not in point]:
-            self.left_out[f"{policy} with {model} on `{machine}`, B={batch}, L={length}"] = None
+        for at in [at for at, point in found.items() if "latency_s" not in point]:
+            self.left_out[f"{policy} with {model} on `{machine}`, B={at[0]}, L={at[1]}"] = None
         return {at: point for at, point in found.items() if "latency_s" in point}
 
     @functools.cache
     def cached(self, machine, model, policy, batches, lengths, tokens_out, options, command):
+        several = isinstance(tokens_out, tuple)
         line = [self.program, command, "--model", model, "--machine", machine, "--policy", policy, "--batch",
                 ",".join(map(str, batches)), "--input-tokens", ",".join(map(str, lengths)), "--output-tokens",
-                str(tokens_out), "--json", *options]
+                ",".join(map(str, tokens_out)) if several else str(tokens_out), "--json", *options]
         out = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
-        return {(p["batch"], p["input_tokens"]): p for p in json.loads(out)}
+        return {(p["batch"], p["input_tokens"]) + ((p["output_tokens"],) if several else ()): p for p in json.loads(out)}
 
     def system(self, name, machine, model, batches):
         changes = "avx512" if name == "FlexGen" else ""
@@ -147,6 +150,23 @@ def figures_3_and_4(runs):
     share_row("3.2", "what compute-offloading saves of decode, L=1024", 0.102, saved)
 
 
+def figure_8b(runs):
+    """What the CPU loses of sublayers 1 and 2 in decode where their operand is in CXL memory, by `plan`."""
+    large = json.dumps({"tiers": {"cxl": {"capacity_gib": number(LARGE_GIB)}}})
+    batches = (1, 16, 64, 256, 900)
+
+    def seconds(index, *options):
+        points = runs.points("spr-a100", "opt-175b", "cpu-only", batches, (512,), 2, options, large, "plan")
+        return [points[batch, 512]["decode"]["layers"][0]["sublayers"][index]["compute_s"] for batch in batches]
+
+    for index, what, tier, paper in ((0, "sublayer 1, parameters", "--parameters-tier", (11, 70)),
+                                     (1, "sublayer 2, KV", "--kv-tier", (10, 82))):
+        lost = [100 * (1 - ddr / cxl) for ddr, cxl in zip(seconds(index), seconds(index, tier, "cxl"))]
+        low, high = min(lost), max(lost)
+        row("6", f"Figure 8b: rate lost in CXL memory, decode, {what}", f"{paper[0]} to {paper[1]} %",
+            f"{low:.0f} to {high:.0f} %", f"{low - paper[0]:+.0f}, {high - paper[1]:+.0f} points")
+
+
 def flip(runs, machine, phase, make_point):
     """The smallest size from which on a phase's placement is another one than at 1, by `plan`."""
     low, high = 1, 4096
@@ -192,10 +212,10 @@ def figures_10_and_11(runs):
         a100, h100 = (runs.system("LIA", machine, "opt-175b", batches) for machine in ("spr-a100", "spr-h100"))
         range_row(section, f"{what}, opt-175b, LIA on `spr-h100` over `spr-a100`", paper,
                   [a100[at]["latency_s"] / h100[at]["latency_s"] for at in a100 if at in h100])
-    ipex, lia = (runs.system(name, "spr-a100", "opt-30b", OFFLINE)[64, 2016] for name in ("IPEX", "LIA"))
+    ipex, lia = (runs.system(name, "spr-a100", "opt-30b", OFFLINE)[64, 2016, 32] for name in ("IPEX", "LIA"))
     share_row("7.3", "prefill's share, IPEX, opt-30b, B=64, L=2016", 0.92, ipex["ttft_s"] / ipex["latency_s"])
     value_row("7.3", "prefill, the same, IPEX over LIA", 7.8, ipex["ttft_s"] / lia["ttft_s"])
-    resident = runs.system("LIA", "spr-a100", "opt-30b", ONLINE)[1, 2016]["resident_layers"] / LAYERS["opt-30b"]
+    resident = runs.system("LIA", "spr-a100", "opt-30b", ONLINE)[1, 2016, 32]["resident_layers"] / LAYERS["opt-30b"]
     share_row("5.2", "layers in HBM, opt-30b, B=1, L=2016", 0.62, resident)
 
 
@@ -220,7 +240,7 @@ def figure_12(runs):
                  for gain in runs.gains(other, machine, model, batches, "joules_per_token").values()]
         range_row("7.5", f"Figure 12: joules per token on `spr-a100`, {other} over LIA", paper, gains)
     at_900 = [gain for machine, model in PAIRS[:2]
-              for (batch, _), gain in runs.gains("FlexGen", machine, model, OFFLINE, "joules_per_token").items()
+              for (batch, *_), gain in runs.gains("FlexGen", machine, model, OFFLINE, "joules_per_token").items()
               if batch == 900]
     value_row("7.5", "the same over FlexGen, B=900, the least", 1.6, min(at_900))
 
@@ -250,7 +270,7 @@ def section_7_6(runs):
     for batches in (ONLINE, OFFLINE):
         ours, theirs = (runs.system("LIA", machine, "opt-175b", batches) for machine in ("gnr-a100", "spr-h100"))
         faster |= {at: theirs[at]["latency_s"] / ours[at]["latency_s"] for at in ours if at in theirs}
-    by_batch = {b: [gain for (batch, _), gain in faster.items() if batch == b] for b in (1, 64, 900)}
+    by_batch = {b: [gain for (batch, *_), gain in faster.items() if batch == b] for b in (1, 64, 900)}
     range_row("7.6", "Figure 13: latency, B=1, opt-175b, `gnr-a100` over `spr-h100`", (1.4, 2.0), by_batch[1])
     value_row("7.6", "tokens/s, B=64, at most", 1.9, max(by_batch[64]))
     value_row("7.6", "tokens/s, B=900, mean", 0.7, mean(by_batch[900]))
@@ -296,7 +316,7 @@ def main():
     print("| section | what | paper | simulated | error |\n|---|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(arguments.sluice, folder)
-        for part in (figures_3_and_4, figure_9, figures_10_and_11, table_3, figure_12, section_7_6, figure_14,
+        for part in (figures_3_and_4, figure_8b, figure_9, figures_10_and_11, table_3, figure_12, section_7_6, figure_14,
                      section_8):
             part(runs)
         print("\nLeft out, since no plan fits the GPU's memory: " + ("; ".join(runs.left_out) or "none") + ".")
