@@ -1,6 +1,16 @@
 #include "base/environment.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): not in every unistd.h
 
 namespace sluice {
 namespace {
@@ -9,6 +19,22 @@ std::string variable(const char* name, const std::string& otherwise) {
   const char* value =
       std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, before threads
   return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+/// StarPU's variables that change no result.
+constexpr std::array<std::string_view, 3> kept_variables = {"STARPU_HOME", "STARPU_SILENT",
+                                                            "STARPU_TRACE_BUFFER_SIZE"};
+
+std::vector<std::string> ignored_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (name.starts_with("STARPU_") &&
+        std::find(kept_variables.begin(), kept_variables.end(), name) == kept_variables.end())
+      names.emplace_back(name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -25,6 +51,13 @@ const Environment& environment() {
     };
   }();
   return instance;
+}
+
+void ignore_starpu_variables() {
+  for (const std::string& name : ignored_variables()) {
+    unsetenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): before threads
+    logger().warn("{} is ignored: sluice's own options say what StarPU does", name);
+  }
 }
 
 }  // namespace sluice

@@ -14,4 +14,9 @@ struct Environment {
 
 const Environment& environment();
 
+/// Takes StarPU's variables out of the environment, with a line in the log for each: how tasks are
+/// scheduled, and what a machine has, is said by our own options. STARPU_HOME, STARPU_SILENT and
+/// STARPU_TRACE_BUFFER_SIZE stay. Call it before there are threads.
+void ignore_starpu_variables();
+
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "engine/command_line.h"
@@ -68,6 +69,7 @@ void print_error(std::string message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  sluice::ignore_starpu_variables();
   sluice::install_signal_handlers();
   try {
     const int status = dispatch({argv + 1, argv + argc});

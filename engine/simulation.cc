@@ -111,7 +111,7 @@ class SimulatedMachine {
     setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_mb).c_str(), 1);
     // A task that a worker has taken ahead is not overtaken by one that the CPU waits for.
     // NOLINTNEXTLINE(concurrency-mt-unsafe): as above
-    setenv("STARPU_CUDA_PIPELINE", "1", 0);
+    setenv("STARPU_CUDA_PIPELINE", "1", 1);
     starpu_malloc_set_hooks(reserve_memory, release_memory);
     starpu_conf conf;
     check_starpu(starpu_conf_init(&conf), "reading its settings");

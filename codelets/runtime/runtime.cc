@@ -207,7 +207,8 @@ void Runtime::start(const RuntimeOptions& options) {
   conf.ncuda = has_gpu_ ? 1 : 0;
   conf.nopencl = 0;
   conf.ntcpip_ms = stand_in_ ? 1 : 0;
-  // By name StarPU would fall back to another one; an object wins over STARPU_SCHED.
+  // By name StarPU would fall back to another one. STARPU_SCHED, which wins over an object, is not
+  // set (ignore_starpu_variables()).
   conf.sched_policy = options.scheduler;
   if (options.scheduler == nullptr) conf.sched_policy_name = "eager";
   conf.catch_signals = 0;

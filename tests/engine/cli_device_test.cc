@@ -70,6 +70,21 @@ TEST_P(CliDevicePolicyTest, GivesTheTokensOfTheCpuWithinItsMemory) {
             foreseen.at("available_bytes").get<std::uint64_t>());
 }
 
+TEST_F(CliDeviceTest, StarPUsVariablesDoNotReplaceThePolicysScheduler) {
+  const std::string trace = folder.file("trace");
+  CliProcess process("/usr/bin/env",
+                     Arguments{"STARPU_SCHED=eager", "STARPU_NCPU=3", testing::sluice_program()} +
+                         generate({"--policy", "gpu-only"}, "bf16") +
+                         Arguments{"--device", "standin:64MiB", "--trace", trace});
+  const CliResult result = process.wait();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("STARPU_SCHED is ignored"), std::string::npos) << result.err;
+  const json report = json::parse(run_cli({"trace", trace, "--json"}).out);
+  EXPECT_EQ(report.at("workers").size(), 2U);
+  for (const json& worker : report.at("workers"))
+    EXPECT_EQ(worker.at("tasks") == 0, worker.at("name") != "stand-in") << worker;
+}
+
 const Arguments lia_decode = {"--policy",        "lia",
                               "--policy-option", "decode=011000",
                               "--policy-option", "prefill=000000",

@@ -503,6 +503,29 @@ TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   EXPECT_EQ(first, second);
 }
 
+TEST(SimulateCliTest, StarPUsVariablesChangeNothing) {
+  const Arguments point = {"simulate", "--model",        "opt-30b", "--machine",
+                           "spr-h100", "--policy",       "lia",     "--batch",
+                           "4",        "--input-tokens", "32",      "--output-tokens",
+                           "3",        "--json"};
+  const auto results = [&](const std::string& variable) {
+    testing::CliProcess process("/usr/bin/env",
+                                Arguments{variable, testing::sluice_program()} + point);
+    const CliResult result = process.wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const bool says_so = result.err.find("STARPU_") != std::string::npos;
+    EXPECT_EQ(says_so, variable != "A=1") << result.err;
+    json figures = json::parse(result.out)[0];
+    figures.erase("wall_s");
+    return figures;
+  };
+  const json plain = results("A=1");
+  for (const char* variable : {"STARPU_SCHED=eager", "STARPU_NCPU=0", "STARPU_NCUDA=0",
+                               "STARPU_CUDA_PIPELINE=4", "STARPU_MINIMUM_AVAILABLE_MEM=50",
+                               "STARPU_SIMGRID_TRANSFER_COST=0", "STARPU_DISK_SWAP=/tmp"})
+    EXPECT_EQ(results(variable), plain) << variable;
+}
+
 TEST(SimulateCliTest, ItsTraceHasItsFigures) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("trace");
