@@ -18,33 +18,85 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Range : std::uint8_t { positive, not_negative, count, switch_01 };
+enum class Kind : std::uint8_t { positive, not_negative, count };
 
-double number_in(const ProfileField& field, Range range) {
-  if (range == Range::not_negative) return field.not_negative();
-  if (range == Range::switch_01) {
-    const double number = field.not_negative();
-    if (number != 0 && number != 1) field.refuse("0 or 1");
-    return number;
-  }
-  const double number = field.positive();
-  if (range == Range::count && number != std::floor(number)) field.refuse("a whole number");
+/// What a field's number is, and between which it is believed: from less than the smallest machine
+/// has to more than the largest will have in ten years. What is outside has another unit.
+struct Quantity {
+  std::string_view unit;
+  double least;
+  double most;
+  Kind kind = Kind::positive;  ///< not_negative: 0, too
+};
+constexpr Quantity cpu_bandwidth = {"GB/s", 1, 20e3};
+constexpr Quantity gpu_bandwidth = {"GB/s", 10, 200e3};
+constexpr Quantity link_bandwidth = {"GB/s", 0.05, 10e3};
+constexpr Quantity cpu_arithmetic = {"TFLOP/s", 0.005, 2e3};
+constexpr Quantity gpu_arithmetic = {"TFLOP/s", 1, 50e3};
+constexpr Quantity widening = {"GB/s", 0.1, 200e3};
+constexpr Quantity hbm_capacity = {"GiB", 0.1, 10e3};
+constexpr Quantity memory_capacity = {"GiB", 0.1, 100e3};
+constexpr Quantity disk_capacity = {"GiB", 0.1, 1e6};
+constexpr Quantity overhead = {"us", 0.001, 10e3, Kind::not_negative};
+constexpr Quantity latency = {"us", 0.001, 100e3, Kind::not_negative};
+constexpr Quantity device_watts = {"W", 1, 20e3, Kind::not_negative};
+constexpr Quantity busy_device_watts = {"W", 1, 20e3};
+constexpr Quantity machine_watts = {"W", 1, 1e6, Kind::not_negative};
+constexpr Quantity price = {"USD", 1, 1e8, Kind::not_negative};
+constexpr Quantity electricity = {"USD/kWh", 0.001, 5, Kind::not_negative};
+constexpr Quantity lifetime = {"years", 0.1, 100};
+constexpr Quantity cpu_cores = {"cores", 1, 10e3, Kind::count};
+constexpr Quantity gpu_cores = {"cores", 1, 1e6, Kind::count};
+constexpr Quantity gpus = {"GPUs", 1, 1e3, Kind::count};
+
+void check_range(const ProfileField& field, double number, const Quantity& quantity) {
+  const bool may_be_0 = quantity.kind == Kind::not_negative;
+  if ((number == 0 && may_be_0) || (number >= quantity.least && number <= quantity.most)) return;
+  field.refuse(fmt::format("{}{} to {:.0f} {}; is it in another unit?", may_be_0 ? "0, or " : "",
+                           quantity.least, quantity.most, quantity.unit));
+}
+
+double number_in(const ProfileField& field, const Quantity& quantity) {
+  const bool may_be_0 = quantity.kind == Kind::not_negative;
+  const double number = may_be_0 ? field.not_negative() : field.positive();
+  if (quantity.kind == Kind::count && number != std::floor(number)) field.refuse("a whole number");
+  check_range(field, number, quantity);
   return number;
+}
+
+/// Of a curve or surface only the largest number tells its unit: few rows may be slow.
+void check_largest(const std::vector<ProfileField>& fields, const Quantity& quantity) {
+  const auto by_number = [](const ProfileField& a, const ProfileField& b) {
+    return a.positive() < b.positive();
+  };
+  const ProfileField& largest = *std::max_element(fields.begin(), fields.end(), by_number);
+  check_range(largest, largest.positive(), quantity);
 }
 
 constexpr std::string_view number_form = R"({"value": a number, "source": "where it comes from"})";
 
-Sourced<double> read_number(const ProfileField& field, Range range = Range::positive) {
+ProfileField value_in(const ProfileField& field) {
   if (!field.is_object()) field.refuse(number_form);
   field.expect_keys({"value", "source"});
-  return {number_in(field.at("value"), range), field.at("source").text()};
+  return field.at("value");
+}
+
+Sourced<double> read_number(const ProfileField& field, const Quantity& quantity) {
+  return {number_in(value_in(field), quantity), field.at("source").text()};
+}
+
+Sourced<double> read_switch(const ProfileField& field) {
+  const ProfileField value = value_in(field);
+  const double number = value.not_negative();
+  if (number != 0 && number != 1) value.refuse("0 or 1");
+  return {number, field.at("source").text()};
 }
 
 std::optional<Sourced<double>> read_optional(const ProfileField& parent, std::string_view key,
-                                             Range range = Range::positive) {
+                                             const Quantity& quantity) {
   const std::optional<ProfileField> field = parent.find(key);
   if (!field) return std::nullopt;
-  return read_number(*field, range);
+  return read_number(*field, quantity);
 }
 
 /// What `make` returns; its errors with the field's path before them.
@@ -63,9 +115,21 @@ Curve::Point read_point(const ProfileField& field) {
   return {pair[0].positive(), pair[1].positive()};
 }
 
-Sourced<Curve> read_curve(const ProfileField& field, std::string_view over) {
+Curve read_points(const ProfileField& field, const Quantity& quantity) {
+  std::vector<Curve::Point> points;
+  std::vector<ProfileField> heights;
+  for (const ProfileField& point : field.at("points").elements()) {
+    points.push_back(read_point(point));
+    heights.push_back(point.elements()[1]);
+  }
+  check_largest(heights, quantity);
+  return located(field, [&] { return Curve(points); });
+}
+
+Sourced<Curve> read_curve(const ProfileField& field, std::string_view over,
+                          const Quantity& quantity) {
   if (!field.is_object() || !field.find("over")) {
-    Sourced<double> number = read_number(field);
+    Sourced<double> number = read_number(field, quantity);
     return {Curve::constant(number.value), std::move(number.source)};
   }
   if (field.find("peak")) {
@@ -76,11 +140,8 @@ Sourced<Curve> read_curve(const ProfileField& field, std::string_view over) {
   field.at("over").word({over});
   std::string source = field.at("source").text();
   if (const std::optional<ProfileField> peak = field.find("peak"))
-    return {Curve::saturating(peak->positive(), field.at("half_at").positive()), source};
-  std::vector<Curve::Point> points;
-  for (const ProfileField& point : field.at("points").elements())
-    points.push_back(read_point(point));
-  return {located(field, [&] { return Curve(points); }), source};
+    return {Curve::saturating(number_in(*peak, quantity), field.at("half_at").positive()), source};
+  return {read_points(field, quantity), source};
 }
 
 std::vector<double> read_list(const ProfileField& field) {
@@ -89,14 +150,19 @@ std::vector<double> read_list(const ProfileField& field) {
   return numbers;
 }
 
-Sourced<Surface> read_surface(const ProfileField& field) {
+Sourced<Surface> read_surface(const ProfileField& field, const Quantity& quantity) {
   if (!field.is_object() || (!field.find("batch") && !field.find("context"))) {
-    Sourced<double> number = read_number(field);
+    Sourced<double> number = read_number(field, quantity);
     return {Surface::constant(number.value), std::move(number.source)};
   }
   field.expect_keys({"batch", "context", "values", "source"});
   std::vector<std::vector<double>> values;
-  for (const ProfileField& row : field.at("values").elements()) values.push_back(read_list(row));
+  std::vector<ProfileField> heights;
+  for (const ProfileField& row : field.at("values").elements()) {
+    values.push_back(read_list(row));
+    for (const ProfileField& height : row.elements()) heights.push_back(height);
+  }
+  check_largest(heights, quantity);
   return {located(field,
                   [&] {
                     return Surface(read_list(field.at("batch")), read_list(field.at("context")),
@@ -105,19 +171,29 @@ Sourced<Surface> read_surface(const ProfileField& field) {
           field.at("source").text()};
 }
 
-DeviceProfile read_device(const ProfileField& field) {
+/// What tells a CPU's numbers from a GPU's.
+struct DeviceQuantities {
+  Quantity cores;
+  Quantity bandwidth;
+  Quantity arithmetic;
+};
+
+DeviceProfile read_device(const ProfileField& field, const DeviceQuantities& its) {
   return {.name = field.at("name").text(),
-          .cores = read_optional(field, "cores", Range::count),
-          .memory_bandwidth_gb_per_s = read_number(field.at("memory_bandwidth_gb_per_s")),
-          .gemm_tflop_per_s = read_curve(field.at("gemm_tflop_per_s"), "rows"),
-          .attention_bandwidth_gb_per_s = read_surface(field.at("attention_bandwidth_gb_per_s")),
-          .attention_tflop_per_s = read_curve(field.at("attention_tflop_per_s"), "rows"),
+          .cores = read_optional(field, "cores", its.cores),
+          .memory_bandwidth_gb_per_s =
+              read_number(field.at("memory_bandwidth_gb_per_s"), its.bandwidth),
+          .gemm_tflop_per_s = read_curve(field.at("gemm_tflop_per_s"), "rows", its.arithmetic),
+          .attention_bandwidth_gb_per_s =
+              read_surface(field.at("attention_bandwidth_gb_per_s"), its.bandwidth),
+          .attention_tflop_per_s =
+              read_curve(field.at("attention_tflop_per_s"), "rows", its.arithmetic),
           .combine = static_cast<Combine>(field.at("combine").word({"max", "sum"})),
-          .task_overhead_us = read_number(field.at("task_overhead_us"), Range::not_negative),
-          .dequantize_gb_per_s = read_optional(field, "dequantize_gb_per_s"),
-          .idle_watts = read_optional(field, "idle_watts", Range::not_negative),
-          .busy_watts = read_optional(field, "busy_watts"),
-          .price_usd = read_optional(field, "price_usd", Range::not_negative)};
+          .task_overhead_us = read_number(field.at("task_overhead_us"), overhead),
+          .dequantize_gb_per_s = read_optional(field, "dequantize_gb_per_s", widening),
+          .idle_watts = read_optional(field, "idle_watts", device_watts),
+          .busy_watts = read_optional(field, "busy_watts", busy_device_watts),
+          .price_usd = read_optional(field, "price_usd", price)};
 }
 
 DeviceProfile read_cpu(const ProfileField& field) {
@@ -126,7 +202,7 @@ DeviceProfile read_cpu(const ProfileField& field) {
                      "task_overhead_us", "dequantize_gb_per_s", "idle_watts", "busy_watts",
                      "price_usd"});
   static_cast<void>(field.at("cores"));
-  return read_device(field);
+  return read_device(field, {cpu_cores, cpu_bandwidth, cpu_arithmetic});
 }
 
 DeviceProfile read_gpu(const ProfileField& field) {
@@ -134,7 +210,12 @@ DeviceProfile read_gpu(const ProfileField& field) {
                      "attention_bandwidth_gb_per_s", "attention_tflop_per_s", "combine",
                      "task_overhead_us", "dequantize_gb_per_s", "idle_watts", "busy_watts",
                      "price_usd"});
-  return read_device(field);
+  return read_device(field, {gpu_cores, gpu_bandwidth, gpu_arithmetic});
+}
+
+const Quantity& capacity_of(Tier tier) {
+  if (tier == Tier::hbm) return hbm_capacity;
+  return tier == Tier::disk ? disk_capacity : memory_capacity;
 }
 
 TierProfile read_tier(const ProfileField& field, Tier tier) {
@@ -144,9 +225,13 @@ TierProfile read_tier(const ProfileField& field, Tier tier) {
   } else {
     field.expect_keys({"capacity_gib", "reserved_gib"});
   }
-  TierProfile profile = {.capacity_gib = read_number(field.at("capacity_gib")),
-                         .reserved_gib = read_optional(field, "reserved_gib", Range::not_negative),
-                         .cpu_bandwidth_gb_per_s = read_optional(field, "cpu_bandwidth_gb_per_s")};
+  Quantity reserved = capacity_of(tier);
+  reserved.least = 0.001;
+  reserved.kind = Kind::not_negative;
+  TierProfile profile = {
+      .capacity_gib = read_number(field.at("capacity_gib"), capacity_of(tier)),
+      .reserved_gib = read_optional(field, "reserved_gib", reserved),
+      .cpu_bandwidth_gb_per_s = read_optional(field, "cpu_bandwidth_gb_per_s", link_bandwidth)};
   if (profile.reserved_gib && profile.reserved_gib->value >= profile.capacity_gib.value)
     field.complain(fmt::format("{} GiB of {} are reserved, expected less",
                                profile.reserved_gib->value, profile.capacity_gib.value));
@@ -161,11 +246,12 @@ Tier read_tier_name(const ProfileField& field, const MachineProfile& profile) {
 
 LinkProfile read_link(const ProfileField& field, const MachineProfile& profile) {
   field.expect_keys({"from", "to", "bandwidth_gb_per_s", "latency_us", "pinned"});
-  LinkProfile link = {.from = read_tier_name(field.at("from"), profile),
-                      .to = read_tier_name(field.at("to"), profile),
-                      .bandwidth_gb_per_s = read_curve(field.at("bandwidth_gb_per_s"), "bytes"),
-                      .latency_us = read_number(field.at("latency_us"), Range::not_negative),
-                      .pinned = field.at("pinned").flag()};
+  LinkProfile link = {
+      .from = read_tier_name(field.at("from"), profile),
+      .to = read_tier_name(field.at("to"), profile),
+      .bandwidth_gb_per_s = read_curve(field.at("bandwidth_gb_per_s"), "bytes", link_bandwidth),
+      .latency_us = read_number(field.at("latency_us"), latency),
+      .pinned = field.at("pinned").flag()};
   if (link.from == link.to) field.at("to").refuse("another tier than \"from\"");
   for (const LinkProfile& other : profile.links) {
     if (other.from == link.from && other.to == link.to && other.pinned == link.pinned)
@@ -188,48 +274,53 @@ void read_tiers(const ProfileField& field, MachineProfile& profile) {
     field.at("hbm").complain("a tier of a GPU, but the profile has no gpu");
 }
 
+/// Other pairs without a link go through DDR, which all tiers therefore reach, and are reached
+/// from.
+void check_reaches_ddr(const ProfileField& root, const MachineProfile& profile, Tier tier) {
+  for (const auto& [from, to] : {std::pair(tier, Tier::ddr), std::pair(Tier::ddr, tier)}) {
+    if (profile.link(from, to) != nullptr) continue;
+    const std::string missing = fmt::format("no link from {} to {}, which tiers.{} needs",
+                                            to_string(from), to_string(to), to_string(tier));
+    if (const std::optional<ProfileField> links = root.find("links")) links->complain(missing);
+    root.at("tiers").at(to_string(tier)).complain(missing);
+  }
+}
+
 void read_links(const ProfileField& root, MachineProfile& profile) {
   if (const std::optional<ProfileField> field = root.find("links")) {
     for (const ProfileField& link : field->elements())
       profile.links.push_back(read_link(link, profile));
   }
-  if (!profile.gpu) return;
-  for (const auto& [from, to] :
-       {std::pair(Tier::ddr, Tier::hbm), std::pair(Tier::hbm, Tier::ddr)}) {
-    if (profile.link(from, to) == nullptr)
-      root.at("links").complain(
-          fmt::format("no link from {} to {}, which a machine with a GPU needs", to_string(from),
-                      to_string(to)));
+  for (const Tier tier : {Tier::hbm, Tier::cxl, Tier::disk}) {
+    if (profile.tier(tier)) check_reaches_ddr(root, profile, tier);
   }
 }
 
 SystemProfile read_system(const ProfileField& field) {
   field.expect_keys(
       {"price_usd", "lifetime_years", "electricity_usd_per_kwh", "idle_watts", "other_watts"});
-  return {.price_usd = read_optional(field, "price_usd", Range::not_negative),
-          .lifetime_years = read_optional(field, "lifetime_years"),
-          .electricity_usd_per_kwh =
-              read_optional(field, "electricity_usd_per_kwh", Range::not_negative),
-          .idle_watts = read_optional(field, "idle_watts", Range::not_negative),
-          .other_watts = read_optional(field, "other_watts", Range::not_negative)};
+  return {.price_usd = read_optional(field, "price_usd", price),
+          .lifetime_years = read_optional(field, "lifetime_years", lifetime),
+          .electricity_usd_per_kwh = read_optional(field, "electricity_usd_per_kwh", electricity),
+          .idle_watts = read_optional(field, "idle_watts", machine_watts),
+          .other_watts = read_optional(field, "other_watts", machine_watts)};
 }
 
 MachineProfile read_profile(const ProfileDocument& document) {
   const ProfileField root(document);
   root.expect_keys(
       {"name", "description", "causal_attention", "cpu", "gpu", "tiers", "links", "system"});
-  MachineProfile profile = {
-      .name = root.at("name").text(),
-      .description = root.at("description").text(),
-      .causal_attention = read_number(root.at("causal_attention"), Range::switch_01),
-      .cpu = read_cpu(root.at("cpu")),
-      .gpu = {},
-      .num_gpus = {},
-      .tiers = {},
-      .links = {},
-      .system = {}};
+  MachineProfile profile = {.name = root.at("name").text(),
+                            .description = root.at("description").text(),
+                            .causal_attention = read_switch(root.at("causal_attention")),
+                            .cpu = read_cpu(root.at("cpu")),
+                            .gpu = {},
+                            .num_gpus = {},
+                            .tiers = {},
+                            .links = {},
+                            .system = {}};
   if (const std::optional<ProfileField> gpu = root.find("gpu")) {
-    profile.num_gpus = read_number(gpu->at("count"), Range::count);
+    profile.num_gpus = read_number(gpu->at("count"), gpus);
     profile.gpu = read_gpu(*gpu);
   }
   read_tiers(root.at("tiers"), profile);

@@ -147,13 +147,17 @@ TEST(AnalyticModelTest, TransfersTakeTheDirectLinkOrGoThroughDdr) {
 }
 
 TEST(AnalyticModelTest, NoWayNamesBothTiers) {
+  nlohmann::json machine = round_machine();
+  for (const char* what : {"gpu", "links"}) machine.erase(what);
+  for (const char* tier : {"hbm", "cxl", "disk"}) machine["tiers"].erase(tier);
+  const AnalyticModel model(parse_profile(machine.dump(), "m.json"), opt);
   try {
-    static_cast<void>(round_model().transfer_s(Tier::hbm, Tier::disk, 1));
+    static_cast<void>(model.transfer_s(Tier::hbm, Tier::disk, 1));
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "profile round has no way from hbm to disk: neither a link between them, nor one "
-                 "from ddr to disk on the way through ddr");
+                 "from hbm to ddr on the way through ddr");
   }
 }
 
@@ -168,7 +172,7 @@ TEST(AnalyticModelTest, CapacitiesDevicesAndOverheads) {
   nlohmann::json machine = round_machine();
   machine.erase("gpu");
   machine.erase("links");
-  machine["tiers"].erase("hbm");
+  for (const char* tier : {"hbm", "cxl", "disk"}) machine["tiers"].erase(tier);
   const AnalyticModel cpu_only(parse_profile(machine.dump(), "m.json"), opt);
   EXPECT_FALSE(cpu_only.has(Device::gpu));
   EXPECT_EQ(cpu_only.capacity_bytes(Tier::hbm), 0U);

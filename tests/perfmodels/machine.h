@@ -48,6 +48,10 @@ inline nlohmann::json round_machine() {
       {"from": "cxl", "to": "ddr", "bandwidth_gb_per_s": {"value": 32, "source": "test"},
        "latency_us": {"value": 1, "source": "test"}, "pinned": true},
       {"from": "disk", "to": "ddr", "bandwidth_gb_per_s": {"value": 2, "source": "test"},
+       "latency_us": {"value": 100, "source": "test"}, "pinned": false},
+      {"from": "ddr", "to": "cxl", "bandwidth_gb_per_s": {"value": 32, "source": "test"},
+       "latency_us": {"value": 1, "source": "test"}, "pinned": true},
+      {"from": "ddr", "to": "disk", "bandwidth_gb_per_s": {"value": 1, "source": "test"},
        "latency_us": {"value": 100, "source": "test"}, "pinned": false}
     ]
   })");

@@ -158,7 +158,7 @@ TEST(ParseProfileTest, WithoutAGpu) {
   json machine = round_machine();
   machine.erase("gpu");
   machine.erase("links");
-  machine["tiers"].erase("hbm");
+  for (const char* tier : {"hbm", "cxl", "disk"}) machine["tiers"].erase(tier);
   EXPECT_FALSE(parse_profile(machine.dump(), "m.json").gpu);
 }
 
@@ -210,7 +210,17 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
       {R"([{"op": "copy", "from": "/links/0", "path": "/links/1"}])",
        "m.json: links.1: a second pinned link from ddr to hbm"},
       {R"([{"op": "remove", "path": "/links/1"}])",
-       "m.json: links: no link from hbm to ddr, which a machine with a GPU needs"},
+       "m.json: links: no link from hbm to ddr, which tiers.hbm needs"},
+      {R"([{"op": "remove", "path": "/links/3"}])",
+       "m.json: links: no link from cxl to ddr, which tiers.cxl needs"},
+      {R"([{"op": "remove", "path": "/links/5"}])",
+       "m.json: links: no link from ddr to cxl, which tiers.cxl needs"},
+      {R"([{"op": "remove", "path": "/links/4"}])",
+       "m.json: links: no link from disk to ddr, which tiers.disk needs"},
+      {R"([{"op": "remove", "path": "/links/6"}])",
+       "m.json: links: no link from ddr to disk, which tiers.disk needs"},
+      {R"([{"op": "remove", "path": "/links"}])",
+       "m.json: tiers.hbm: no link from hbm to ddr, which tiers.hbm needs"},
       {R"([{"op": "remove", "path": "/gpu"}])",
        "m.json: tiers.hbm: a tier of a GPU, but the profile has no gpu"},
       {R"([{"op": "remove", "path": "/tiers/hbm"}])", "m.json: tiers.hbm is missing"},
@@ -247,6 +257,66 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
        "busy_watts, price_usd"},
   };
   for (const auto& [patch, expected] : cases) EXPECT_EQ(message_for(patch), expected) << patch;
+}
+
+/// A number that only another unit explains: where it stands, the number, what is believed.
+TEST(ParseProfileTest, NumbersInAnotherUnitAreRefused) {
+  const struct {
+    const char* path;
+    double number;
+    const char* expected;
+  } cases[] = {
+      {"/links/0/bandwidth_gb_per_s/value", 24e9, "0.05 to 10000 GB/s"},   // bytes
+      {"/links/0/bandwidth_gb_per_s/value", 24000, "0.05 to 10000 GB/s"},  // MB
+      {"/links/0/bandwidth_gb_per_s/value", 0.024, "0.05 to 10000 GB/s"},  // TB
+      {"/links/0/bandwidth_gb_per_s/value", 1e-12, "0.05 to 10000 GB/s"},
+      {"/links/0/latency_us/value", 1e-5, "0, or 0.001 to 100000 us"},  // s
+      {"/gpu/memory_bandwidth_gb_per_s/value", 1.555, "10 to 200000 GB/s"},
+      {"/gpu/memory_bandwidth_gb_per_s/value", 1.555e12, "10 to 200000 GB/s"},
+      {"/gpu/attention_bandwidth_gb_per_s/value", 1.555, "10 to 200000 GB/s"},
+      {"/gpu/gemm_tflop_per_s/value", 312000, "1 to 50000 TFLOP/s"},  // GFLOP
+      {"/gpu/gemm_tflop_per_s/value", 0.312, "1 to 50000 TFLOP/s"},   // PFLOP
+      {"/gpu/count/value", 1e20, "1 to 1000 GPUs"},
+      {"/cpu/memory_bandwidth_gb_per_s/value", 0.26, "1 to 20000 GB/s"},
+      {"/cpu/gemm_tflop_per_s/value", 16900, "0.005 to 2000 TFLOP/s"},
+      {"/cpu/attention_tflop_per_s/value", 16.9e12, "0.005 to 2000 TFLOP/s"},
+      {"/cpu/dequantize_gb_per_s/value", 20e9, "0.1 to 200000 GB/s"},
+      {"/cpu/cores/value", 1e9, "1 to 10000 cores"},
+      {"/cpu/task_overhead_us/value", 1e5, "0, or 0.001 to 10000 us"},
+      {"/tiers/ddr/capacity_gib/value", 524288, "0.1 to 100000 GiB"},  // MiB
+      {"/tiers/hbm/capacity_gib/value", 81920, "0.1 to 10000 GiB"},
+      {"/tiers/hbm/capacity_gib/value", 1e300, "0.1 to 10000 GiB"},  // more than can be counted
+      {"/tiers/hbm/reserved_gib/value", 1e10, "0, or 0.001 to 10000 GiB"},
+      {"/tiers/disk/capacity_gib/value", 2e12, "0.1 to 1000000 GiB"},
+      {"/tiers/cxl/cpu_bandwidth_gb_per_s/value", 25e9, "0.05 to 10000 GB/s"},
+  };
+  for (const auto& [path, number, expected] : cases) {
+    const json patch = {{{"op", "replace"}, {"path", path}, {"value", number}}};
+    std::string field = std::string(path).substr(1);
+    std::replace(field.begin(), field.end(), '/', '.');
+    EXPECT_EQ(message_for(patch.dump().c_str()),
+              fmt::format("m.json: {} is {}, expected {}; is it in another unit?", field,
+                          json(number).dump(), expected));
+  }
+}
+
+TEST(ParseProfileTest, OfACurveTheLargestNumberTellsTheUnit) {
+  EXPECT_EQ(message_for(R"([{"op": "replace", "path": "/gpu/gemm_tflop_per_s", "value":
+      {"over": "rows", "points": [[1, 0.001], [64, 9], [512, 312]], "source": "test"}}])"),
+            "no error");
+  EXPECT_EQ(message_for(R"([{"op": "replace", "path": "/gpu/gemm_tflop_per_s", "value":
+      {"over": "rows", "points": [[1, 1000], [64, 90000], [512, 80000]], "source": "test"}}])"),
+            "m.json: gpu.gemm_tflop_per_s.points.1.1 is 90000, expected 1 to 50000 TFLOP/s; is it "
+            "in another unit?");
+  EXPECT_EQ(message_for(R"([{"op": "replace", "path": "/gpu/gemm_tflop_per_s", "value":
+      {"over": "rows", "peak": 0.312, "half_at": 9, "source": "test"}}])"),
+            "m.json: gpu.gemm_tflop_per_s.peak is 0.312, expected 1 to 50000 TFLOP/s; is it in "
+            "another unit?");
+  EXPECT_EQ(
+      message_for(R"([{"op": "replace", "path": "/gpu/attention_bandwidth_gb_per_s", "value":
+      {"batch": [1, 4], "context": [16], "values": [[0.5], [1.5]], "source": "test"}}])"),
+      "m.json: gpu.attention_bandwidth_gb_per_s.values.1.0 is 1.5, expected 10 to 200000 GB/s; is "
+      "it in another unit?");
 }
 
 TEST(ParseProfileTest, RefusesWhatIsNoProfile) {
@@ -322,7 +392,7 @@ TEST_F(BaseTest, PageableMachinesHaveOtherLinks) {
   EXPECT_NE(load_profile(file).link(Tier::ddr, Tier::hbm)->bandwidth_gb_per_s.value.at(1e6), 7);
   machine.erase("gpu");
   machine.erase("links");
-  machine["tiers"].erase("hbm");
+  for (const char* tier : {"hbm", "cxl", "disk"}) machine["tiers"].erase(tier);
   EXPECT_NE(complaint().find("has no GPU"), std::string::npos) << complaint();
 }
 

@@ -54,7 +54,7 @@ TEST(RunningCostsTest, PriceIsLifetimeAndElectricityAtFullLoad) {
 TEST(RunningCostsTest, WithoutAGpuTheCpuIsAll) {
   nlohmann::json cpu_alone = machine();
   cpu_alone.erase("gpu");
-  cpu_alone["tiers"].erase("hbm");
+  for (const char* tier : {"hbm", "cxl", "disk"}) cpu_alone["tiers"].erase(tier);
   cpu_alone.erase("links");
   const RunningCosts costs = costs_of(cpu_alone);
   EXPECT_DOUBLE_EQ(costs.energy_j(10, {.cpu_s = 4}).value(), 80 * 10 + 100 * 4);
