@@ -196,10 +196,14 @@ class Builder {
     if (trace_.nodes.empty()) begin_ns_ = event.at_ns;
     TraceNode& node = trace_.nodes.emplace_back();
     std::string tier;
-    words >> node.id >> tier >> std::ws;
+    std::int64_t allocated_bytes = 0;  // by StarPU, before the trace began
+    words >> node.id >> tier >> allocated_bytes >> std::ws;
     std::getline(words, node.name);
     node.tier = parse_tier(tier).value_or(Tier::ddr);
-    trace_.memory.push_back({.node = node.id, .at_ns = 0, .bytes = own_bytes_[node.id]});
+    // What lives elsewhere than in main memory or on a disk StarPU has allocated itself.
+    if (node.tier != Tier::ddr && node.tier != Tier::disk) own_bytes_.erase(node.id);
+    trace_.memory.push_back(
+        {.node = node.id, .at_ns = 0, .bytes = allocated_bytes + own_bytes_[node.id]});
   }
 
   void add_worker(std::istream& words) {

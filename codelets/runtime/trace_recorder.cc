@@ -41,7 +41,8 @@ void mark_machine() {
   for (unsigned node = 0; node < starpu_memory_nodes_get_count(); ++node) {
     starpu_memory_node_get_name(node, name.data(), name.size());
     const bool stand_in = starpu_node_get_kind(node) == STARPU_TCPIP_MS_RAM;
-    mark("sluice node {} {} {}", node, tier_of(node), stand_in ? "stand-in" : name.data());
+    mark("sluice node {} {} {} {}", node, tier_of(node), starpu_memory_get_used(node),
+         stand_in ? "stand-in" : name.data());
   }
   for (unsigned worker = 0; worker < starpu_worker_get_count(); ++worker) {
     const auto id = static_cast<int>(worker);

@@ -551,6 +551,21 @@ TEST(SimulateCliTest, ItsTraceHasItsFigures) {
   expect_failure(simulate({"--batch", "1,2", "--trace", folder.file("other")}), 2, {"--trace"});
 }
 
+/// What stays in HBM was counted as StarPU's and as ours.
+TEST(SimulateCliTest, ItsTraceHasAsMuchInHbmAsIsSimulated) {
+  const TemporaryFolder folder;
+  for (const char* policy : {"gpu-only", "lia"}) {
+    const std::string trace = folder.file(policy);
+    const json result =
+        simulate_json({"--machine", "spr-h100", "--model", "opt-30b", "--policy", policy, "--batch",
+                       "4", "--input-tokens", "16", "--output-tokens", "3", "--trace", trace})[0];
+    const json report = json::parse(run_cli({"trace", trace, "--json"}).out);
+    const double peak_bytes = report.at("peak_bytes").back().at("bytes");  // hbm has the last node
+    EXPECT_EQ(peak_bytes, result["bytes"]["hbm"].get<double>()) << policy;
+    EXPECT_GT(peak_bytes, 0) << policy;
+  }
+}
+
 TEST(SimulateCliTest, TheTraceOfADiskSaysThatTheGpuWaitsForIt) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("trace");
