@@ -41,11 +41,13 @@ Fill fill_of(Sublayer sublayer) {
   return {colour, luma < 0.55};
 }
 
-/// Of a task, by its sub-batch; any further ones are told apart by their labels.
+/// Of tasks, by their sub-batches; further ones begin again with the first.
+constexpr std::array<Fill, 3> sub_batch_fills = {
+    {{{0.88, 0.92, 0.98}, false}, {{0.99, 0.89, 0.78}, false}, {{0.88, 0.96, 0.86}, false}}};
+
 Fill fill_of(std::int16_t sub_batch) {
-  constexpr std::array<Fill, 3> fills = {
-      {{{0.88, 0.92, 0.98}, false}, {{0.99, 0.89, 0.78}, false}, {{0.88, 0.96, 0.86}, false}}};
-  return fills.at(static_cast<std::size_t>(std::max<std::int16_t>(0, sub_batch)) % fills.size());
+  const auto number = static_cast<std::size_t>(std::max<std::int16_t>(0, sub_batch));
+  return sub_batch_fills.at(number % sub_batch_fills.size());
 }
 
 std::string format_time(double ns) {
@@ -168,10 +170,21 @@ class Painter {
       if (shows(sublayer)) key(x, 20, fill_of(sublayer), std::string(to_string(sublayer)));
     }
     x = left_margin;
-    for (std::int16_t i = 0; i <= last_sub_batch(); ++i)
-      key(x, 42, fill_of(i), fmt::format("sub-batch {}", i));
+    draw_sub_batches(x);
     show_text(cairo_, x, 42, "upper row: tasks (layer, stage); lower row: the sublayers inside",
               Anchor::left);
+  }
+
+  /// A key a fill, however many sub-batches there are.
+  void draw_sub_batches(double& x) {
+    const int last = last_sub_batch();
+    const int num_fills = static_cast<int>(sub_batch_fills.size());
+    for (int i = 0; i < std::min(num_fills, last + 1); ++i) {
+      std::string text = fmt::format("sub-batch {}", i);
+      if (i + num_fills <= last) text += fmt::format(", {}", i + num_fills);
+      if (i + 2 * num_fills <= last) text += ", ...";
+      key(x, 42, fill_of(static_cast<std::int16_t>(i)), text);
+    }
   }
 
   bool shows(Sublayer sublayer) const {

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/engine/pj_dump.h"
 #include "tests/engine/prompts_run.h"
 
 namespace sluice {
@@ -89,6 +90,18 @@ const Arguments lia_decode = {"--policy",        "lia",
                               "--policy-option", "decode=011000",
                               "--policy-option", "prefill=000000",
                               "--policy-option", "opt1=off"};
+
+TEST_F(CliDeviceTest, PajengReadsTheTrace) {
+  const std::string trace = folder.file("trace");
+  const CliResult result =
+      run_cli(generate(lia_decode, "f32") +
+              Arguments{"--device", fmt::format("standin:{}MiB", smaller_than_weights_mib),
+                        "--trace", trace});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json report = json::parse(run_cli({"trace", trace, "--json"}).out);
+  EXPECT_GT(report.at("links").size(), 0U);
+  testing::expect_pajeng_agrees(trace, report);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Policies, CliDevicePolicyTest,

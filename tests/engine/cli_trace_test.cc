@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -56,29 +55,6 @@ json read_trace(const std::string& folder, const Arguments& more = {}) {
   return json::parse(result.out);
 }
 
-/// The figures of `sluice trace` are those that pajeng computes from paje.trace.
-void expect_pajeng_agrees(const std::string& folder, const json& report) {
-  if (!testing::has_pj_dump()) return;
-  const auto lines = testing::pj_dump(folder + "/paje.trace");
-  std::map<std::string, double> busy_ms;
-  std::map<std::string, double> sublayer_ms;
-  for (const auto& line : testing::of_type(lines, "State", "Sublayer")) {
-    busy_ms[line.at(1)] += std::stod(line.at(5));
-    sublayer_ms[line.at(7)] += std::stod(line.at(5));
-  }
-  // pajeng prints times in millionths of a ms
-  const double rounding_ms = 2e-6 * report.at("tasks").get<double>() * 6;
-  std::map<std::string, double> ours_ms;
-  for (const json& worker : report.at("workers")) {
-    EXPECT_NEAR(busy_ms[worker.at("name")], worker.at("busy_ns").get<double>() * 1e-6, rounding_ms);
-    for (const auto& [name, ns] : worker.at("sublayer_ns").items())
-      ours_ms[name] += ns.get<double>() * 1e-6;
-  }
-  ASSERT_EQ(ours_ms.size(), sublayer_ms.size());
-  for (const auto& [name, ms] : ours_ms) EXPECT_NEAR(sublayer_ms[name], ms, rounding_ms) << name;
-  EXPECT_EQ(testing::of_type(lines, "State", "Task").size(), report.at("tasks"));
-}
-
 TEST(CliTraceTest, GenerateLeavesEveryFile) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("trace");
@@ -99,7 +75,7 @@ TEST(CliTraceTest, GenerateLeavesEveryFile) {
   EXPECT_EQ(report.at("iterations")[0].at("tasks"), 4);
   EXPECT_EQ(report.at("iterations")[0].at("critical_path").size(), 4U);
   EXPECT_GT(report.at("peak_bytes")[0].at("bytes"), 6000000);  // tiny's weights in bf16
-  expect_pajeng_agrees(trace, report);
+  testing::expect_pajeng_agrees(trace, report);
   const json perfetto = json::parse(testing::content_of(trace + "/perfetto.json"));
   EXPECT_GT(perfetto.at("traceEvents").size(), 12U * 9U);
 }
@@ -116,7 +92,7 @@ TEST(CliTraceTest, BatchesPoliciesAndUnfusedTasksAreTraced) {
   const json report = read_trace(trace);
   EXPECT_EQ(report.at("tasks"), 5 * (5 * 6 + 3) + 2);  // the prompts drop rows of attention and x
   EXPECT_EQ(report.at("workers").size(), 2U);
-  expect_pajeng_agrees(trace, report);
+  testing::expect_pajeng_agrees(trace, report);
   const std::string lines = testing::content_of(trace + "/trace.jsonl");
   for (const char* event : {"admitted 0 (a)", "first-token 1 (b)", "finished 1 (b)"})
     EXPECT_NE(lines.find(event), std::string::npos) << event;
@@ -132,7 +108,7 @@ TEST(CliTraceTest, BenchIsTraced) {
   EXPECT_EQ(files_in(trace), all_files);
   const json report = read_trace(trace);
   EXPECT_EQ(report.at("tasks"), 2 * 4 * 4);
-  expect_pajeng_agrees(trace, report);
+  testing::expect_pajeng_agrees(trace, report);
 }
 
 TEST(CliTraceTest, GanttPicturesAreDrawn) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,9 @@ bool has_pj_dump();
 /// The lines of one kind ("State") and type ("Sublayer").
 std::vector<std::vector<std::string>> of_type(const std::vector<std::vector<std::string>>& lines,
                                               const std::string& kind, const std::string& type);
+
+/// The figures of `sluice trace DIR --json` are those that pajeng computes from paje.trace. Skips
+/// the test, visibly, where pajeng is not installed.
+void expect_pajeng_agrees(const std::string& folder, const nlohmann::json& report);
 
 }  // namespace sluice::testing

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "tests/engine/cli_process.h"
+#include "tests/engine/pj_dump.h"
 
 namespace sluice {
 namespace {
@@ -549,6 +550,7 @@ TEST(SimulateCliTest, ItsTraceHasItsFigures) {
   EXPECT_NEAR(bytes, moved["link to gpu"].get<double>() + moved["link to cpu"].get<double>(),
               1e-6 * bytes);
   expect_failure(simulate({"--batch", "1,2", "--trace", folder.file("other")}), 2, {"--trace"});
+  testing::expect_pajeng_agrees(trace, report);
 }
 
 /// What stays in HBM was counted as StarPU's and as ours.

@@ -142,6 +142,26 @@ TEST(GanttTest, MoreIterationsTakeMoreRoomUntilCairosLimit) {
   EXPECT_LE(most, 32767.0 / 2);  // two pixels a point
 }
 
+/// Of sub-batches; their upper edges are at 31 points.
+int keys_in_legend(std::int16_t num_sub_batches) {
+  Trace trace = two_sub_batches();
+  for (std::int16_t i = 0; i < num_sub_batches; ++i) {
+    trace.tasks.push_back(trace.tasks.front());
+    trace.tasks.back().tag.sub_batch = i;
+  }
+  const std::string svg = draw_gantt(trace, {0}, PictureFormat::svg);
+  int found = 0;
+  for (std::size_t at = svg.find(" 31 L "); at != std::string::npos;
+       at = svg.find(" 31 L ", at + 1))
+    ++found;
+  return found;
+}
+
+TEST(GanttTest, TheLegendOfManySubBatchesStaysOnThePage) {
+  EXPECT_GT(keys_in_legend(3), keys_in_legend(2));
+  EXPECT_EQ(keys_in_legend(40), keys_in_legend(3));
+}
+
 TEST(GanttTest, ATaskOfManyLayersHasTheRoomOfAsManyTasks) {
   Trace trace = two_sub_batches();
   const double one = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
