@@ -107,6 +107,13 @@ class Builder {
   }
 
  private:
+  /// Of a stage that no kernel stamps.
+  struct Share {
+    std::int32_t layer;
+    Sublayer sublayer;
+    double part;
+  };
+
   struct Job {
     TraceTask task;
     std::vector<std::int64_t> before;
@@ -116,6 +123,7 @@ class Builder {
     bool ended = false;
     bool expanded = false;
     std::set<std::int64_t> stands_for;  ///< see collect(), once `expanded`
+    std::vector<Share> shares;
     bool complete() const { return started && ended; }
   };
 
@@ -184,6 +192,7 @@ class Builder {
     if (word == "worker") return add_worker(words);
     if (word == "task") return add_tag(words);
     if (word == "sublayer") return add_sublayer(event, words);
+    if (word == "share") return add_share(words);
     if (word == "iteration") return add_iteration(event, words);
     if (word == "request") return add_request(event, words);
     if (word == "end") {
@@ -248,6 +257,34 @@ class Builder {
                               .start_ns = start,
                               .end_ns = time_of(event),
                               .layer = layer});
+  }
+
+  void add_share(std::istream& words) {
+    std::int64_t job = 0;
+    int sublayer = 0;
+    Share share{};
+    words >> job >> share.layer >> sublayer >> share.part;
+    share.sublayer = static_cast<Sublayer>(sublayer);
+    jobs_[job].shares.push_back(share);
+  }
+
+  /// Cuts a task by its shares.
+  static void divide(TraceTask& task, const std::vector<Share>& shares) {
+    double sum = 0;
+    for (const Share& share : shares) sum += share.part;
+    const auto whole = static_cast<double>(task.end_ns - task.start_ns);
+    double done = 0;
+    std::int64_t start_ns = task.start_ns;
+    for (const Share& share : shares) {
+      done += share.part;
+      const std::int64_t end_ns =
+          task.start_ns + (sum > 0 ? static_cast<std::int64_t>(whole * done / sum) : 0);
+      task.sublayers.push_back({.sublayer = share.sublayer,
+                                .start_ns = start_ns,
+                                .end_ns = end_ns,
+                                .layer = share.layer});
+      start_ns = end_ns;
+    }
   }
 
   void add_iteration(const Event& event, std::istream& words) {
@@ -329,6 +366,7 @@ class Builder {
     task.submit_ns = std::clamp<std::int64_t>(task.submit_ns, 0, task.start_ns);
     if (!job.ready) task.ready_ns = task.submit_ns;
     task.ready_ns = std::clamp(task.ready_ns, task.submit_ns, task.start_ns);
+    if (task.sublayers.empty()) divide(task, job.shares);
     if (!task.tagged) {
       task.sublayers.clear();
     } else if (task.sublayers.empty()) {

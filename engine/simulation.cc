@@ -13,9 +13,11 @@
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/task_model.h"
+#include "codelets/runtime/trace_recorder.h"
 #include "engine/generator.h"
 #include "engine/simulated_contention.h"
 #include "graphs/decoder_graph.h"
+#include "perfmodels/task_cost.h"
 
 namespace sluice {
 namespace {
@@ -29,9 +31,10 @@ double seconds_of(const timespec& time) {
 /// Watches the tasks as they end. StarPU's callbacks know no object, hence the one in use.
 class Watcher {
  public:
-  explicit Watcher(unsigned gpu_node) : gpu_node_(gpu_node) {
+  Watcher(unsigned gpu_node, const CostModel& costs, const MemoryPlan& memory)
+      : gpu_node_(gpu_node), costs_(costs), memory_(memory) {
     in_use = this;
-    set_task_observer([](void*) { in_use->ended(*starpu_task_get_current()); });
+    set_task_observer([](void*) { in_use->ended(starpu_task_get_current()); });
   }
   ~Watcher() {
     set_task_observer(nullptr);
@@ -55,13 +58,13 @@ class Watcher {
  private:
   static inline Watcher* in_use = nullptr;
 
-  void ended(const starpu_task& task) {
-    const TaskTag* tag = tag_of(&task);
+  void ended(starpu_task* task) {
+    const TaskTag* tag = tag_of(task);
     if (tag == nullptr) return;
     ++num_tasks_;
     if (tag->sublayer == Sublayer::sampling)
       num_iterations_ = std::max(num_iterations_, tag->iteration + 1);
-    const starpu_profiling_task_info* info = task.profiling_info;
+    const starpu_profiling_task_info* info = task->profiling_info;
     const bool on_gpu = starpu_worker_get_type(info->workerid) == STARPU_CUDA_WORKER;
     const double start_s = seconds_of(info->start_time);
     const double end_s = seconds_of(info->end_time);
@@ -69,8 +72,14 @@ class Watcher {
     // Tasks end in order, and few run at once: what is before `covered_s_` has been counted.
     computing_s_ += std::max(0.0, end_s - std::max(start_s, covered_s_));
     covered_s_ = std::max(covered_s_, end_s);
+    if (is_recording()) mark_parts(task, *tag, on_gpu ? Device::gpu : Device::cpu);
     note_peak(Device::cpu, STARPU_MAIN_RAM);
     if (gpu_node_ != no_node) note_peak(Device::gpu, gpu_node_);
+  }
+  /// No kernel runs that could stamp its sublayers.
+  void mark_parts(starpu_task* task, const TaskTag& tag, Device device) const {
+    for (const SublayerSeconds& part : stage_parts(costs_, tag, device, &memory_))
+      mark_share(task, part.layer, part.sublayer, part.seconds);
   }
   void note_peak(Device device, unsigned node) {
     std::uint64_t& peak = peak_bytes_.at(static_cast<std::size_t>(device));
@@ -78,6 +87,8 @@ class Watcher {
   }
 
   unsigned gpu_node_;
+  const CostModel& costs_;
+  const MemoryPlan& memory_;
   std::int64_t num_tasks_ = 0;
   std::int64_t num_iterations_ = 0;
   std::array<std::array<double, 2>, 2> busy_s_{};
@@ -175,7 +186,7 @@ class Simulator {
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler(), passing_bytes());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     if (SimulatedContention::is_needed(setup_.costs)) contention_.emplace(setup_.costs);
-    Watcher watcher(machine.gpu_node());
+    Watcher watcher(machine.gpu_node(), setup_.costs, policy.memory());
     generate(machine, watcher, policy);
     contention_.reset();
     finish(machine, watcher);

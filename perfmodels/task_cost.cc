@@ -77,6 +77,31 @@ double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
   }
 }
 
+std::vector<SublayerSeconds> stage_parts(const CostModel& costs, const TaskTag& tag, Device device,
+                                         const MemoryPlan* memory) {
+  std::vector<SublayerSeconds> parts;
+  if (tag.sublayer == tag.last_sublayer) return parts;
+  const BatchShape shape = batch_shape(tag);
+  const double overhead_s = costs.task_overhead_s(device, 2) - costs.task_overhead_s(device, 1);
+  TaskTag of_layer = tag;
+  for (std::int16_t i = 0; i < tag.num_layers; ++i, ++of_layer.layer) {
+    for (const Sublayer sublayer : layer_sublayers) {
+      if (sublayer < tag.sublayer || sublayer > tag.last_sublayer) continue;
+      const double seconds =
+          overhead_s + costs.compute_s(device, sublayer, shape,
+                                       operand_tier(of_layer, sublayer, device, memory));
+      if (sublayer == Sublayer::sv && !parts.empty() &&
+          parts.back().sublayer == Sublayer::attention) {
+        parts.back().seconds += seconds;
+        continue;
+      }
+      const bool attends = sublayer == Sublayer::qk || sublayer == Sublayer::sv;
+      parts.push_back({of_layer.layer, attends ? Sublayer::attention : sublayer, seconds});
+    }
+  }
+  return parts;
+}
+
 std::uint32_t task_footprint(const TaskTag& tag) noexcept {
   const auto bucket = [](std::int64_t count) {
     return static_cast<std::uint32_t>(

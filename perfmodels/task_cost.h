@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "perfmodels/cost_model.h"
 #include "perfmodels/timeline.h"
@@ -18,6 +19,17 @@ BatchShape batch_shape(const TaskTag& tag);
 /// that, too.
 double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                     const MemoryPlan* memory = nullptr) noexcept;
+
+/// A part of a stage: attention stands for LIA's sublayers 2 and 3.
+struct SublayerSeconds {
+  std::int32_t layer;
+  Sublayer sublayer;
+  double seconds;
+};
+/// What task_seconds() is the sum of, in the order in which it is computed, with the task system's
+/// share of each part. Empty for a task that is no stage of several sublayers.
+std::vector<SublayerSeconds> stage_parts(const CostModel& costs, const TaskTag& tag, Device device,
+                                         const MemoryPlan* memory = nullptr);
 
 /// What tasks of one kind have in common, as a number: device, phase, sublayers, and powers of two
 /// of rows, sequences, context and layers. Never exact lengths: almost every task would be its own

@@ -568,6 +568,29 @@ TEST(SimulateCliTest, ItsTraceHasAsMuchInHbmAsIsSimulated) {
   }
 }
 
+/// Reading a layer's weights: 3 h^2 of qkv, 1 of the projection, 4 and 4 of fc1 and fc2.
+TEST(SimulateCliTest, ItsTraceCutsStagesIntoSublayers) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("trace");
+  simulate_json({"--machine", RoundMachine{}.write(folder), "--model", "opt-30b", "--policy",
+                 "cpu-only", "--input-tokens", "16", "--output-tokens", "3", "--trace", trace});
+  const json report = json::parse(run_cli({"trace", trace, "--json"}).out);
+  double all_ns = 0;
+  std::map<std::string, double> sublayer_ns;
+  for (const json& worker : report.at("workers")) {
+    all_ns += worker.at("busy_ns").get<double>();
+    for (const auto& [name, ns] : worker.at("sublayer_ns").items())
+      sublayer_ns[name] += ns.get<double>();
+  }
+  const double layers = 48 * layer_bytes / (48 * layer_bytes + head_bytes);
+  EXPECT_NEAR(sublayer_ns["qkv"] / all_ns, layers * 3 / 12, 0.01);
+  EXPECT_NEAR(sublayer_ns["out_proj"] / all_ns, layers * 1 / 12, 0.01);
+  EXPECT_NEAR(sublayer_ns["fc1"] / all_ns, layers * 4 / 12, 0.01);
+  EXPECT_NEAR(sublayer_ns["fc2"] / all_ns, layers * 4 / 12, 0.01);
+  EXPECT_GT(sublayer_ns["attention"], 0);
+  testing::expect_pajeng_agrees(trace, report);
+}
+
 TEST(SimulateCliTest, TheTraceOfADiskSaysThatTheGpuWaitsForIt) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("trace");
