@@ -1,6 +1,7 @@
 #include "codelets/kernels/linear.h"
 
 #include <dnnl.h>
+#include <omp.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
 #include <algorithm>
@@ -200,9 +201,11 @@ memory::desc plain_desc(const LinearShape& shape, std::int64_t columns) {
   return {{shape.in, columns}, dnnl_type(shape.dtype), memory::format_tag::ba};
 }
 
-/// oneDNN's own exceptions as ours, with the shape in them.
+/// oneDNN's own exceptions as ours, with the shape in them. What it makes runs on one thread of its
+/// own, wherever it is made: a pool's threads each call it.
 template <typename Work>
 auto with_onednn(const LinearShape& shape, Work&& work) {
+  omp_set_num_threads(1);
   try {
     return work();
   } catch (const dnnl::error& error) {
