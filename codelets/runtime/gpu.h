@@ -56,7 +56,7 @@ CopyRates measure_copy_rates(const Buffer& host);
 /// Of a GPU's memory, what StarPU does not count: CUDA's modules, cuBLAS, and what an allocator
 /// cannot use.
 std::uint64_t gpu_reserve_bytes();
-/// What a GPU's worker takes for cuBLASLt of the `memory_bytes` that StarPU may use; 0 without CUDA.
+/// What a GPU's worker takes for cuBLASLt of StarPU's `memory_bytes`; 0 without CUDA.
 std::uint64_t gpu_blas_bytes(std::uint64_t memory_bytes);
 
 /// CUDA graphs that a run has made of tasks' kernels, and how often one was launched.
