@@ -37,6 +37,10 @@ done
 if [[ -e $work/build/two-lanes.simgrid.so ]]; then
   if generate --policy "$work/build/two-lanes.simgrid.so" 2>"$work/stderr"; then fail "ran the simulator's variant"; fi
   grep -q "simgrid" "$work/stderr" || fail "an unclear message: $(cat "$work/stderr")"
+  # The simulator finds its variant beside the file that is named.
+  simulated=$("$sluice" simulate --model opt-6.7b --machine spr-a100 --policy "$work/build/two-lanes.so" \
+    --policy-option long-context=512 --input-tokens 64 --output-tokens 2 --json) || fail "does not simulate"
+  grep -q '"policy": ".*two-lanes' <<<"$simulated" || fail "simulated another policy: $simulated"
 fi
 
 echo "== in a plain StarPU program"
