@@ -85,6 +85,7 @@ std::optional<std::uint64_t> enough_accelerator_bytes(const RunDemand& demand, c
     return fits_with(demand, mib * mebibyte, host, policy);
   };
   std::uint64_t too_few = demand.accelerator.memory_bytes / mebibyte;
+  if (too_few >= most_mib) return std::nullopt;
   std::uint64_t enough = std::clamp<std::uint64_t>(2 * too_few, 1, most_mib);
   for (; !fits(enough); enough = std::min(2 * enough, most_mib)) {
     if (enough == most_mib) return std::nullopt;
