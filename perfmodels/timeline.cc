@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "perfmodels/layer_run.h"
+#include "perfmodels/chain_work.h"
 
 namespace sluice {
 
@@ -44,233 +44,7 @@ BusyTimes::Part BusyTimes::busiest() const {
 
 namespace {
 
-constexpr std::size_t sublayers_per_layer = 6;
-/// The step that needs the attention of all of a chain's parts.
-constexpr std::size_t attention_joins = 3;
-
-/// One sublayer of one chain.
-struct Step {
-  Device device = Device::cpu;
-  double values_s = 0;  ///< must arrive before; comes from the chain itself
-  double compute_s = 0;
-  double store_s = 0;  ///< goes to `store_to` afterwards
-  Device store_to = Device::cpu;
-  double write_s = 0;  ///< and then the CPU writes it to a disk
-  /// Attention of other parts of the chain on the other device, both sublayers; begins with
-  /// sublayer 2 and must be done before sublayer 4.
-  double beside_s = 0;
-  double beside_values_s = 0;  ///< to the other device
-};
-
-/// Weights and cached KV that cross before a unit's steps.
-struct UnitLoad {
-  std::array<double, 2> link_s{};  ///< by the device that they go to
-  double disk_s = 0;
-  /// Of the link's time, what is left when the disk is done: of the tensor that it reads last.
-  double behind_disk_s = 0;
-
-  UnitLoad& operator+=(const UnitLoad& other) {
-    for (std::size_t d = 0; d < link_s.size(); ++d) link_s[d] += other.link_s[d];
-    disk_s += other.disk_s;
-    if (other.disk_s > 0) behind_disk_s = other.behind_disk_s;
-    return *this;
-  }
-};
-
-using ChainLayer = std::array<Step, sublayers_per_layer>;
-/// What one layer loads for all chains: attention's part, the FFN's.
-using LayerLoads = std::array<UnitLoad, 2>;
-
 std::size_t index(Device device) { return static_cast<std::size_t>(device); }
-
-BatchShape all_rows(std::span<const ChainPart> parts) {
-  if (parts.size() == 1) return parts.front().shape;
-  BatchShape shape = {Phase::decode, 0, 1, 1};
-  for (const ChainPart& part : parts) {
-    shape.batch += part.shape.total_rows();
-    shape.context = std::max(shape.context, part.shape.context);
-    if (part.shape.phase == Phase::prefill) shape.phase = Phase::prefill;
-  }
-  return shape;
-}
-
-/// The rows that tokens are drawn from, one a sequence: all that the last layer has from sublayer 4
-/// on.
-BatchShape drawing_rows(BatchShape shape) {
-  shape.rows = 1;
-  return shape;
-}
-BatchShape drawing_rows(std::span<const ChainPart> parts) {
-  BatchShape shape = drawing_rows(all_rows(parts));
-  shape.batch = 0;
-  for (const ChainPart& part : parts) shape.batch += part.shape.batch;
-  return shape;
-}
-
-/// Adds the way of some bytes from their home to a device. From a disk they pass through DDR, each
-/// tensor crosses the link while the next one is read.
-void add_load(const CostModel& costs, Tier home, Device device, double bytes, UnitLoad& load) {
-  if (reader_of(home) == device) return;
-  if (home != Tier::disk) {
-    load.link_s[index(device)] += costs.transfer_s(home, own_tier(device), bytes);
-    return;
-  }
-  load.disk_s += costs.transfer_s(Tier::disk, Tier::ddr, bytes);
-  if (device == Device::gpu) load.link_s[0] += costs.transfer_s(Tier::ddr, Tier::hbm, bytes);
-}
-
-/// A sublayer's weights, those that `rows` rows need.
-void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::int64_t rows,
-                 const LayerHomes& homes, UnitLoad& load) {
-  const double y_bytes =
-      sublayer_work(costs.model(), sublayer, BatchShape::decode(rows, 1)).y_bytes;
-  double elements = 0;
-  for (const WeightKind kind : weights_of(sublayer))
-    elements += weight_elements(costs.model(), kind);
-  UnitLoad tensor;
-  double from_disk_bytes = 0;
-  for (const WeightKind kind : weights_of(sublayer)) {
-    const double bytes = y_bytes * weight_elements(costs.model(), kind) / elements;
-    add_load(costs, homes[kind], device, bytes, tensor);
-    if (homes[kind] == Tier::disk) from_disk_bytes += bytes;
-  }
-  if (from_disk_bytes > 0 && device == Device::gpu)
-    tensor.behind_disk_s = costs.transfer_s(Tier::ddr, Tier::hbm, from_disk_bytes);
-  load += tensor;
-}
-
-/// What attention reads of a part's cached KV, where that lives elsewhere. Keys and values lie in
-/// one slab: one that passes DDR crosses the link when all of it has been read.
-UnitLoad cached_kv(const CostModel& costs, const ChainPart& part, const Placement& placement,
-                   Tier layers_home) {
-  const Tier home = part.kv.value_or(layers_home);
-  UnitLoad load;
-  for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
-    const double bytes = sublayer_work(costs.model(), sublayer, part.shape).y_bytes;
-    add_load(costs, home, part.attention.value_or(placement[sublayer]), bytes, load);
-  }
-  if (home == Tier::disk) load.behind_disk_s = load.link_s[index(Device::gpu)];
-  return load;
-}
-
-bool is_last(const MemoryPlan& memory, std::size_t layer) {
-  return layer + 1 == memory.layers.size();
-}
-
-/// Of all chains: the KV of each, of the weights one copy for each device that multiplies with
-/// them.
-LayerLoads layer_loads(const CostModel& costs, std::span<const Chain> chains, std::size_t layer,
-                       const MemoryPlan& memory) {
-  const LayerHomes& homes = memory.layers[layer];
-  LayerLoads loads;
-  // KV comes first.
-  for (const Chain& chain : chains) {
-    for (const ChainPart& part : chain.parts) {
-      if (part.shape.phase == Phase::decode)
-        loads[0] += cached_kv(costs, part, chain.placements[layer], homes.kv);
-    }
-  }
-  std::int64_t all = 0;
-  std::int64_t drawing = 0;
-  for (const Chain& chain : chains) {
-    all += all_rows(chain.parts).total_rows();
-    drawing += drawing_rows(chain.parts).total_rows();
-  }
-  for (const Device device : {Device::gpu, Device::cpu}) {
-    for (const Sublayer sublayer : layer_sublayers) {
-      const bool wanted = std::any_of(chains.begin(), chains.end(), [&](const Chain& chain) {
-        return chain.placements[layer][sublayer] == device;
-      });
-      const std::size_t half = sublayer >= Sublayer::fc1 ? 1 : 0;
-      const bool few = is_last(memory, layer) && sublayer >= Sublayer::out_proj;
-      const std::int64_t rows = few ? drawing : all;
-      if (wanted) add_weights(costs, sublayer, device, rows, homes, loads[half]);
-    }
-  }
-  return loads;
-}
-
-/// Which rows a layer has from sublayer 4 on.
-enum class RowsAfterAttention : std::uint8_t { all, drawing };
-
-/// Adds one part's attention (and the way home of its new KV) to the layer.
-void add_attention(const CostModel& costs, const ChainPart& part, const Placement& chains_own,
-                   LayerHomes homes, RowsAfterAttention rows, ChainLayer& layer) {
-  Placement placement = chains_own;
-  if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
-  if (part.kv) homes.kv = *part.kv;
-  const LayerCost cost = layer_cost(costs, placement, part.shape, homes);
-  layer[0].store_s += cost.sublayers[0].store_s - cost.sublayers[0].write_s;
-  layer[0].write_s += cost.sublayers[0].write_s;
-  layer[0].store_to = reader_of(homes.kv).value_or(Device::cpu);
-  for (std::size_t i = 1; i <= 2; ++i) {
-    const SublayerCost& sublayer = cost.sublayers[i];
-    const Sublayer which = layer_sublayers[i];
-    if (placement[which] == chains_own[which]) {
-      layer[i].values_s += sublayer.values_s;
-      layer[i].compute_s += sublayer.compute_s;
-    } else {
-      layer[1].beside_values_s += sublayer.values_s;
-      layer[1].beside_s += sublayer.compute_s;
-    }
-  }
-  const bool narrows = rows == RowsAfterAttention::drawing && part.shape.rows > 1;
-  layer[3].values_s +=
-      narrows ? layer_cost(costs, placement, drawing_rows(part.shape), homes).sublayers[3].values_s
-              : cost.sublayers[3].values_s;
-}
-
-ChainLayer make_layer(const CostModel& costs, const Chain& chain, std::size_t layer_index,
-                      const MemoryPlan& memory) {
-  const LayerHomes& homes = memory.layers[layer_index];
-  const auto rows =
-      is_last(memory, layer_index) ? RowsAfterAttention::drawing : RowsAfterAttention::all;
-  ChainLayer layer;
-  const Placement& placement = chain.placements[layer_index];
-  const LayerCost before = layer_cost(costs, placement, all_rows(chain.parts), homes);
-  const LayerCost after = rows == RowsAfterAttention::all
-                              ? before
-                              : layer_cost(costs, placement, drawing_rows(chain.parts), homes);
-  for (std::size_t i = 0; i < sublayers_per_layer; ++i) {
-    Step& step = layer[i];
-    step.device = placement[layer_sublayers[i]];
-    if (i == 1 || i == 2) continue;  // by part
-    const SublayerCost& cost = (i < attention_joins ? before : after).sublayers[i];
-    step.compute_s = cost.compute_s;
-    if (i != attention_joins) step.values_s = cost.values_s;
-  }
-  for (const ChainPart& part : chain.parts)
-    add_attention(costs, part, placement, homes, rows, layer);
-  return layer;
-}
-
-/// Takes off what the task system does not take where layers of a chain are one task.
-void join_layers(const CostModel& costs, const Chain& chain, const MemoryPlan& memory,
-                 std::vector<ChainLayer>& layers) {
-  if (chain.parts.size() > 1) return;
-  const ChainPart& part = chain.parts.front();
-  const auto form_of = [&](std::int64_t number) -> std::optional<LayerForm> {
-    const auto layer = static_cast<std::size_t>(number);
-    if (is_last(memory, layer) && part.shape.rows > 1) return std::nullopt;  // it drops rows
-    const LayerHomes& homes = memory.layers[layer];
-    Placement placement = chain.placements[layer];
-    if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
-    return LayerForm{placement, reader_of_weights(homes), reader_of(part.kv.value_or(homes.kv))};
-  };
-  std::size_t next = 0;
-  for (std::size_t first = 0; first < layers.size(); first = next) {
-    const auto number = static_cast<std::int64_t>(first);
-    const auto end = static_cast<std::int64_t>(layers.size());
-    next = first +
-           static_cast<std::size_t>(layers_of_task(number, end, part.shape.total_rows(), form_of));
-    for (std::size_t layer = first + 1; layer < next; ++layer) {
-      Step& step = layers[layer].front();
-      constexpr int of_one = sublayers_per_layer;
-      step.compute_s -= 2 * costs.task_overhead_s(step.device, of_one) -
-                        costs.task_overhead_s(step.device, 2 * of_one);
-    }
-  }
-}
 
 /// One direction of the link to the GPU. Values go at once, one after the other; weights use what
 /// they leave, in order.
@@ -346,7 +120,6 @@ class Simulation {
   Simulation(const CostModel& costs, const MemoryPlan& memory, std::span<const Chain> chains,
              Prefetch prefetch, std::int64_t iterations)
       : costs_(costs),
-        memory_(memory),
         chains_(chains),
         prefetch_(prefetch),
         units_per_layer_(prefetch == Prefetch::half_layer ? 2 : 1),
@@ -355,9 +128,10 @@ class Simulation {
     layers_.resize(chains.size());
     for (std::size_t i = 0; i < num_layers_; ++i) {
       for (std::size_t c = 0; c < chains.size(); ++c)
-        layers_[c].push_back(make_layer(costs, chains[c], i, memory));
-      loads_.push_back(layer_loads(costs, chains, i, memory));
+        layers_[c].push_back(make_chain_layer(costs, chains[c], i, memory));
+      loads_.push_back(make_layer_loads(costs, chains, i, memory));
     }
+    for (const Chain& chain : chains) heads_.push_back(make_head(costs, chain, memory));
     if (chains.size() == 1 && prefetch != Prefetch::half_layer)
       join_layers(costs, chains.front(), memory, layers_.front());
     const std::size_t units = num_layers_ * units_per_layer_ * iterations_;
@@ -418,7 +192,7 @@ class Simulation {
 
   bool at_head(const Cursor& cursor) const { return cursor.layer == num_layers_; }
   Device device_of(std::size_t c, const Cursor& cursor) const {
-    return at_head(cursor) ? head_device() : layers_[c][cursor.layer][cursor.step].device;
+    return at_head(cursor) ? heads_[c].device : layers_[c][cursor.layer][cursor.step].device;
   }
 
   /// When everything but the device is there for a step, values from the other device aside.
@@ -527,7 +301,7 @@ class Simulation {
   }
 
   void step(std::size_t c, Cursor& cursor) {
-    const Step& step = layers_[c][cursor.layer][cursor.step];
+    const ChainStep& step = layers_[c][cursor.layer][cursor.step];
     if (serial()) load_now(unit_of(cursor));
     const double ready = inputs_ready(cursor);
     if (step.beside_s > 0) {
@@ -565,35 +339,18 @@ class Simulation {
   /// A mini-batch's hidden states wait in DDR while others compute.
   void swap_hidden_states(std::size_t c, Cursor& cursor) {
     if (layers_[c][cursor.layer].back().device != Device::gpu) return;
-    const auto hidden = static_cast<double>(costs_.model().hidden_size);
-    double bytes = 0;
-    for (const ChainPart& part : chains_[c].parts)
-      bytes += 2 * static_cast<double>(part.shape.total_rows()) * hidden;
     const double out =
-        move(Device::cpu, cursor.ready, costs_.transfer_s(Tier::hbm, Tier::ddr, bytes));
-    cursor.ready = move(Device::gpu, out, costs_.transfer_s(Tier::ddr, Tier::hbm, bytes));
-  }
-
-  Device head_device() const {
-    return memory_.lm_head_device.value_or(reader_of(memory_.lm_head).value_or(Device::cpu));
+        move(Device::cpu, cursor.ready, hidden_states_s(costs_, chains_[c], Device::cpu));
+    cursor.ready = move(Device::gpu, out, hidden_states_s(costs_, chains_[c], Device::gpu));
   }
 
   void head(std::size_t c, Cursor& cursor) {
-    const Device device = head_device();
-    if (reader_of(memory_.lm_head) != device) {
-      const ModelDimensions& model = costs_.model();
-      const double bytes =
-          model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
-      cursor.ready =
-          move(device, cursor.ready, costs_.transfer_s(memory_.lm_head, own_tier(device), bytes));
-    }
-    std::int64_t rows = 0;
-    for (const ChainPart& part : chains_[c].parts) rows += part.shape.batch;
-    cursor.ready = compute(device, cursor.ready, costs_.lm_head_s(device, rows));
+    const HeadStep& head = heads_[c];
+    cursor.ready =
+        compute(head.device, move(head.device, cursor.ready, head.load_s), head.compute_s);
   }
 
   const CostModel& costs_;
-  const MemoryPlan& memory_;
   std::span<const Chain> chains_;
   Prefetch prefetch_;
   std::size_t units_per_layer_;
@@ -601,6 +358,7 @@ class Simulation {
   std::size_t iterations_;
   std::vector<std::vector<ChainLayer>> layers_;  ///< by chain, then layer
   std::vector<LayerLoads> loads_;                ///< by layer
+  std::vector<HeadStep> heads_;                  ///< by chain
   std::vector<double> unit_done_;
   std::vector<std::size_t> unit_passed_;  ///< chains that are done with it
   std::size_t next_load_ = 0;             ///< without look-ahead
