@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 /// Time that one measurement should take at least, if it needs no more than `most_iterations`.
 constexpr double measurement_s = 0.03;
 constexpr std::int64_t most_iterations = 15;
+static_assert(most_iterations < page_tokens);
 /// Rows of an iteration that takes long enough as it is.
 constexpr std::int64_t long_rows = 512;
 /// Measurements that take less, with their probes, are made twice as often.
@@ -31,8 +32,7 @@ constexpr double short_s = 0.2;
 constexpr double save_every_s = 10;
 
 constexpr std::int64_t prefill_chunk_tokens = 2048;
-/// The middle of a KV page: up to 15 iterations around it read the same number of pages, the last
-/// one in part, and the line through such buckets is the mean over a page's tokens.
+/// The middle of a KV page.
 constexpr std::int64_t middle_of_page = page_tokens / 2;
 constexpr std::int64_t shortest_context = page_tokens + middle_of_page;
 constexpr std::int64_t short_context = 8 * page_tokens + middle_of_page;
@@ -74,7 +74,8 @@ class Choice {
   CalibrationLimits limits_;
 };
 
-/// The bench test whose iterations are this batch, on average.
+/// The bench test whose iterations are this batch: when decoding, with contexts around it that have
+/// as many KV pages, since attention reads whole ones.
 BenchTest test_of(const CalibrationBatch& batch, std::int64_t iterations) {
   const BatchShape& shape = batch.shape;
   if (shape.phase == Phase::prefill) {
@@ -84,18 +85,13 @@ BenchTest test_of(const CalibrationBatch& batch, std::int64_t iterations) {
             .depth = shape.context - shape.rows,
             .draws = batch.logit_rows > 0};
   }
+  const std::int64_t before_page = (shape.context - 1) / page_tokens * page_tokens;
   return {.phase = Phase::decode,
           .tokens = iterations,
           .batch = shape.batch,
-          .depth = shape.context - (iterations + 1) / 2,
+          .depth = std::clamp(shape.context - (iterations + 1) / 2, before_page,
+                              before_page + page_tokens - iterations),
           .draws = batch.logit_rows > 0};
-}
-
-/// As many, an odd number, as a context allows to have it in the middle.
-std::int64_t decode_iterations(std::int64_t wanted, std::int64_t context) {
-  const std::int64_t most = std::min(most_iterations, 2 * context - 1);
-  const std::int64_t count = std::min(wanted, most);
-  return count % 2 == 1 ? count : count - 1;
 }
 
 }  // namespace
@@ -385,9 +381,8 @@ struct BatchMeter::Loaded {
   BenchSlice run(const CalibrationBatch& batch) {
     const auto found = iterations.find(describe(batch));
     const std::int64_t wanted = found == iterations.end() ? 1 : found->second;
-    if (batch.shape.phase == Phase::prefill)
-      return runner.run_whole(test_of(batch, 1), std::min(wanted, most_iterations));
-    const std::int64_t count = decode_iterations(wanted, batch.shape.context);
+    const std::int64_t count = std::min(wanted, most_iterations);
+    if (batch.shape.phase == Phase::prefill) return runner.run_whole(test_of(batch, 1), count);
     return runner.run_whole(test_of(batch, count), 1);
   }
 };

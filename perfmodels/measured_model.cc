@@ -36,6 +36,11 @@ double between(const Map& buckets, double x, const Value& value) {
                   static_cast<double>(above->first), value(*above));
 }
 
+/// Attention reads whole KV pages when it decodes.
+double pages_of(std::int64_t context) {
+  return static_cast<double>((std::max<std::int64_t>(context, 1) - 1) / kv_page_tokens + 1);
+}
+
 double prior_tokens(const BatchShape& shape) {
   return static_cast<double>(std::max<std::int64_t>(0, shape.context - shape.rows));
 }
@@ -207,9 +212,17 @@ struct MeasuredModel::Reduction {
   }
 
   void fill_decode() const {
+    std::map<std::int64_t, std::map<double, std::vector<double>>> seconds;  ///< by batch, pages
     for (const CalibrationPoint* point : attention_points(Phase::decode)) {
       const BatchShape& shape = point->batch.shape;
-      into.decode_[shape.batch].add(static_cast<double>(shape.context), attention_s(*point));
+      collect(*point, timed_index(Sublayer::attention),
+              seconds[shape.batch][pages_of(shape.context)]);
+    }
+    for (auto& [batch, by_pages] : seconds) {
+      for (auto& [pages, each] : by_pages) {
+        if (each.empty()) throw Error("a point has no attention");
+        into.decode_[batch].add(pages, median(std::move(each)));
+      }
     }
   }
 
@@ -285,13 +298,12 @@ double MeasuredModel::lm_head_s(Device /*device*/, std::int64_t logit_rows) cons
 }
 
 double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
-  auto context = static_cast<double>(shape.context);
-  if (model_.sliding_window_tokens > 0)
-    context = std::min(context, static_cast<double>(model_.sliding_window_tokens));
+  const std::int64_t window = model_.sliding_window_tokens;
+  const double pages = pages_of(window > 0 ? std::min(shape.context, window) : shape.context);
   const auto batch = static_cast<double>(shape.batch);
   const auto most = static_cast<double>(decode_.rbegin()->first);
   const double seconds =
-      between(decode_, batch, [&](const auto& bucket) { return bucket.second.at(context); });
+      between(decode_, batch, [&](const auto& bucket) { return bucket.second.at(pages); });
   return seconds * std::max(1.0, batch / most);
 }
 

@@ -37,8 +37,8 @@ class SecondsCurve {
 /// rates (carried_over()): machines that others use too change theirs within seconds
 /// (docs/calibrate.md).
 ///   1, 4, 5, 6, LM head   a curve over rows
-///   attention, decode     over context at each batch; straight between batches, in proportion
-///                         beyond the largest one
+///   attention, decode     over KV pages at each batch, which are read as a whole; straight between
+///                         batches, in proportion beyond the largest one
 ///   attention, prefill    seconds a row and sequence: over the tokens before at each number of
 ///                         new rows, at each batch. Straight between; beyond the last, straight
 ///                         on over tokens, and over rows as a smaller batch goes on that was
@@ -95,7 +95,7 @@ class MeasuredModel : public CostModel {
   MachineRates reference_;
   std::optional<MachineRates> now_;
   std::array<SecondsCurve, timed_sublayers.size()> linear_;  ///< none of attention
-  ByBatch decode_;                                           ///< by batch, over context
+  ByBatch decode_;                                           ///< by batch, over pages
   std::map<std::int64_t, ByBatch> prefill_;            ///< by batch, by rows, over prior tokens + 1
   std::map<std::array<Tier, 2>, SecondsCurve> links_;  ///< from and to
   std::array<Interference, 2> interference_{};

@@ -50,13 +50,19 @@ TEST(MeasuredModelTest, LinearSublayersAreInterpolatedOverAllRows) {
   EXPECT_EQ(costs.lm_head_s(Device::cpu, 0), 0);
 }
 
-TEST(MeasuredModelTest, DecodeAttentionIsInterpolatedOverBatchAndContext) {
+TEST(MeasuredModelTest, DecodeAttentionIsInterpolatedOverBatchAndPages) {
   const MeasuredModel costs = smooth_model();
   for (const std::int64_t batch : {1, 2, 4, 11, 16}) {
-    for (const std::int64_t context : {32, 50, 128, 300, 512}) {
-      const BatchShape shape = BatchShape::decode(batch, context);
-      EXPECT_NEAR(attention_s(costs, shape), smooth_attention_s(shape), 1e-12)
+    // Buckets are full pages: 2, 8 and 32. What lies between them is measured full, too.
+    for (const std::int64_t context : {32, 64, 128, 304, 512}) {
+      const BatchShape full = BatchShape::decode(batch, context);
+      EXPECT_NEAR(attention_s(costs, full), smooth_attention_s(full), 1e-12)
           << batch << ", " << context;
+      for (const std::int64_t fewer : {1, 7, 15}) {
+        EXPECT_EQ(attention_s(costs, BatchShape::decode(batch, context - fewer)),
+                  attention_s(costs, full))
+            << "every page is read as a whole";
+      }
     }
   }
 }
