@@ -38,7 +38,8 @@ double between(const Map& buckets, double x, const Value& value) {
 
 /// Attention reads whole KV pages when it decodes.
 double pages_of(std::int64_t context) {
-  return static_cast<double>((std::max<std::int64_t>(context, 1) - 1) / kv_page_tokens + 1);
+  const std::int64_t pages = (std::max<std::int64_t>(context, 1) - 1) / kv_page_tokens + 1;
+  return static_cast<double>(pages);
 }
 
 double prior_tokens(const BatchShape& shape) {
