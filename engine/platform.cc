@@ -60,7 +60,8 @@ std::string matrix(const CostModel& costs, const Figure& figure) {
 }
 
 /// What all memories of the host share on their way to the GPU and back: PCIe, at the rate of the
-/// fastest of them.
+/// fastest of them, which is DDR's unless another one's link bypasses PCIe
+/// (MachineProfile::link_gb_per_s).
 std::map<std::string, LinkRate> shared_rates(const CostModel& costs) {
   std::map<std::string, LinkRate> rates;
   if (!costs.has(Device::gpu)) return rates;

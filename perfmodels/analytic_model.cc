@@ -138,7 +138,7 @@ double AnalyticModel::transfer_s(Tier from, Tier to, double bytes) const {
 double AnalyticModel::link_s(const LinkProfile& link, double bytes) const {
   const bool of_gpus = link.from == Tier::hbm || link.to == Tier::hbm;
   const double share = bytes / (of_gpus ? profile_.gpu_count() : 1);
-  return share / (giga * link.bandwidth_gb_per_s.value.at(share));
+  return share / (giga * profile_.link_gb_per_s(link, share));
 }
 
 const LinkProfile& AnalyticModel::require_link(Tier from, Tier to, Tier start, Tier end) const {

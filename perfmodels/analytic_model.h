@@ -36,7 +36,8 @@ class AnalyticModel : public CostModel {
                    Tier operand) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   /// Over the direct link if there is one, else through DDR, a piece at a time: the slower link's
-  /// time and both latencies. 0 for 0 bytes. Throws Error when there is no way.
+  /// time and both latencies; with the GPU at no more than PCIe's rate
+  /// (MachineProfile::link_gb_per_s). 0 for 0 bytes. Throws Error when there is no way.
   double transfer_s(Tier from, Tier to, double bytes) const override;
   /// A profile's is each sublayer's: of what it describes, each has kernels of its own.
   double task_overhead_s(Device device, int num_sublayers) const override;

@@ -244,15 +244,27 @@ Tier read_tier_name(const ProfileField& field, const MachineProfile& profile) {
   return tier;
 }
 
+/// Whether something lies between HBM and another tier than DDR, whose own way is PCIe.
+bool may_bypass_pcie(const LinkProfile& link) {
+  const bool of_gpu = link.from == Tier::hbm || link.to == Tier::hbm;
+  return of_gpu && link.from != Tier::ddr && link.to != Tier::ddr;
+}
+
 LinkProfile read_link(const ProfileField& field, const MachineProfile& profile) {
-  field.expect_keys({"from", "to", "bandwidth_gb_per_s", "latency_us", "pinned"});
+  field.expect_keys({"from", "to", "bandwidth_gb_per_s", "latency_us", "pinned", "bypasses_pcie"});
   LinkProfile link = {
       .from = read_tier_name(field.at("from"), profile),
       .to = read_tier_name(field.at("to"), profile),
       .bandwidth_gb_per_s = read_curve(field.at("bandwidth_gb_per_s"), "bytes", link_bandwidth),
       .latency_us = read_number(field.at("latency_us"), latency),
-      .pinned = field.at("pinned").flag()};
+      .pinned = field.at("pinned").flag(),
+      .bypasses_pcie = false};
   if (link.from == link.to) field.at("to").refuse("another tier than \"from\"");
+  if (const std::optional<ProfileField> bypasses = field.find("bypasses_pcie")) {
+    link.bypasses_pcie = bypasses->flag();
+    if (!may_bypass_pcie(link))
+      bypasses->complain("only of a link between hbm and another tier than ddr");
+  }
   for (const LinkProfile& other : profile.links) {
     if (other.from == link.from && other.to == link.to && other.pinned == link.pinned)
       field.complain(fmt::format("a second {} link from {} to {}",
@@ -452,6 +464,14 @@ const LinkProfile* MachineProfile::link(Tier from, Tier to) const {
     if (each.from == from && each.to == to && (found == nullptr || each.pinned)) found = &each;
   }
   return found;
+}
+
+double MachineProfile::link_gb_per_s(const LinkProfile& link, double bytes) const {
+  const double own = link.bandwidth_gb_per_s.value.at(bytes);
+  if (!may_bypass_pcie(link) || link.bypasses_pcie) return own;
+  const LinkProfile* pcie =
+      link.to == Tier::hbm ? this->link(Tier::ddr, Tier::hbm) : this->link(Tier::hbm, Tier::ddr);
+  return pcie == nullptr ? own : std::min(own, pcie->bandwidth_gb_per_s.value.at(bytes));
 }
 
 std::vector<std::string> known_profiles() {

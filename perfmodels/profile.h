@@ -55,7 +55,8 @@ struct LinkProfile {
   Tier to = Tier::hbm;
   Sourced<Curve> bandwidth_gb_per_s;  ///< over the bytes of one transfer
   Sourced<double> latency_us;
-  bool pinned = true;  ///< host memory is page-locked
+  bool pinned = true;          ///< host memory is page-locked
+  bool bypasses_pcie = false;  ///< reaches HBM faster than PCIe lets DDR
 };
 
 struct SystemProfile {
@@ -84,6 +85,10 @@ struct MachineProfile {
   }
   /// The direct link, the pinned one if there are two; null when there is none.
   const LinkProfile* link(Tier from, Tier to) const;
+  /// What a transfer of `bytes` over a link of this machine gets. Whatever goes to HBM, or comes
+  /// from it, passes the GPU's PCIe, as DDR's does: the slower of the link's own rate and that of
+  /// DDR's link in the same direction, unless the link bypasses PCIe.
+  double link_gb_per_s(const LinkProfile& link, double bytes) const;
 };
 
 /// Names of the profiles that come with Sluice, sorted.

@@ -120,8 +120,8 @@ OPT-175B, and OPT-30B where it says so, on HeLM's machine, 128 tokens in, 21 out
 has 20 % of OPT-175B's weights on the GPU in Figures 4 and 5, too, and 60 % of OPT-30B's, of which its rule makes half, as the script that
 the authors ran has it (github.com/Sacusa/FlexLLMGen, `flexllmgen/apps/run_batch.sh`); batches are 32 and 8. The GPU's rates are from the
 logs of OPT-175B's computation in the same repository (`scripts/papers/helm_gpu.py`). HeLM lets CXL memory at 28 GB/s
-past PCIe; so do `cxl-asic`'s figures here, and the last three rows hold it to what DRAM reaches over PCIe (24.9 GB/s). The paper draws no
-such case: their "paper" is the uncapped figure. Section V-D's text gives 4.74 x and 5.04 x for "CXL-ASIC and CXL-FPGA", in this order,
+past PCIe; so do `cxl-asic`'s figures here, whose links say `bypasses_pcie`, and the last three rows are of the same machine without these
+words, which holds it to what DRAM reaches over PCIe (24.9 GB/s). The paper draws no such case: their "paper" is the uncapped figure. Section V-D's text gives 4.74 x and 5.04 x for "CXL-ASIC and CXL-FPGA", in this order,
 and is read so.
 
 """

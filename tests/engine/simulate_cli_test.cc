@@ -30,7 +30,8 @@ struct RoundMachine {
   double cpu_gb_per_s = 100;
   double link_gb_per_s = 10;
   double cxl_link_gb_per_s = 0;  ///< 0: no CXL
-  double disk_gb_per_s = 0;      ///< 0: no disk
+  bool cxl_bypasses_pcie = false;
+  double disk_gb_per_s = 0;  ///< 0: no disk
   double hbm_gib = 6;
   double ddr_gib = 512;
   bool knows_watts = false;
@@ -71,6 +72,8 @@ struct RoundMachine {
         machine["links"].push_back(link("cxl", other, cxl_link_gb_per_s));
         machine["links"].push_back(link(other, "cxl", cxl_link_gb_per_s));
       }
+      if (cxl_bypasses_pcie)
+        for (const int each : {2, 3}) machine["links"][each]["bypasses_pcie"] = true;
     }
     if (disk_gb_per_s > 0) {
       machine["tiers"]["disk"]["capacity_gib"] = number(512);
@@ -165,6 +168,45 @@ TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   const double iteration_s = 48 * layer_bytes / (5 * giga);
   EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.1 * iteration_s);
   EXPECT_GT(result["bytes"]["cxl"].get<double>(), 47 * layer_bytes);
+}
+
+TEST(SimulateCliTest, FasterCxlIsHeldToPcieUnlessItBypassesIt) {
+  for (const bool bypasses : {false, true}) {
+    const TemporaryFolder folder;
+    const RoundMachine machine = {.cxl_link_gb_per_s = 20, .cxl_bypasses_pcie = bypasses};
+    const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-6.7b",
+                                       "--policy", "all-cpu", "--policy-option", "host=cxl",
+                                       "--input-tokens", "16", "--output-tokens", "3"})[0];
+    // 32 layers of 12 h^2 weights, h = 4096, 2 bytes each.
+    const double bytes = 32 * 2.0 * 12 * 4096 * 4096;
+    const double iteration_s = bytes / ((bypasses ? 20 : 10) * giga);
+    EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.01 * iteration_s) << bypasses;
+    // A plan moves the head each time, from DDR; a simulation finds it in HBM again.
+    const double planned_s = 3 * (iteration_s + 2.0 * 50272 * 4096 / (10 * giga));
+    EXPECT_NEAR(result["plan_latency_s"].get<double>(), planned_s, 0.01 * planned_s) << bypasses;
+  }
+}
+
+TEST(SimulateCliTest, WhatComesFromDdrAndFromCxlSharesPcie) {
+  const TemporaryFolder folder;
+  const RoundMachine machine = {.cxl_link_gb_per_s = 9};
+  const json result = simulate_json({"--machine",         machine.write(folder),
+                                     "--model",           "opt-30b",
+                                     "--policy",          "lia",
+                                     "--policy-option",   "prefill=000000",
+                                     "--policy-option",   "decode=000000",
+                                     "--policy-option",   "opt1=off",
+                                     "--parameters-tier", "cxl",
+                                     "--kv-tier",         "ddr",
+                                     "--batch",           "64",
+                                     "--input-tokens",    "512",
+                                     "--output-tokens",   "4"})[0];
+  // Each iteration: parameters from CXL memory, 9 GB/s at best, and 513 tokens' KV from DDR.
+  const double parameters_bytes = 48 * layer_bytes;
+  const double kv_bytes = 48.0 * 2 * 7168 * 2 * 64 * 513;
+  const double iteration_s = result["tpot_s"].get<double>();
+  EXPECT_GT(iteration_s, 0.95 * (parameters_bytes + kv_bytes) / (10 * giga));
+  EXPECT_LT(iteration_s, 1.3 * (parameters_bytes + kv_bytes) / (10 * giga));
 }
 
 /// 3 iterations, a disk of 2 GB/s.

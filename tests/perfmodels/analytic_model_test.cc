@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "perfmodels/layer_cost.h"
@@ -144,6 +146,51 @@ TEST(AnalyticModelTest, TransfersTakeTheDirectLinkOrGoThroughDdr) {
   EXPECT_NEAR(model.transfer_s(Tier::disk, Tier::hbm, 25e6), 12610 * us, 1e-12);
   EXPECT_EQ(model.transfer_s(Tier::ddr, Tier::ddr, 1e9), 0);
   EXPECT_EQ(model.transfer_s(Tier::ddr, Tier::hbm, 0), 0);
+}
+
+/// round_machine() whose CXL memory, and disk, reach the GPU at 40 GB/s, where DDR has 25 there and
+/// 20 back.
+MachineProfile fast_cxl(std::optional<bool> bypasses_pcie) {
+  nlohmann::json machine = round_machine();
+  for (const auto& [from, to] :
+       {std::pair("cxl", "hbm"), std::pair("hbm", "cxl"), std::pair("disk", "hbm")}) {
+    nlohmann::json link = machine["links"][2];
+    link.update({{"from", from}, {"to", to}});
+    link["bandwidth_gb_per_s"]["value"] = 40;
+    if (bypasses_pcie) link["bypasses_pcie"] = *bypasses_pcie;
+    machine["links"].push_back(link);
+  }
+  machine["links"].erase(2);
+  return parse_profile(machine.dump(), "round.json");
+}
+
+TEST(AnalyticModelTest, WhatReachesTheGpuPassesItsPcie) {
+  for (const std::optional<bool> said : {std::optional<bool>(), std::optional(false)}) {
+    const AnalyticModel model(fast_cxl(said), opt);
+    EXPECT_NEAR(model.transfer_s(Tier::cxl, Tier::hbm, 25e6), 1008 * us, 1e-12);
+    EXPECT_NEAR(model.transfer_s(Tier::hbm, Tier::cxl, 20e6), 1008 * us, 1e-12);
+    EXPECT_NEAR(model.transfer_s(Tier::disk, Tier::hbm, 25e6), 1008 * us, 1e-12);
+    // Between memories of the host there is no such limit.
+    EXPECT_NEAR(model.transfer_s(Tier::cxl, Tier::ddr, 32e6), 1001 * us, 1e-12);
+  }
+}
+
+TEST(AnalyticModelTest, ALinkThatBypassesPcieHasItsOwnRate) {
+  const AnalyticModel model(fast_cxl(true), opt);
+  EXPECT_NEAR(model.transfer_s(Tier::cxl, Tier::hbm, 40e6), 1008 * us, 1e-12);
+  EXPECT_NEAR(model.transfer_s(Tier::hbm, Tier::cxl, 40e6), 1008 * us, 1e-12);
+  EXPECT_NEAR(model.transfer_s(Tier::disk, Tier::hbm, 40e6), 1008 * us, 1e-12);
+  EXPECT_NEAR(model.transfer_s(Tier::ddr, Tier::hbm, 25e6), 1010 * us, 1e-12);
+}
+
+TEST(AnalyticModelTest, PciesRateIsThatOfATransferOfTheSameSize) {
+  nlohmann::json machine = round_machine();
+  // DDR reaches 10 GB/s with 1 MB and 25 with 25 MB, CXL memory always 16.
+  machine["links"][0]["bandwidth_gb_per_s"] = {
+      {"over", "bytes"}, {"points", {{1e6, 10}, {25e6, 25}}}, {"source", "test"}};
+  const AnalyticModel model(parse_profile(machine.dump(), "round.json"), opt);
+  EXPECT_NEAR(model.transfer_s(Tier::cxl, Tier::hbm, 1e6), 108 * us, 1e-12);
+  EXPECT_NEAR(model.transfer_s(Tier::cxl, Tier::hbm, 32e6), 2008 * us, 1e-12);
 }
 
 TEST(AnalyticModelTest, NoWayNamesBothTiers) {
