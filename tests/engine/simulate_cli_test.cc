@@ -695,6 +695,13 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
     return simulate({"--machine", machine.write(folder), "--model", "opt-30b", "--policy", policy});
   };
   RoundMachine machine;
+  const Arguments too_long = {"--machine", machine.write(folder), "--model", "opt-30b", "--policy",
+                              "cpu-only",  "--input-tokens"};
+  expect_failure(
+      simulate(too_long + Arguments{"2016", "--output-tokens", "34"}), 1,
+      {"34 tokens out after 2016 in, expected at most 33: the model has 2048 positions"});
+  expect_failure(simulate(too_long + Arguments{"2049", "--output-tokens", "1"}), 1,
+                 {"2049 tokens in, expected at most the model's 2048 positions"});
   machine.link_gb_per_s = 0;
   expect_failure(on(machine, "lia"), 1, {"links.0.bandwidth_gb_per_s.value is 0"});
   machine = {.hbm_gib = 0.5};
