@@ -29,6 +29,7 @@ FLEXGEN = ("flexgen", "gpu_percent=20", "attention=gpu")
 FLEXGEN_30B = ("flexgen", "gpu_percent=60", "attention=gpu")
 FLEXGEN_STORED = FLEXGEN + ("disk_percent=65",)
 HELM, ALL_CPU = ("helm",), ("all-cpu",)
+HALVES = {"attention": ("qkv", "qk", "sv", "out_proj"), "FFN": ("fc1", "fc2")}
 TTFT, TBT, TOKENS_PER_S = "ttft_s", "tpot_s", "tokens_per_s"
 
 
@@ -84,6 +85,11 @@ class Machines:
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return json.loads(out)[0]
 
+    def half_s(self, key, half, plan, phase):
+        """Of the layers' attention or FFN in one iteration of a plan (machine, policy, batch): load_s or compute_s."""
+        return sum(layer["num_layers"] * sublayer[key] for layer in self.plan(*plan)[phase]["layers"]
+                   for sublayer in layer["sublayers"] if sublayer["sublayer"] in HALVES[half])
+
     def compute_s(self, phase, batch, bits, model="opt-175b"):
         layer = self.plan(MEMORY_MODE, FLEXGEN, batch, bits, model)[phase]["layers"][0]
         return sum(sublayer["compute_s"] for sublayer in layer["sublayers"])
@@ -99,13 +105,32 @@ def transfer_ratio(plan, other):
     return lambda machines: machines.plan(*plan)["decode"]["load_s"] / machines.plan(*other)["decode"]["load_s"]
 
 
+def half_ratio(half, plan, other):
+    """Of the transfers of one half of the layers' weights in decode, of two plans (machine, policy, batch)."""
+    return lambda machines: (machines.half_s("load_s", half, plan, "decode") /
+                             machines.half_s("load_s", half, other, "decode"))
+
+
+def hidden(half, behind, plan, phase="decode"):
+    """The transfer of one half's weights over the computation of the other half, beside which they come."""
+    return lambda machines: (machines.half_s("load_s", half, plan, phase) /
+                             machines.half_s("compute_s", behind, plan, phase))
+
+
+def computation_ratio(plan, other):
+    """Of decode's computation of two plans (machine, policy, batch)."""
+    def seconds(machines, which):
+        return sum(machines.half_s("compute_s", half, which, "decode") for half in HALVES)
+    return lambda machines: seconds(machines, plan) / seconds(machines, other)
+
+
 def slowdown(phase, batch):
     """Compute time with weights of 4.5 bits over that with 16."""
     return lambda machines: machines.compute_s(phase, batch, 4.5) / machines.compute_s(phase, batch, 16)
 
 
 # (section, what, the paper's figure, its form, our ratio): "x" is the ratio itself, "below" and "above" are percent,
-# "sequences" is a number.
+# "sequences" is a number, "at most" and "at least" bound a ratio.
 # The paper's compute times are those of the logs that the GPU's rates are from (helm_gpu.py): what these rows try is
 # dequantisation alone.
 # Of the four compute times that Figure 6 shows, decode of batch 1 has the least to compute beside dequantisation,
@@ -215,6 +240,34 @@ FIGURES_4_AND_5 = [
 ]
 
 
+FIGURE_6 = [
+    ("IV-B", "Figure 6: weights' transfer, 4.5 bits, NVDRAM above DRAM", 25, "above",
+     transfer_ratio((NVDRAM, FLEXGEN, 1, 4.5), (DRAM, FLEXGEN, 1, 4.5))),
+    ("IV-B", "the same, MemoryMode above DRAM", 6, "above",
+     transfer_ratio((MEMORY_MODE, FLEXGEN, 1, 4.5), (DRAM, FLEXGEN, 1, 4.5))),
+]
+# Not fitted to, either.
+FIGURES_11_AND_12 = [
+    ("V-B", "Figure 11a: FFN weights' transfer, HeLM below FlexGen, NVDRAM", 49.33, "below",
+     half_ratio("FFN", (NVDRAM, HELM, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-B", "attention weights' transfer, HeLM above FlexGen, NVDRAM", 32.55, "above",
+     half_ratio("attention", (NVDRAM, HELM, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-B", "the same of HeLM over the FFN's computation, which hides it", 1, "at most",
+     hidden("attention", "FFN", (NVDRAM, HELM, 1))),
+    ("V-C", "Figure 12: TTFT, All-CPU above FlexGen, NVDRAM, B=1", 1, "above",
+     ratio(TTFT, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-C", "the same, B=8", 1, "above", ratio(TTFT, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
+    ("V-C", "TBT, the same, B=8", 1, "above", ratio(TBT, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
+    ("V-C", "tokens/s, the same, B=1", 5, "above",
+     ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-C", "Figure 12d: attention weights' transfer over the FFN's computation, All-CPU, NVDRAM, B=44, prefill", 1,
+     "at most", hidden("attention", "FFN", (NVDRAM, ALL_CPU, 44), "prefill")),
+    ("V-C", "Figure 12e: the same, decode", 1, "at most", hidden("attention", "FFN", (NVDRAM, ALL_CPU, 44))),
+    ("V-C", "computation, decode, All-CPU of B=44 over FlexGen of B=8", 1, "x",
+     computation_ratio((NVDRAM, ALL_CPU, 44), (NVDRAM, FLEXGEN, 8))),
+]
+
+
 def largest(policy, bits, model=B175):
     return lambda machines: machines.plan(MEMORY_MODE, policy, "max", bits, model)["batch"]
 
@@ -239,6 +292,13 @@ IN_TOKENS = [
     ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic`, the paper's words made tokens",
      round(4.74 * 1.57 / 1.45, 2), "x", ratio(TOKENS_PER_S, (ASIC, ALL_CPU, 44), (ASIC, FLEXGEN, 8))),
 ]
+# "Being the only configuration that achieves FFN load latency lower than MHA compute latency with HeLM."
+LOAD_OVER_COMPUTE = [
+    ("V-D", "FFN weights' transfer over attention's computation, HeLM, decode, `cxl-asic`", 1, "at most",
+     hidden("FFN", "attention", (ASIC, HELM, 1))),
+    ("V-D", "the same, `cxl-fpga`", 1, "at least", hidden("FFN", "attention", (FPGA, HELM, 1))),
+    ("V-D", "the same, NVDRAM", 1, "at least", hidden("FFN", "attention", (NVDRAM, HELM, 1))),
+]
 # Section V-D again, with 28 GB/s held to what PCIe lets through.
 CAPPED = [
     ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic` capped at PCIe", 21, "below",
@@ -246,10 +306,13 @@ CAPPED = [
     ("V-D", "TBT, the same", 21, "below", ratio(TBT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
     ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic` capped at PCIe", 4.74, "x",
      ratio(TOKENS_PER_S, (CAPPED_ASIC, ALL_CPU, 44), (CAPPED_ASIC, FLEXGEN, 8))),
+    ("V-D", "FFN weights' transfer over attention's computation, HeLM, decode, `cxl-asic` capped at PCIe", 1, "at most",
+     hidden("FFN", "attention", (CAPPED_ASIC, HELM, 1))),
 ]
 
 
-COUNTS = ("x", "sequences")  # forms that are no percentages
+BOUNDS = ("at most", "at least")
+COUNTS = ("x", "sequences") + BOUNDS  # forms that are no percentages
 
 
 def as_ratio(figure, form):
@@ -258,12 +321,14 @@ def as_ratio(figure, form):
 
 def as_text(value, form):
     if form in COUNTS:
-        return f"{value:.2f}" if form == "x" else f"{value}"
+        return f"{value}" if form == "sequences" else f"{value:.2f}"
     return f"{100 * (1 - value if form == 'below' else value - 1):.1f} %"
 
 
 def error_text(value, figure, form):
     """How far our ratio is from the paper's figure, in its unit."""
+    if form in BOUNDS:
+        return "holds" if (value <= figure if form == "at most" else value >= figure) else "misses"
     if form in COUNTS:
         return f"{100 * (value / figure - 1):+.0f} %"
     ours = 100 * (1 - value if form == "below" else value - 1)
@@ -276,8 +341,9 @@ def print_rows(rows, ours, more=None):
     print("|---|---|---:|---:|---:|" + ("---:|" if more else ""))
     for i, (section, what, paper, form, _) in enumerate(rows):
         unit = "" if form in COUNTS else " %"
+        paper_text = f"{form} {paper}" if form in BOUNDS else f"{paper}{unit}"
         last = f" {as_text(more[1][i], form)} |" if more else ""
-        print(f"| {section} | {what} | {paper}{unit} | {as_text(ours[i], form)} | "
+        print(f"| {section} | {what} | {paper_text} | {as_text(ours[i], form)} | "
               f"{error_text(ours[i], paper, form)} |{last}")
 
 
@@ -331,7 +397,8 @@ def main():
         fit(arguments.sluice)
         return
     machines = Machines(arguments.sluice, command="simulate" if arguments.simulate else "plan")
-    rows = FIGURES_4_AND_5 + NOT_FITTED + LARGEST_BATCHES + ROWS + IN_TOKENS + CAPPED
+    rows = (FIGURES_4_AND_5 + FIGURE_6 + NOT_FITTED + LARGEST_BATCHES + FIGURES_11_AND_12 + ROWS + IN_TOKENS +
+            LOAD_OVER_COMPUTE + CAPPED)
     print_rows(rows, [row[4](machines) for row in rows])
 
 
