@@ -3,7 +3,7 @@
 
   reproduce.py [--sluice PROGRAM] > docs/reproduction.md
 
-Needs Python 3 alone, and some ten minutes on two cores.
+Needs Python 3 alone, and about a quarter of an hour on two cores.
 """
 import argparse
 import os
@@ -27,7 +27,8 @@ LIA = """
 OPT-30B on `spr-a100`, 256 tokens in, 32 out, seconds. Readings: residency leaves room for the KV of all layers until prefill ends
 and for attention scores at full size (`reserve=paper`). The paper does not say so: it is inferred from Table 4's cells at B=64 (24.00
 against 26.97 s) and Table 5, which the tables below are therefore no test of; the last table has what comes out without it. FlexGen keeps
-no weights on the GPU at B=64 and 900 (its communication equals all weights, moved 32 times). Table 5's communication counts transfers that hide, too.
+no weights on the GPU at B=64 and 900 (its communication equals all weights, moved 32 times), and at B=1 its KV there (section 3). Table 5's
+communication counts transfers that hide, too.
 Both tables cannot be met together at two places: at B=900 Table 5's parts sum to 398 s where Table 4 without overlap says 444 s;
 at B=64 to 28.5 s against 26.96 s.
 
@@ -40,7 +41,12 @@ The order of the rows is the paper's at each batch. Misses, and why:
 - *no Optimization-2, B=900* is too fast: new KV leaves for DDR beside the next layer's work here, as StarPU has it. With everything
   in line, as `sluice plan` has it, it is 390 s; Table 5's parts sum to 398.
 - *FlexGen's policy, B=64* would come out right with no layer resident; then *no Optimization-1* at B=64 would not.
-- FlexGen's CPU time at B=1 and 64 (Table 5): one rate for AVX-512 attention cannot give 0.05 s, 20.9 s and 505 s.
+- *FlexGen's CPU time* (Table 5): at B=1, with KV on the GPU, its CPU computes nothing here. At B=64 and 900 the paper's 20.9 and 505 s are
+  KV read at 36 and 21 GB/s; AVX-512 attention has one rate, 22 GB/s.
+- *FlexGen's GPU time at B=1*: 1.3 s for 59 GB of weights read 32 times are 1.46 TB/s, 94 % of the datasheet's, prompt included. LIA's 1.2 s for
+  the 62 % of the layers that it has in HBM (section 5.2) are 1.0 TB/s. The GPU has one rate, section 4.2's 1.05 TB/s, which gives the second.
+- *LIA's communication at B=1*: 17 MB pass in 32 iterations, two copies each; with 10 us a copy that is 3 ms. The paper's 0.1 s would be 1.6 ms
+  a copy: not bytes, so perhaps starting and waiting, of which the profile's assumed 10 us have little.
 - LIA's communication at B=64 and 900, FlexGen's at B=900: the tables count more bytes than weights, values and KV make up.
 """
 
@@ -48,14 +54,17 @@ FIGURES = """
 ## LIA, the other figures
 
 What the text says of Figures 3, 4, 8b and 9 to 14, of Table 3, and in sections 5.2 and 8, by `scripts/papers/lia_figures.py`. No parameter was
-fitted to any of it. IPEX is `cpu-only`; FlexGen is `flexgen` with AVX-512's rates and as many weights in HBM as fit. Ranges are of
-the least and the greatest of our points, each with its error. Readings:
+fitted to any of it. IPEX is `cpu-only`; FlexGen is `flexgen` with AVX-512's rates and as many weights in HBM as fit; at B=1 its KV is there,
+too, and of OPT-175B then none of the weights (section 3, which has this of `spr-a100`; 58 % of OPT-30B's stay by section 5.2, which is what
+fits). Ranges are of the least and the greatest of our points, each with its error. Readings:
 
-- Which lengths the figures show is not in the text: 32, 256 and 2016 tokens in are taken, and 32 and 256 out.
+- Which lengths the figures show is not in the text, but for the longest, 2016 tokens in with 32 out and 1792 with 256: 32, 256 and these are
+  taken.
 - Points for which the machine is too small are simulated with more DDR: LIA's bars with stars come from a model that knows no
   capacity.
 - Figures 3 and 4: all weights and KV come from DDR for each iteration and nothing overlaps; shares are of the sum of transfers
-  and computation. "1 s vs. 0.4 s" is L=64, where KV's bytes take 0.4 s.
+  and computation. "1 s vs. 0.4 s" is L=64, where KV's bytes take 0.4 s. Of L=64 and 128 the text says that compute-offloading makes decode
+  longer (section 3.2), and not by how much.
 - Figure 8a is no result here: that two CXL expanders reach the GPU as fast as DDR does over PCIe 4.0, and at 34 GB/s over PCIe 5.0, is
   what the profiles take from it. What follows from it is in Table 3's rows.
 - Figure 8b: decode of OPT-175B with 1 to 900 sequences of 512 tokens on the CPU, by `plan`; the text does not say which sizes its ranges span.
@@ -75,27 +84,44 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
 
 - *Figures 10 and 11, over IPEX*: upper ends of latency are too high where a prompt is long: the model gives IPEX no more than its measured
   GEMM rate, also for attention. Of throughput the lower ends, which come with 256 tokens out, are the paper's but for OPT-66B; the upper ones are
-  too low, as at B=900 the paper's IPEX takes longer (1217 s in Table 5 where we have 1072).
-- *Over FlexGen*: ours keeps as much of the weights in HBM as fits, which on an H100, and for OPT-175B, is more than the paper's seems to
-  have kept; its AVX-512 attention is one rate.
+  too low. At B=900 the paper's IPEX takes longer (1217 s in Table 5 where we have 1072); at B=64 with 2016 tokens in, both systems spend most of
+  decode in the CPU's attention, which is too slow here:
+- *Prefill's share, IPEX*: our prefill is 466 s, of which GEMMs have 452, decode 101 s, of which reading KV at 60.7 GB/s has 91. That rate is
+  fitted to Table 5's contexts of 256 to 288 tokens. With 180 GB/s, near what the memory gives, the share is the paper's 92 %, and LIA is 5.4
+  times as fast as IPEX at this point instead of 3.8. Nothing else in the text says that long contexts are read faster, so the profile does not.
+- *Over FlexGen*: OPT-66B on an H100 is as if FlexGen had used 22 to 34 GB of the 80: with all that fits ours is too fast (2.8 to 3.6), with no
+  weights in HBM too slow (6.6 to 8.5). With as many of OPT-175B's as fit, instead of section 3's none, its rows were 6.2 to 8.2 on `spr-a100`
+  and 3.9 to 4.7 on `spr-h100`; where KV is at B=1 moves them by 1 %. At B=64 and 900 AVX-512 attention is one rate.
+- *Figure 3, shares*: the GPU reads weights at 1.05 TB/s here, and that adds to arithmetic. With the 1.46 TB/s of FlexGen's GPU time in Table 5
+  decode's share is 98.4 % and prefill's at L=64 97.3 %. That KV crosses here, while section 3 has it on the GPU at B=1, is 0.2 points at most.
 - *Figure 3, bytes moved*: values between layers stay on the GPU here; FlexGen puts them back into CPU memory.
 - *Figure 8b*: the model has no caches, so that from memory at 17 % of DDR's rate 83 % are lost wherever reading is all there is: KV at any
   batch, parameters of few rows. Parameters of 900 rows hide all of it behind arithmetic, where the paper still loses 11 %. That attention
   loses as much of its own rate as CXL memory lacks of DDR's is how the model is made; the 82 % were not fitted to.
-- *Figure 4*: AVX-512 attention's one rate was fitted to Table 5 and not to this (0.45 s for 1 s at L=64); at L=1024 it takes as long as KV's
-  transfer.
+- *Figure 4*: AVX-512 attention's one rate, 22 GB/s of KV, was fitted to Table 5 and not to this (0.45 s for 1 s at L=64); at L=1024 it takes a
+  little longer than KV's transfer. The paper's 1 s at L=64 and 10.2 % at L=1024, which leave 4.5 s for attention there, are 0.8 s a step, 8 ms
+  a layer, whatever L is, and KV at 42 GB/s beside. So offloading would cost 3 % at L=64 and 2 % at L=128, where the text says that it costs, and
+  save from L=280 on. Table 5's 14 ms a layer at B=64, 12 of them for KV at this rate, leave no room for such 8 ms, so that the model has no
+  such part.
 - *Table 3, 1580 sequences*: Optimization-1 keeps 12 layers in HBM at B=900 and 7 at B=1580; without it both batches stream all. At B=1580 a
   token takes 2.7 s where `plan` has 2.4: values that come back from the CPU are on the critical path and wait behind the weights that were
   sent for before them (`sluice trace`), while `plan` lets them pass first; and where the GPU's memory is full, StarPU frees the places of
   earlier values for weights, which, as `cudaFree` does, waits for all transfers. The DDR memory includes activations.
 - *Figure 12*: the assumed watts leave more between idle and busy than the paper's machine evidently has: its FlexGen, whose devices mostly
-  wait, pays 0.86 of its latency's ratio in energy (10.3 of 12), ours 0.6 (5.0 of 8.2). Latency's misses add to it.
+  wait, pays 0.86 of its latency's ratio in energy (10.3 of 12), ours 0.6 (5.4 of 8.9). Latency's misses add to it.
 - *Section 7.6*: Granite Rapids has 1.7 times Sapphire Rapids' bandwidth here, as section 4.2 measures, and decode is bound by it at B=1. The
-  paper's own lead over FlexGen grows more than that, from 4.0 to 7.0 on `spr-h100` to 10 to 19 on `gnr-h100`; Figure 13 and tokens/s/W
-  follow from the same.
-- *Figure 14*: by their rates alone eight A100 take 33 ms for a token at B=1, and the paper's ratios, with our time for LIA, make it five to
-  six times that: what tensor parallelism says over NVLink and what Vidur adds is not in our profile. At B=64 computation hides more of
-  it, and the miss is smaller.
+  paper's own lead over FlexGen grows more than that, from 4.0 to 7.0 on `spr-h100` to 10 to 19 on `gnr-h100`; Figure 13 follows
+  from the same at B=1 and 64. At B=900 decode with 256 tokens out is mostly the CPU's attention here, which Granite Rapids does
+  1.7 times as fast. With the 180 GB/s that IPEX's share of prefill asks for, and 1.7 times that, the 0.89 are 0.68.
+- *tokens/s/W(TDP)*: the profiles' 750 W of `gnr-a100` beside 680 of `spr-h100` make 1.08 of 1.20 times the tokens. The paper's own ratios (1.4 to 2.0
+  at B=1, at most 1.9, 0.7 on average) have a mean of 1.5 at most, 1.4 by these watts: for its 1.6 `spr-h100` would have to take more
+  than `gnr-a100`. Which TDP it counts is not in the text.
+- *Figure 14, B=1*: by their rates alone eight A100 take 33 ms for a token. LIA takes 0.97 s, for 315 GB of weights from 337 GB/s of DDR, and the paper's
+  ratios then make 170 to 220 ms of the 33: weights read at 200 to 260 GB/s a GPU, a sixth of their rate. Messages are little of it: 192
+  all-reduces of 24 kB a token, at 30 us each, are 6 ms. The rest is Vidur's, which the text says no more of. The price follows from it.
+- *Figure 14, B=64*: at B=64 computation hides more of that, and the miss is smaller. That AMX at half of its theory changes next to nothing here is the
+  profile's roofline: reading the weights hides the arithmetic of 64 rows. Where both add up, as in LIA's equation 8, LIA gains 1.02 to 1.5 times by
+  it (most with 32 tokens in); the paper's ratio grows by 1.6 to 1.9. Table 5 was fitted with the roofline.
 - *Section 8*: 450 GB/s each way, half of the 900 that the text names, since it also says that the link is 10 % slower than the CPU's
   memory, which has 512. Weights that stream at that rate leave no more than this over `gnr-h100`.
 """
@@ -120,9 +146,11 @@ OPT-175B, and OPT-30B where it says so, on HeLM's machine, 128 tokens in, 21 out
 has 20 % of OPT-175B's weights on the GPU in Figures 4 and 5, too, and 60 % of OPT-30B's, of which its rule makes half, as the script that
 the authors ran has it (github.com/Sacusa/FlexLLMGen, `flexllmgen/apps/run_batch.sh`); batches are 32 and 8. The GPU's rates are from the
 logs of OPT-175B's computation in the same repository (`scripts/papers/helm_gpu.py`). HeLM lets CXL memory at 28 GB/s
-past PCIe; so do `cxl-asic`'s figures here, whose links say `bypasses_pcie`, and the last three rows are of the same machine without these
-words, which holds it to what DRAM reaches over PCIe (24.9 GB/s). The paper draws no such case: their "paper" is the uncapped figure. Section V-D's text gives 4.74 x and 5.04 x for "CXL-ASIC and CXL-FPGA", in this order,
-and is read so.
+past PCIe; so do `cxl-asic`'s figures here, whose links say `bypasses_pcie`, and the last four rows are of the same machine without these
+words, which holds it to what DRAM reaches over PCIe (24.9 GB/s). The paper draws no such case: their "paper" is the uncapped figure.
+Section V-D's text gives 4.74 x and 5.04 x for "CXL-ASIC and CXL-FPGA", in this order, and is read so. Figure 11a's transfers, and what hides
+behind what in Figures 12d and 12e and in section V-D, are sums over a layer's sublayers by the cost model; "within 25 % and 6 % of DRAM" is
+Figure 6's, and "1 % degradation" and "5 % gain" of Figure 12 are read as of both batches.
 
 """
 
@@ -148,14 +176,15 @@ Misses, and why:
 - *Largest batches*: ours are of memory alone, and nothing in them is fitted. Neither the paper nor the repository says how its batches were
   chosen. Powers of two explain 32 and 8 in 16 bits, and 8 stays with 4.5 bits; but the repository has logs of 44, 56 and 96 sequences,
   too, so that this is a guess. 44 is not explained: a power of two would be 32, and 57 fit (53 in 16 bits).
-- *All-CPU, B=8*: the paper's tokens/s (+5 %) contradict its TTFT and TBT, which are 1 % longer with the same batch: -1 % would follow. They are
-  words.
+- *All-CPU, B=1 and 8*: the paper's tokens/s (+5 %) contradict its TTFT and TBT, which are 1 % longer with the same batch: -1 % would follow. They
+  are words. Of the 1 % we have 0.1 to 0.5: in decode all that All-CPU moves more, a quarter of attention's weights, hides.
 - *All-CPU on MemoryMode above DRAM, on NVDRAM below DRAM*: words as well; "at-par" in the paper, but a DRAM cache before Optane is never faster
   than DRAM here.
 - *All-CPU of B=44 over FlexGen of B=8, `cxl-asic`*: the authors' script (`flexllmgen/apps/output/scripts/plot_throughput_ac_cxl.py`) takes
   1.45 words a token at B=44 and 1.57 at B=8, which with its logs gives 4.74, too; in tokens that is 5.13, the row below. `cxl-fpga`'s 5.04
   does not follow from the same sum (4.62, or 5.01 in tokens).
-- Capped at PCIe, CXL-ASIC's weights take longer, so that placing them well gains more.
+- Capped at PCIe, CXL-ASIC's weights take longer, so that placing them well gains more. That with HeLM the FFN's come faster than attention
+  computes, on CXL-ASIC alone (section V-D), holds only past PCIe: at 24.9 GB/s they take 3 % longer than attention.
 """
 
 REST = """
