@@ -85,13 +85,14 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
 - *Figures 10 and 11, over IPEX*: upper ends of latency are too high where a prompt is long: the model gives IPEX no more than its measured
   GEMM rate, also for attention. Of throughput the lower ends, which come with 256 tokens out, are the paper's but for OPT-66B; the upper ones are
   too low. At B=900 the paper's IPEX takes longer (1217 s in Table 5 where we have 1072); at B=64 with 2016 tokens in, both systems spend most of
-  decode in the CPU's attention, which is too slow here:
+  decode in the CPU's attention, which seems to be too slow here:
 - *Prefill's share, IPEX*: our prefill is 466 s, of which GEMMs have 452, decode 101 s, of which reading KV at 60.7 GB/s has 91. That rate is
   fitted to Table 5's contexts of 256 to 288 tokens. With 180 GB/s, near what the memory gives, the share is the paper's 92 %, and LIA is 5.4
   times as fast as IPEX at this point instead of 3.8. Nothing else in the text says that long contexts are read faster, so the profile does not.
 - *Over FlexGen*: OPT-66B on an H100 is as if FlexGen had used 22 to 34 GB of the 80: with all that fits ours is too fast (2.8 to 3.6), with no
   weights in HBM too slow (6.6 to 8.5). With as many of OPT-175B's as fit, instead of section 3's none, its rows were 6.2 to 8.2 on `spr-a100`
-  and 3.9 to 4.7 on `spr-h100`; where KV is at B=1 moves them by 1 %. At B=64 and 900 AVX-512 attention is one rate.
+  and 3.9 to 4.7 on `spr-h100`; where KV is at B=1 moves rows by 1 %, long prompts of OPT-175B on `spr-a100` by 9 %. At B=64 and 900 AVX-512
+  attention is one rate.
 - *Figure 3, shares*: the GPU reads weights at 1.05 TB/s here, and that adds to arithmetic. With the 1.46 TB/s of FlexGen's GPU time in Table 5
   decode's share is 98.4 % and prefill's at L=64 97.3 %. That KV crosses here, while section 3 has it on the GPU at B=1, is 0.2 points at most.
 - *Figure 3, bytes moved*: values between layers stay on the GPU here; FlexGen puts them back into CPU memory.
@@ -112,14 +113,15 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
 - *Section 7.6*: Granite Rapids has 1.7 times Sapphire Rapids' bandwidth here, as section 4.2 measures, and decode is bound by it at B=1. The
   paper's own lead over FlexGen grows more than that, from 4.0 to 7.0 on `spr-h100` to 10 to 19 on `gnr-h100`; Figure 13 follows
   from the same at B=1 and 64. At B=900 decode with 256 tokens out is mostly the CPU's attention here, which Granite Rapids does
-  1.7 times as fast. With the 180 GB/s that IPEX's share of prefill asks for, and 1.7 times that, the 0.89 are 0.68.
+  1.7 times as fast. With the 180 GB/s that IPEX's share of prefill asks for, and 1.7 times that, at all lengths, the 0.89 are
+  0.68.
 - *tokens/s/W(TDP)*: the profiles' 750 W of `gnr-a100` beside 680 of `spr-h100` make 1.08 of 1.20 times the tokens. The paper's own ratios (1.4 to 2.0
   at B=1, at most 1.9, 0.7 on average) have a mean of 1.5 at most, 1.4 by these watts: for its 1.6 `spr-h100` would have to take more
   than `gnr-a100`. Which TDP it counts is not in the text.
 - *Figure 14, B=1*: by their rates alone eight A100 take 33 ms for a token. LIA takes 0.97 s, for 315 GB of weights from 337 GB/s of DDR, and the paper's
   ratios then make 170 to 220 ms of the 33: weights read at 200 to 260 GB/s a GPU, a sixth of their rate. Messages are little of it: 192
-  all-reduces of 24 kB a token, at 30 us each, are 6 ms. The rest is Vidur's, which the text says no more of. The price follows from it.
-- *Figure 14, B=64*: at B=64 computation hides more of that, and the miss is smaller. That AMX at half of its theory changes next to nothing here is the
+  all-reduces of 24 kB a token, at 30 us each, are 6 ms. What else Vidur counts is not in the text. The price follows from it.
+- *Figure 14, B=64*: computation hides more of that, and the miss is smaller. That AMX at half of its theory changes next to nothing here is the
   profile's roofline: reading the weights hides the arithmetic of 64 rows. Where both add up, as in LIA's equation 8, LIA gains 1.02 to 1.5 times by
   it (most with 32 tokens in); the paper's ratio grows by 1.6 to 1.9. Table 5 was fitted with the roofline.
 - *Section 8*: 450 GB/s each way, half of the 900 that the text names, since it also says that the link is 10 % slower than the CPU's
