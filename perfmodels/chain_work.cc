@@ -9,8 +9,6 @@
 namespace sluice {
 namespace {
 
-std::size_t index(Device device) { return static_cast<std::size_t>(device); }
-
 BatchShape all_rows(std::span<const ChainPart> parts) {
   if (parts.size() == 1) return parts.front().shape;
   BatchShape shape = {Phase::decode, 0, 1, 1};

@@ -13,6 +13,9 @@ inline constexpr std::size_t sublayers_per_layer = 6;
 /// The step that needs the attention of all of a chain's parts.
 inline constexpr std::size_t attention_joins = 3;
 
+/// A device's place in what is kept for each.
+constexpr std::size_t index(Device device) { return static_cast<std::size_t>(device); }
+
 /// One sublayer of one chain.
 struct ChainStep {
   Device device = Device::cpu;

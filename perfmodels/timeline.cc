@@ -44,8 +44,6 @@ BusyTimes::Part BusyTimes::busiest() const {
 
 namespace {
 
-std::size_t index(Device device) { return static_cast<std::size_t>(device); }
-
 /// One direction of the link to the GPU. Values go at once, one after the other; weights use what
 /// they leave, in order.
 class Link {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <stdexcept>
 
 namespace sluice::test {
@@ -14,9 +13,12 @@ constexpr double rounding = 1e-9;
 constexpr std::size_t num_resources = 4;
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-std::size_t device_of(Device device) { return static_cast<std::size_t>(device); }
-std::size_t link_to(Device device) { return 2 + static_cast<std::size_t>(device); }
+/// Things that one part of the machine chooses from: tracks, a load, stores.
+constexpr std::size_t most_items = 16;
+
+std::size_t link_to(Device device) { return 2 + index(device); }
 bool is_link(std::size_t resource) { return resource >= 2; }
+Device other(Device device) { return device == Device::gpu ? Device::cpu : Device::gpu; }
 
 /// A task or a transfer of a chain.
 struct Operation {
@@ -35,6 +37,7 @@ struct Operation {
 /// Operations one after the other. A chain has two: its own, and attention beside it.
 struct Track {
   std::vector<Operation> operations;
+  std::vector<std::size_t> unit;  ///< that an operation counts to: of the last task up to it
   /// What is left from operation i on: by resource; before the next unit's first task.
   std::vector<std::array<double, num_resources>> left;
   std::vector<double> left_of_unit;
@@ -70,6 +73,7 @@ class GraphMaker {
   }
 
   Graph make() {
+    if (2 * work_.layers.size() + 2 > most_items) throw std::runtime_error("too many chains");
     for (std::size_t c = 0; c < work_.layers.size(); ++c) add_chain(c);
     return std::move(graph_);
   }
@@ -83,9 +87,9 @@ class GraphMaker {
     const HeadStep& head = work_.heads[c];
     if (head.load_s > 0)
       own.operations.push_back({.resource = link_to(head.device), .seconds = head.load_s});
-    own.operations.push_back({.resource = device_of(head.device), .seconds = head.compute_s});
-    count_units(own);
+    own.operations.push_back({.resource = index(head.device), .seconds = head.compute_s});
     sum_up(own);
+    count_units(own);
     sum_up(beside);
     graph_.is_twin.push_back(c > 0 && own.operations == graph_.tracks[2 * c - 2].operations &&
                              beside.operations == graph_.tracks[2 * c - 1].operations);
@@ -107,12 +111,12 @@ class GraphMaker {
               {.resource = link_to(other(step.device)), .seconds = step.beside_values_s});
         }
         beside.operations.push_back(
-            {.resource = device_of(other(step.device)), .seconds = step.beside_s, .unit = unit});
+            {.resource = index(other(step.device)), .seconds = step.beside_s, .unit = unit});
         to.back().forks = beside.operations.size();
       }
       if (step.values_s > 0)
         to.push_back({.resource = link_to(step.device), .seconds = step.values_s});
-      to.push_back({.resource = device_of(step.device), .seconds = step.compute_s, .unit = unit});
+      to.push_back({.resource = index(step.device), .seconds = step.compute_s, .unit = unit});
       if (i == attention_joins) to.back().joins = beside.operations.size();
       if (step.store_s > 0) {
         to.back().store_s = step.store_s;
@@ -131,15 +135,18 @@ class GraphMaker {
     std::vector<double>& total = graph_.unit_total.emplace_back(graph_.num_units, 0.0);
     std::vector<double>& after = graph_.after_unit.emplace_back(graph_.num_units, 0.0);
     for (std::size_t i = 0; i < own.operations.size(); ++i) {
-      const std::size_t unit = unit_before(own, i);
+      const std::size_t unit = own.unit[i];
       total[unit] += own.operations[i].seconds;
       after[unit] = own.operations[i].passes == unit ? 0 : after[unit] + own.operations[i].seconds;
     }
   }
 
-  static Device other(Device device) { return device == Device::gpu ? Device::cpu : Device::gpu; }
-
   static void sum_up(Track& track) {
+    std::size_t unit = 0;
+    for (const Operation& operation : track.operations) {
+      if (operation.unit != none) unit = operation.unit;
+      track.unit.push_back(unit);
+    }
     const std::size_t count = track.operations.size();
     track.left.assign(count + 1, {});
     track.left_of_unit.assign(count + 1, 0);
@@ -148,22 +155,11 @@ class GraphMaker {
       track.left[i] = track.left[i + 1];
       track.left[i][operation.resource] += operation.seconds;
       if (operation.store_s > 0) track.left[i][operation.store_link] += operation.store_s;
-      const bool unit_begins = i + 1 < count && track.operations[i + 1].unit != none &&
-                               unit_before(track, i) != track.operations[i + 1].unit;
+      const bool unit_begins = i + 1 < count && track.unit[i] != track.unit[i + 1];
       track.left_of_unit[i] = operation.seconds + (unit_begins ? 0 : track.left_of_unit[i + 1]);
     }
   }
 
- public:
-  /// The unit that an operation counts to: that of the last task up to it.
-  static std::size_t unit_before(const Track& track, std::size_t i) {
-    for (std::size_t k = i + 1; k-- > 0;) {
-      if (track.operations[k].unit != none) return track.operations[k].unit;
-    }
-    return 0;
-  }
-
- private:
   const IterationWork& work_;
   Graph graph_;
 };
@@ -263,7 +259,7 @@ class Search {
       state.left[track] = following->seconds;
   }
 
-  /// Lower than any end from here.
+  /// Not later than any end from here.
   double bound_of(const State& state) const {
     std::array<double, num_resources> work{};
     for (std::size_t k = 0; k < graph_.tracks.size(); ++k) {
@@ -281,8 +277,7 @@ class Search {
       for (std::size_t u = state.load_unit[d] + 1; u < graph_.num_units; ++u)
         work[2 + d] += graph_.loads[u][d];
     }
-    double bound = state.now + *std::max_element(work.begin(), work.end());
-    return std::max(bound, chains_end(state));
+    return std::max(state.now + *std::max_element(work.begin(), work.end()), chains_end(state));
   }
 
   /// As if every chain had the machine for itself, behind the loads.
@@ -305,7 +300,7 @@ class Search {
         const Track& track = graph_.tracks[2 * c];
         const std::size_t i = state.next[2 * c];
         if (i >= track.operations.size()) continue;
-        const std::size_t here = GraphMaker::unit_before(track, i);
+        const std::size_t here = track.unit[i];
         if (u < here) continue;
         if (u == here) {
           const double left =
@@ -332,8 +327,9 @@ class Search {
     }
     return seconds;
   }
+
   struct Choice {
-    std::array<std::array<std::size_t, 8>, num_resources> items{};
+    std::array<std::array<std::size_t, most_items>, num_resources> items{};
     std::array<std::size_t, num_resources> count{};
     void add(std::size_t resource, std::size_t item) { items[resource][count[resource]++] = item; }
   };
@@ -364,7 +360,7 @@ class Search {
   /// Of chains that are alike and equally far the first one goes first.
   bool follows_twin(const State& state, std::size_t track) const {
     const std::size_t c = track / 2;
-    if (c == 0 || !graph_.is_twin[c]) return false;
+    if (pruning_ == Pruning::off || c == 0 || !graph_.is_twin[c]) return false;
     for (std::size_t k = 2 * c; k < 2 * c + 2; ++k) {
       if (state.next[k] != state.next[k - 2] || state.left[k] != state.left[k - 2] ||
           state.running[k] != state.running[k - 2])
@@ -413,7 +409,10 @@ class Search {
     std::array<std::size_t, num_resources> digits{};
     for (bool more = true; more;) {
       State following = state;
-      if (start(choice, digits, following) && advance(following)) descend(following);
+      if (start(choice, digits, following)) {
+        advance(following);
+        descend(following);
+      }
       more = false;
       for (std::size_t r = 0; r < num_resources && !more; ++r) {
         more = ++digits[r] < choice.count[r];
@@ -458,7 +457,7 @@ class Search {
   }
 
   /// To the moment when the next thing is done.
-  bool advance(State& state) const {
+  void advance(State& state) const {
     double least = never;
     for (std::size_t r = 0; r < num_resources; ++r) {
       if (state.chosen[r] != none) least = std::min(least, left_of(state, r, state.chosen[r]));
@@ -490,7 +489,6 @@ class Search {
         finish_operation(state, item);
       }
     }
-    return true;
   }
 
   Graph graph_;

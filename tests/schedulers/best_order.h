@@ -30,7 +30,8 @@ IterationWork work_of(const CostModel& costs, const MemoryPlan& memory,
 /// takes behind the loads that it waits for.
 double order_bound_s(const IterationWork& work);
 
-/// Whether orders are left out that a bound excludes: without, every order is looked at.
+/// Whether orders are left out that a bound excludes, or that differ only in which of two chains
+/// that are alike goes first: without, every order is looked at.
 enum class Pruning : std::uint8_t { on, off };
 
 /// The shortest iteration from a cold start, over all orders of its tasks and transfers: a

@@ -27,12 +27,18 @@ ChainStep step(Device device, double compute_s, double values_s = 0) {
   return step;
 }
 
-TEST(BestOrderTest, OneChainIsALineBehindItsLoads) {
-  IterationWork work = nothing(1, 3);
-  for (std::size_t layer = 0; layer < 3; ++layer) {
-    work.layers[0][layer][0] = step(Device::gpu, 2);
-    work.loads[layer][0].link_s[0] = 5;
+/// One chain that computes on the GPU for so long a layer, behind weights that take so long each.
+IterationWork streamed(double compute_s, const std::vector<double>& loads_s) {
+  IterationWork work = nothing(1, loads_s.size());
+  for (std::size_t layer = 0; layer < loads_s.size(); ++layer) {
+    work.layers[0][layer][0] = step(Device::gpu, compute_s);
+    work.loads[layer][0].link_s[0] = loads_s[layer];
   }
+  return work;
+}
+
+TEST(BestOrderTest, OneChainIsALineBehindItsLoads) {
+  IterationWork work = streamed(2, {5, 5, 5});
   work.heads[0] = {.device = Device::gpu, .load_s = 0, .compute_s = 1};
   // Loads end at 5, 10 and (the third follows the first layer's end at 7) 15; then 2 and the head.
   EXPECT_NEAR(best_order_s(work), 18, 1e-9);
@@ -40,19 +46,10 @@ TEST(BestOrderTest, OneChainIsALineBehindItsLoads) {
 }
 
 TEST(BestOrderTest, ThirdLoadWaitsForTheFirstLayer) {
-  IterationWork work = nothing(1, 3);
-  for (std::size_t layer = 0; layer < 3; ++layer) {
-    work.layers[0][layer][0] = step(Device::gpu, 10);
-    work.loads[layer][0].link_s[0] = 5;
-  }
   // 5 + 10: the second one has its weights; the third's come from 15 to 20.
-  EXPECT_NEAR(best_order_s(work), 35, 1e-9);
-  for (std::size_t layer = 0; layer < 3; ++layer) work.layers[0][layer][0] = step(Device::gpu, 1);
-  work.loads[0][0].link_s[0] = 1;
-  work.loads[1][0].link_s[0] = 0;
-  work.loads[2][0].link_s[0] = 20;
+  EXPECT_NEAR(best_order_s(streamed(10, {5, 5, 5})), 35, 1e-9);
   // The third load may begin at 2, when layer 1 is done.
-  EXPECT_NEAR(best_order_s(work), 23, 1e-9);
+  EXPECT_NEAR(best_order_s(streamed(1, {1, 0, 20})), 23, 1e-9);
 }
 
 TEST(BestOrderTest, TheLongTailGoesFirst) {
@@ -149,7 +146,8 @@ TEST(BestOrderTest, ChainsThatAreAlikeTakeTurns) {
 TEST(BestOrderTest, NoOrderIsMissed) {
   std::mt19937 random(11);
   for (int i = 0; i < 8; ++i) {
-    const IterationWork work = random_work(random);
+    IterationWork work = random_work(random);
+    if (i % 2 == 1) work.layers[1] = work.layers[0];  // chains that are alike
     const double found = best_order_s(work);
     EXPECT_NEAR(found, best_order_s(work, std::numeric_limits<double>::infinity(), Pruning::off),
                 1e-9);
