@@ -68,12 +68,12 @@ struct RoundMachine {
     if (cxl_link_gb_per_s > 0) {
       machine["tiers"]["cxl"] = {{"capacity_gib", number(512)},
                                  {"cpu_bandwidth_gb_per_s", number(cxl_link_gb_per_s)}};
-      for (const char* other : {"hbm", "ddr"}) {
-        machine["links"].push_back(link("cxl", other, cxl_link_gb_per_s));
-        machine["links"].push_back(link(other, "cxl", cxl_link_gb_per_s));
-      }
-      if (cxl_bypasses_pcie)
-        for (const int each : {2, 3}) machine["links"][each]["bypasses_pcie"] = true;
+      json there = link("cxl", "hbm", cxl_link_gb_per_s);
+      json back = link("hbm", "cxl", cxl_link_gb_per_s);
+      if (cxl_bypasses_pcie) there["bypasses_pcie"] = back["bypasses_pcie"] = true;
+      for (const json& each : {there, back, link("cxl", "ddr", cxl_link_gb_per_s),
+                               link("ddr", "cxl", cxl_link_gb_per_s)})
+        machine["links"].push_back(each);
     }
     if (disk_gb_per_s > 0) {
       machine["tiers"]["disk"]["capacity_gib"] = number(512);
