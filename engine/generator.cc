@@ -68,12 +68,15 @@ const char* to_string(FinishReason reason) {
   return "?";
 }
 
+std::int64_t most_new_tokens(const ModelConfig& config, std::int64_t prompt_tokens) {
+  return config.max_positions - prompt_tokens + 1;
+}
+
 namespace {
 
-/// New tokens that fit behind the prompt. The last drawn token is never fed back.
 std::int64_t new_tokens_limit(const Request& request, const ModelConfig& config) {
   const auto prompt = static_cast<std::int64_t>(request.prompt_tokens.size());
-  return std::min(request.max_new_tokens, config.max_positions - prompt + 1);
+  return std::min(request.max_new_tokens, most_new_tokens(config, prompt));
 }
 
 SamplingRow sampling_row(const SamplingParams& params, std::int64_t step) {

@@ -26,6 +26,10 @@ struct SamplingParams {
   std::uint64_t seed = 0;
 };
 
+/// New tokens that a model has positions for behind a prompt: the last one that is drawn needs
+/// none.
+std::int64_t most_new_tokens(const ModelConfig& config, std::int64_t prompt_tokens);
+
 /// One prompt to continue.
 struct Request {
   std::int64_t index = 0;  ///< place in the input

@@ -204,7 +204,7 @@ class Simulator {
     if (workload.input_tokens > positions)
       throw Error("{} tokens in, expected at most the model's {} positions", workload.input_tokens,
                   positions);
-    const std::int64_t most = positions - workload.input_tokens + 1;  // the last one needs none
+    const std::int64_t most = most_new_tokens(setup_.config, workload.input_tokens);
     if (workload.output_tokens > most)
       throw Error("{} tokens out after {} in, expected at most {}: the model has {} positions",
                   workload.output_tokens, workload.input_tokens, most, positions);
