@@ -320,6 +320,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     return 0;
   }
   fmt::print(stderr, "{}", plan.slower_than_one_device());
+  trace.set_stage_parts(plan.stage_parts());
   LoadedRun run(plan);
   BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
                      {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());

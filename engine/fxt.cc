@@ -81,7 +81,7 @@ std::vector<Event> read_events(const std::string& path) {
 /// Puts a trace together, event by event.
 class Builder {
  public:
-  explicit Builder(const std::vector<Event>& events) {
+  Builder(const std::vector<Event>& events, const StageParts& parts) : parts_(parts) {
     for (const Event& event : events) add(event);
   }
 
@@ -107,13 +107,6 @@ class Builder {
   }
 
  private:
-  /// Of a stage that no kernel stamps.
-  struct Share {
-    std::int32_t layer;
-    Sublayer sublayer;
-    double part;
-  };
-
   struct Job {
     TraceTask task;
     std::vector<std::int64_t> before;
@@ -123,7 +116,6 @@ class Builder {
     bool ended = false;
     bool expanded = false;
     std::set<std::int64_t> stands_for;  ///< see collect(), once `expanded`
-    std::vector<Share> shares;
     bool complete() const { return started && ended; }
   };
 
@@ -192,7 +184,6 @@ class Builder {
     if (word == "worker") return add_worker(words);
     if (word == "task") return add_tag(words);
     if (word == "sublayer") return add_sublayer(event, words);
-    if (word == "share") return add_share(words);
     if (word == "iteration") return add_iteration(event, words);
     if (word == "request") return add_request(event, words);
     if (word == "end") {
@@ -259,30 +250,23 @@ class Builder {
                               .layer = layer});
   }
 
-  void add_share(std::istream& words) {
-    std::int64_t job = 0;
-    int sublayer = 0;
-    Share share{};
-    words >> job >> share.layer >> sublayer >> share.part;
-    share.sublayer = static_cast<Sublayer>(sublayer);
-    jobs_[job].shares.push_back(share);
-  }
-
-  /// Cuts a task by its shares.
-  static void divide(TraceTask& task, const std::vector<Share>& shares) {
-    double sum = 0;
-    for (const Share& share : shares) sum += share.part;
-    const auto whole = static_cast<double>(task.end_ns - task.start_ns);
-    double done = 0;
+  /// Cuts a task that no kernel has stamped.
+  void divide(TraceTask& task) {
+    TraceWorker* worker = worker_of(task.worker);
+    if (!parts_ || worker == nullptr) return;
+    const std::vector<SublayerSeconds> parts = parts_(task.tag, worker->device);
+    double sum_s = 0;
+    for (const SublayerSeconds& part : parts) sum_s += part.seconds;
+    if (!(sum_s > 0)) return;
+    worker->predicted_sublayers = true;
+    const auto whole = static_cast<double>(task.duration_ns());
+    double done_s = 0;
     std::int64_t start_ns = task.start_ns;
-    for (const Share& share : shares) {
-      done += share.part;
-      const std::int64_t end_ns =
-          task.start_ns + (sum > 0 ? static_cast<std::int64_t>(whole * done / sum) : 0);
-      task.sublayers.push_back({.sublayer = share.sublayer,
-                                .start_ns = start_ns,
-                                .end_ns = end_ns,
-                                .layer = share.layer});
+    for (const SublayerSeconds& part : parts) {
+      done_s += part.seconds;
+      const std::int64_t end_ns = task.start_ns + static_cast<std::int64_t>(whole * done_s / sum_s);
+      task.sublayers.push_back(
+          {.sublayer = part.sublayer, .start_ns = start_ns, .end_ns = end_ns, .layer = part.layer});
       start_ns = end_ns;
     }
   }
@@ -335,11 +319,16 @@ class Builder {
     }
   }
 
-  int node_of(int worker) const {
-    for (const TraceWorker& known : trace_.workers) {
-      if (known.id == worker) return known.node;
+  /// Null when there is none.
+  TraceWorker* worker_of(int id) {
+    for (TraceWorker& worker : trace_.workers) {
+      if (worker.id == id) return &worker;
     }
-    return 0;
+    return nullptr;
+  }
+  int node_of(int worker) {
+    const TraceWorker* known = worker_of(worker);
+    return known != nullptr ? known->node : 0;
   }
 
   void end_transfer(const Event& event) {
@@ -366,10 +355,12 @@ class Builder {
     task.submit_ns = std::clamp<std::int64_t>(task.submit_ns, 0, task.start_ns);
     if (!job.ready) task.ready_ns = task.submit_ns;
     task.ready_ns = std::clamp(task.ready_ns, task.submit_ns, task.start_ns);
-    if (task.sublayers.empty()) divide(task, job.shares);
     if (!task.tagged) {
       task.sublayers.clear();
-    } else if (task.sublayers.empty()) {
+      return;
+    }
+    if (task.sublayers.empty()) divide(task);
+    if (task.sublayers.empty()) {
       task.sublayers.push_back({.sublayer = task.tag.sublayer,
                                 .start_ns = task.start_ns,
                                 .end_ns = task.end_ns,
@@ -400,6 +391,7 @@ class Builder {
     std::int64_t start_ns = 0;
   };
 
+  const StageParts& parts_;
   Trace trace_;
   std::int64_t begin_ns_ = 0;
   std::optional<std::int64_t> end_ns_;
@@ -415,8 +407,8 @@ class Builder {
 
 }  // namespace
 
-Trace read_fxt(const std::string& path) {
-  Builder builder(read_events(path));
+Trace read_fxt(const std::string& path, const StageParts& parts) {
+  Builder builder(read_events(path), parts);
   if (!builder.started())
     throw Error("{} has no marks of Sluice's; was it recorded by sluice --trace?", path);
   if (!builder.ended())

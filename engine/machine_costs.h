@@ -38,7 +38,7 @@ struct MachineCosts {
   bool calibrated = false;
   /// Whose calibration stands in for the model's own, in words; empty where none does.
   std::string carried_from;
-  std::unique_ptr<CostModel> model;
+  std::shared_ptr<const CostModel> model;
   RunningCosts running_costs = {};
 };
 

@@ -31,8 +31,7 @@ double seconds_of(const timespec& time) {
 /// Watches the tasks as they end. StarPU's callbacks know no object, hence the one in use.
 class Watcher {
  public:
-  Watcher(unsigned gpu_node, const CostModel& costs, const MemoryPlan& memory)
-      : gpu_node_(gpu_node), costs_(costs), memory_(memory) {
+  explicit Watcher(unsigned gpu_node) : gpu_node_(gpu_node) {
     in_use = this;
     set_task_observer([](void*) { in_use->ended(starpu_task_get_current()); });
   }
@@ -72,14 +71,8 @@ class Watcher {
     // Tasks end in order, and few run at once: what is before `covered_s_` has been counted.
     computing_s_ += std::max(0.0, end_s - std::max(start_s, covered_s_));
     covered_s_ = std::max(covered_s_, end_s);
-    if (is_recording()) mark_parts(task, *tag, on_gpu ? Device::gpu : Device::cpu);
     note_peak(Device::cpu, STARPU_MAIN_RAM);
     if (gpu_node_ != no_node) note_peak(Device::gpu, gpu_node_);
-  }
-  /// No kernel runs that could stamp its sublayers.
-  void mark_parts(starpu_task* task, const TaskTag& tag, Device device) const {
-    for (const SublayerSeconds& part : stage_parts(costs_, tag, device, &memory_))
-      mark_share(task, part.layer, part.sublayer, part.seconds);
   }
   void note_peak(Device device, unsigned node) {
     std::uint64_t& peak = peak_bytes_.at(static_cast<std::size_t>(device));
@@ -87,8 +80,6 @@ class Watcher {
   }
 
   unsigned gpu_node_;
-  const CostModel& costs_;
-  const MemoryPlan& memory_;
   std::int64_t num_tasks_ = 0;
   std::int64_t num_iterations_ = 0;
   std::array<std::array<double, 2>, 2> busy_s_{};
@@ -187,7 +178,11 @@ class Simulator {
     const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler(), passing_bytes());
     const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
     if (SimulatedContention::is_needed(setup_.costs)) contention_.emplace(setup_.costs);
-    Watcher watcher(machine.gpu_node(), setup_.costs, policy.memory());
+    setup_.trace.set_stage_parts(
+        [&costs = setup_.costs, memory = policy.memory()](const TaskTag& tag, Device device) {
+          return stage_parts(costs, tag, device, &memory);
+        });
+    Watcher watcher(machine.gpu_node());
     generate(machine, watcher, policy);
     contention_.reset();
     finish(machine, watcher);

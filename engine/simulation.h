@@ -19,7 +19,7 @@ struct SimulationSetup {
   const CostModel& costs;
   LoadedPolicy& policy;
   Workload workload;
-  TraceSession& trace;  ///< records the run if it was asked to
+  TraceSession& trace;  ///< outlived by `costs`; records the run if it was asked to
 };
 
 /// One phase: until every request has its first token, or after that.

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int format_version = 2;
+constexpr int format_version = 3;
 
 /// Names come from StarPU and from users' request ids: bytes that are no UTF-8 are replaced.
 std::string line_of(const Json& json) {
@@ -34,7 +34,8 @@ Json header_of(const Trace& trace) {
     header["workers"].push_back({{"id", worker.id},
                                  {"device", to_string(worker.device)},
                                  {"node", worker.node},
-                                 {"name", worker.name}});
+                                 {"name", worker.name},
+                                 {"predicted_sublayers", worker.predicted_sublayers}});
   }
   return header;
 }
@@ -129,10 +130,12 @@ class LineReader {
                               .name = node.at("name").get<std::string>()});
     }
     for (const Json& worker : json_.at("workers")) {
-      trace_.workers.push_back({.id = worker.at("id").get<int>(),
-                                .device = device_of(worker.at("device").get<std::string>()),
-                                .node = worker.at("node").get<int>(),
-                                .name = worker.at("name").get<std::string>()});
+      trace_.workers.push_back(
+          {.id = worker.at("id").get<int>(),
+           .device = device_of(worker.at("device").get<std::string>()),
+           .node = worker.at("node").get<int>(),
+           .name = worker.at("name").get<std::string>(),
+           .predicted_sublayers = worker.at("predicted_sublayers").get<bool>()});
       check_node(trace_.workers.back().node);
     }
   }

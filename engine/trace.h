@@ -21,6 +21,8 @@ struct TraceWorker {
   Device device = Device::cpu;
   int node = 0;  ///< where its data must be
   std::string name;
+  /// Its stages are divided among their sublayers as a cost model has it; else each was stamped.
+  bool predicted_sublayers = false;
 };
 
 /// A sublayer inside of a task.

@@ -59,7 +59,14 @@ std::string sublayers_table(const Trace& trace) {
     rows.push_back(
         {std::string(to_string(static_cast<Sublayer>(i))), ms(sums.at(i)), share(sums.at(i), all)});
   }
-  return rows.size() > 1 ? format_table(rows) : "";
+  if (rows.size() == 1) return "";
+  std::string predicted;
+  for (const TraceWorker& worker : trace.workers) {
+    if (worker.predicted_sublayers) predicted += (predicted.empty() ? "" : ", ") + worker.name;
+  }
+  if (!predicted.empty())
+    predicted = "stages on " + predicted + ": divided as the cost model predicts their sublayers\n";
+  return format_table(rows) + predicted;
 }
 
 std::string links_table(const Trace& trace) {
@@ -159,7 +166,8 @@ Json workers_json(const Trace& trace) {
                        {"idle_ns", use.idle_ns},
                        {"transfer_ns", use.transfer_ns},
                        {"overlap_ns", use.overlap_ns},
-                       {"sublayer_ns", sublayers}});
+                       {"sublayer_ns", sublayers},
+                       {"predicted_sublayers", use.worker.predicted_sublayers}});
   }
   return workers;
 }

@@ -93,7 +93,7 @@ void TraceSession::write_files(bool quiet) {
   const fs::path folder = folder_;
   const Trace trace = [&] {
     const RemovedAtEnd record(recorder_->file());
-    return read_fxt(recorder_->file().string());
+    return read_fxt(recorder_->file().string(), parts_);
   }();
   write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
   write_file((folder / "paje.trace").string(), trace_as_paje(trace));

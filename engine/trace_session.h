@@ -3,8 +3,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "codelets/runtime/trace_recorder.h"
+#include "engine/fxt.h"
 
 namespace sluice {
 
@@ -43,6 +45,9 @@ class TraceSession {
    private:
     TraceRecorder* recorder_;
   };
+  /// Divides stages that nothing stamps, see read_fxt(). Asked when `run` has ended: what they
+  /// refer to must live as long as this session.
+  void set_stage_parts(StageParts parts) { parts_ = std::move(parts); }
   /// Once, inside of `run`, while no task runs.
   Recording record() {
     started_ = true;
@@ -54,6 +59,7 @@ class TraceSession {
 
   std::string folder_;
   std::unique_ptr<TraceRecorder> recorder_;
+  StageParts parts_;
   bool started_ = false;
   bool made_folder_ = false;
 };

@@ -20,10 +20,10 @@ struct LinkRate {
 class AcceleratedModel : public CostModel {
  public:
   struct Parts {
-    std::unique_ptr<CostModel> cpu;          ///< knows no GPU
-    std::unique_ptr<CostModel> accelerator;  ///< knows the GPU; null: one as fast as the CPU
-    std::uint64_t hbm_bytes = 0;             ///< that may be used
-    std::optional<LinkRate> link;            ///< without it, what the accelerator's model says
+    std::shared_ptr<const CostModel> cpu;          ///< knows no GPU
+    std::shared_ptr<const CostModel> accelerator;  ///< knows the GPU; null: one as fast as the CPU
+    std::uint64_t hbm_bytes = 0;                   ///< that may be used
+    std::optional<LinkRate> link;  ///< without it, what the accelerator's model says
   };
   /// Throws Error where neither says what the link takes.
   explicit AcceleratedModel(Parts parts);

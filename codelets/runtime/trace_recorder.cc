@@ -107,14 +107,6 @@ void mark_sublayer(Sublayer ended) {
   mark("sluice sublayer {} {}", starpu_worker_get_id(), static_cast<int>(ended));
 }
 
-bool is_recording() { return recording.load(std::memory_order_relaxed); }
-
-void mark_share(starpu_task* task, std::int32_t layer, Sublayer sublayer, double share) {
-  if (!is_recording()) return;
-  mark("sluice share {} {} {} {:.6e}", starpu_task_get_job_id(task), layer,
-       static_cast<int>(sublayer), share);
-}
-
 void mark_iteration(std::int64_t iteration) {
   if (!recording.load(std::memory_order_relaxed)) return;
   mark("sluice iteration {}", iteration);

@@ -40,11 +40,6 @@ class TraceRecorder {
 void mark_task(starpu_task* task, const TaskTag& tag);
 /// A sublayer inside of a stage has ended; called by the worker that runs it.
 void mark_sublayer(Sublayer ended);
-/// Whether marks are kept.
-bool is_recording();
-/// A sublayer's share of a stage that no kernel stamps, in any unit: called in their order, before
-/// the trace ends.
-void mark_share(starpu_task* task, std::int32_t layer, Sublayer sublayer, double share);
 /// The first task of an iteration is about to be submitted.
 void mark_iteration(std::int64_t iteration);
 /// Something happened to a request: `what` is one word.

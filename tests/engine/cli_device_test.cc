@@ -100,6 +100,13 @@ TEST_F(CliDeviceTest, PajengReadsTheTrace) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json report = json::parse(run_cli({"trace", trace, "--json"}).out);
   EXPECT_GT(report.at("links").size(), 0U);
+  for (const json& worker : report.at("workers")) {
+    EXPECT_EQ(worker.at("predicted_sublayers"), worker.at("name") == "stand-in") << worker;
+    for (const char* name : {"qkv", "attention", "out_proj", "fc1", "fc2"})
+      EXPECT_EQ(worker.at("sublayer_ns").contains(name),
+                worker.at("name") == "stand-in" || std::string(name) == "attention")
+          << name << " of " << worker;
+  }
   testing::expect_pajeng_agrees(trace, report);
 }
 

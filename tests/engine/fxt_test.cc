@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "codelets/runtime/codelet.h"
 #include "codelets/runtime/trace_recorder.h"
@@ -140,6 +142,69 @@ TEST(FxtTest, ATaskOfSeveralLayersShowsTheSublayersOfEach) {
   const Trace again = trace_from_lines(trace_as_lines(trace), "trace.jsonl");
   EXPECT_EQ(again.tasks[1].tag.num_layers, num_layers);
   EXPECT_EQ(again.tasks[1].sublayers, trace.tasks[1].sublayers);
+}
+
+/// A task of 2 ms in which nothing stamps its sublayers.
+void run_silent_stage(TraceRecorder& recorder, const TaskTag& tag) {
+  const Runtime runtime({.domains = {{0}}});
+  starpu_codelet silent;
+  starpu_codelet_init(&silent);
+  silent.cpu_funcs[0] = [](void**, void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  recorder.start();
+  starpu_task* task = starpu_task_create();
+  task->cl = &silent;
+  mark_task(task, tag);
+  ASSERT_EQ(starpu_task_submit(task), 0);
+  recorder.stop();
+}
+
+TEST(FxtTest, AStageThatNothingStampsIsDividedAsPredicted) {
+  const TemporaryFolder folder;
+  TraceRecorder recorder(folder.path());
+  run_silent_stage(recorder, {.layer = 4,
+                              .sublayer = Sublayer::qkv,
+                              .last_sublayer = Sublayer::fc2,
+                              .num_layers = 2,
+                              .num_tokens = 9});
+  const StageParts parts = [](const TaskTag& tag, Device device) -> std::vector<SublayerSeconds> {
+    EXPECT_EQ(tag.num_tokens, 9);
+    EXPECT_EQ(device, Device::cpu);
+    return {{tag.layer, Sublayer::qkv, 0.5},
+            {tag.layer, Sublayer::fc2, 1.0},
+            {tag.layer + 1, Sublayer::qkv, 0.5}};
+  };
+  const Trace trace = read_fxt(recorder.file().string(), parts);
+  ASSERT_EQ(trace.tasks.size(), 1U);
+  const TraceTask& task = trace.tasks[0];
+  const std::int64_t whole_ns = task.duration_ns();
+  EXPECT_GE(whole_ns, 2'000'000);
+  const std::int64_t first_ns = task.start_ns + whole_ns / 4;
+  const std::int64_t second_ns = task.start_ns + whole_ns * 3 / 4;
+  EXPECT_EQ(task.sublayers,
+            (std::vector<TraceSublayer>{{Sublayer::qkv, task.start_ns, first_ns, 4},
+                                        {Sublayer::fc2, first_ns, second_ns, 4},
+                                        {Sublayer::qkv, second_ns, task.end_ns, 5}}));
+  EXPECT_TRUE(trace.workers[0].predicted_sublayers);
+  EXPECT_TRUE(trace_from_lines(trace_as_lines(trace), "x").workers[0].predicted_sublayers);
+
+  const Trace whole = read_fxt(recorder.file().string());
+  EXPECT_EQ(whole.tasks[0].sublayers,
+            (std::vector<TraceSublayer>{{Sublayer::qkv, task.start_ns, task.end_ns, 4}}));
+  EXPECT_FALSE(whole.workers[0].predicted_sublayers);
+}
+
+TEST(FxtTest, StampsCountMoreThanPredictions) {
+  const TemporaryFolder folder;
+  record_decode(folder, {.num_iterations = 1});
+  const Trace trace = read_fxt(folder.file("fxt_0"),
+                               [](const TaskTag& tag, Device) -> std::vector<SublayerSeconds> {
+                                 return {{tag.layer, tag.sublayer, 1}};
+                               });
+  for (const TraceTask& task : trace.tasks) {
+    EXPECT_EQ(task.sublayers.size(), task.tag.layer < 0 ? 1U : 5U);
+  }
 }
 
 TEST(FxtTest, UnfusedSublayersAreTasks) {

@@ -49,8 +49,8 @@ TEST(TraceLinesTest, WhatIsWrongIsOneLineWithItsPlace) {
     const char* what;
   };
   const std::vector<Wrong> cases = {
-      {"{\"sluice_trace\":2", "{\"sluice_trace\":99", "line 1", "another version"},
-      {"{\"sluice_trace\":2", "{\"bench\":1", "line 1", "not a trace"},
+      {"{\"sluice_trace\":3", "{\"sluice_trace\":99", "line 1", "another version"},
+      {"{\"sluice_trace\":3", "{\"bench\":1", "line 1", "not a trace"},
       {"\"tasks\":5", "\"tasks\":-5", "line 7", "no line of a trace"},
       {"\"tier\":\"hbm\"", "\"tier\":\"hbn\"", "line 1", "tier"},
       {"\"events\":3", "\"events\":4", "line 17", "ends early"},
