@@ -26,8 +26,10 @@ constexpr std::int64_t most_iterations = 15;
 static_assert(most_iterations < page_tokens);
 /// Rows of an iteration that takes long enough as it is.
 constexpr std::int64_t long_rows = 512;
-/// Measurements that take less, with their probes, are made twice as often.
+/// Measurements that take less, with their probes, are made so many times as often: a moment that
+/// is not theirs spoils them.
 constexpr double short_s = 0.2;
+constexpr std::int64_t short_times = 3;
 /// Time between two saves.
 constexpr double save_every_s = 10;
 
@@ -179,14 +181,15 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
   }
   for (std::int64_t batch = 3; batch <= 192; batch *= 2)
     choice.add(decode_batch(batch, shortest_context));
-  for (const std::int64_t rows : {8, 16, 32, 128, 512}) {
+  for (const std::int64_t rows : {8, 16, 32, 64, 128, 512}) {
     for (const std::int64_t prior : {0, 512, 2048, 8192}) choice.add(prefill_batch(1, rows, prior));
   }
   for (const std::int64_t prior : {0, 2048}) {
-    choice.add(prefill_batch(1, 2048, prior));
-    for (const std::int64_t rows : {8, 16, 32, 128}) choice.add(prefill_batch(4, rows, prior));
+    for (const std::int64_t rows : {256, 2048}) choice.add(prefill_batch(1, rows, prior));
+    for (const std::int64_t rows : {8, 16, 32, 64, 128}) choice.add(prefill_batch(4, rows, prior));
   }
-  for (const std::int64_t rows : {64, 256}) choice.add(prefill_batch(1, rows, 0));
+  // Without the head they are short.
+  for (const std::int64_t rows : {96, 192}) choice.add(prefill_batch(1, rows, 0));
   return std::move(choice.batches);
 }
 
@@ -476,11 +479,10 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
                const CalibrationProgress& progress, const std::function<void()>& save) {
   double done_s = 0;
   double total_s = 0;
-  // Short ones twice as often: a moment that is not theirs spoils them.
   const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
   for (const CalibrationBatch& batch : batches) {
-    total_s +=
-        cost_s(batch) * static_cast<double>(calibration.repetitions) * (is_short(batch) ? 2 : 1);
+    total_s += cost_s(batch) *
+               static_cast<double>(calibration.repetitions * (is_short(batch) ? short_times : 1));
   }
   Clock::time_point saved = Clock::now();
   const auto step = [&](const std::string& what) {
@@ -492,20 +494,21 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
   };
   try {
     const bool of_accelerator = calibration.measured_device() == Device::gpu;
-    for (std::int64_t round = 0; round < 2 * calibration.repetitions; ++round) {
-      // Two links each second round.
-      if (of_accelerator && round % 2 == 0 && std::ssize(calibration.links) <= round)
-        meter.measure_links(calibration);
+    for (std::int64_t round = 0; round < short_times * calibration.repetitions; ++round) {
+      const bool is_whole = round % short_times == 0;
+      const std::int64_t num_whole = round / short_times;
+      if (of_accelerator && is_whole && std::ssize(calibration.links) <= 2 * num_whole)
+        meter.measure_links(calibration);  // both ways
       for (const CalibrationBatch& batch : batches) {
-        const std::int64_t repetition = is_short(batch) ? round : round / 2;
-        if (!is_short(batch) && round % 2 == 1) continue;
+        const std::int64_t repetition = is_short(batch) ? round : num_whole;
+        if (!is_short(batch) && !is_whole) continue;
         step(describe(batch));
         CalibrationPoint& point = calibration.at(batch);
         if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
         done_s += cost_s(batch);
       }
       step("task overhead");
-      if (round % 2 == 0 && std::ssize(calibration.task_overhead_us) <= round / 2) {
+      if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {
         // The overhead last: it says that this round has both, also after Ctrl-C.
         if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());

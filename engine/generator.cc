@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/error.h"
 #include "codelets/runtime/trace_recorder.h"
 #include "engine/text_output.h"
 
@@ -70,6 +71,17 @@ const char* to_string(FinishReason reason) {
 
 std::int64_t most_new_tokens(const ModelConfig& config, std::int64_t prompt_tokens) {
   return config.max_positions - prompt_tokens + 1;
+}
+
+void check_length(const ModelConfig& config, const Workload& workload) {
+  const std::int64_t positions = config.max_positions;
+  if (workload.input_tokens > positions)
+    throw Error("{} tokens in, expected at most the model's {} positions", workload.input_tokens,
+                positions);
+  const std::int64_t most = most_new_tokens(config, workload.input_tokens);
+  if (workload.output_tokens > most)
+    throw Error("{} tokens out after {} in, expected at most {}: the model has {} positions",
+                workload.output_tokens, workload.input_tokens, most, positions);
 }
 
 namespace {

@@ -29,6 +29,9 @@ struct SamplingParams {
 /// New tokens that a model has positions for behind a prompt: the last one that is drawn needs
 /// none.
 std::int64_t most_new_tokens(const ModelConfig& config, std::int64_t prompt_tokens);
+/// Throws Error when a model has too few positions for what is planned or simulated: a run would
+/// end early, and look faster than it is.
+void check_length(const ModelConfig& config, const Workload& workload);
 
 /// One prompt to continue.
 struct Request {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/generator.h"
 #include "engine/machine_list.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
@@ -145,6 +146,17 @@ class Planner {
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
            std::vector<PlanPoint>& points) {
+    try {
+      check_length(find_model_config(model), workload);
+    } catch (const Error& error) {
+      points.push_back({.model = model,
+                        .machine = costs.machine,
+                        .policy = "",
+                        .workload = workload,
+                        .plan = std::nullopt,
+                        .problem = error.what()});
+      return;
+    }
     for (const auto& policy : policies_)
       points.push_back(as_point(model, costs, plan_with(*policy, *costs.model, workload)));
     if (!policies_.empty()) return;

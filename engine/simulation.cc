@@ -169,7 +169,7 @@ class Simulator {
 
   Simulation run() {
     const auto start = std::chrono::steady_clock::now();
-    check_length();
+    check_length(setup_.config, setup_.workload);
     result_.plan = make_plan(setup_.policy.policy(), setup_.costs, setup_.workload);
     if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
     PolicyRun policy(setup_.policy.policy(), setup_.costs, setup_.workload);  // anew, as a run does
@@ -192,19 +192,6 @@ class Simulator {
   }
 
  private:
-  /// A run ends where the model has no more positions, and would look faster than it is.
-  void check_length() const {
-    const Workload& workload = setup_.workload;
-    const std::int64_t positions = setup_.config.max_positions;
-    if (workload.input_tokens > positions)
-      throw Error("{} tokens in, expected at most the model's {} positions", workload.input_tokens,
-                  positions);
-    const std::int64_t most = most_new_tokens(setup_.config, workload.input_tokens);
-    if (workload.output_tokens > most)
-      throw Error("{} tokens out after {} in, expected at most {}: the model has {} positions",
-                  workload.output_tokens, workload.input_tokens, most, positions);
-  }
-
   void check_possible(const MemoryPlan& memory) const {
     check_not_disk("the embedding", memory.embedding);
     check_not_disk("the LM head", memory.lm_head);

@@ -342,6 +342,16 @@ TEST(PlanCliTest, WrongValuesAreSaid) {
   expect_failure(plan({"--json", "--csv"}), 2, {"enough"});
 }
 
+TEST(PlanCliTest, LengthsBeyondTheModelsPositionsAreSaid) {
+  EXPECT_EQ(plan({"--input-tokens", "2016", "--output-tokens", "33"}).exit_code, 0);
+  expect_failure(plan({"--input-tokens", "2016", "--output-tokens", "34"}), 1,
+                 {"34 tokens out after 2016 in, expected at most 33"});
+  const CliResult result = plan({"--input-tokens", "512,2049", "--output-tokens", "1", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(json::parse(result.out)[1]["problem"],
+            "2049 tokens in, expected at most the model's 2048 positions");
+}
+
 TEST(PlanCliTest, PolicyOptionsNeedAPolicyThatHasThem) {
   expect_failure(plan({"--policy-option", "opt1=on"}), 2, {"--policy-option needs --policy"});
   expect_failure(plan({"--policy", "lia", "--policy-option", "opt1"}), 2, {"opt1", "key=value"});
