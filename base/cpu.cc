@@ -124,6 +124,9 @@ CpuTopology read_cpu_topology() {
         .num_cores = with_processors ? static_cast<int>(near_cores) : 0,
     });
   }
+  // hwloc has a node without processors behind the one that it is near to.
+  std::sort(result.numa_nodes.begin(), result.numa_nodes.end(),
+            [](const NumaNode& a, const NumaNode& b) { return a.os_index < b.os_index; });
   return result;
 }
 

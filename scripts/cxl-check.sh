@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Shows that --cxl-nodes puts weights into memory of NUMA nodes without processors, which is how Linux shows CXL memory:
-# in an emulated machine that has two of them. Takes some minutes; for any x86-64 machine with Debian, 4 GiB free.
+# in an emulated machine that has two of them. And that DDR is that of all nodes with processors, in turn: in one that has
+# two of those. Takes some minutes; for any x86-64 machine with Debian, 4 GiB free.
 #
 #   scripts/cxl-check.sh [FOLDER]     default: build/cxl-check
 #
 # Installs QEMU and packs Debian's kernel, BusyBox, and a build without CUDA into the machine's memory; scripts/cxl/init.sh
-# is what runs there. Prints a line a check; FOLDER gets summary.txt, the machine's console, and a folder a step. Times
-# under emulation say nothing.
+# is what runs there. Prints a line a check; FOLDER gets summary.txt, and of each machine its console and a folder a step.
+# Times under emulation say nothing.
 set -euo pipefail
 
-case ${1:-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit ;; esac
+case ${1:-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit ;; esac
 out=$(realpath -m "${1:-$(dirname "$0")/../build/cxl-check}")
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -17,8 +18,9 @@ mkdir -p "$out"
 
 readonly packages=(busybox-static cpio jq qemu-system-x86)
 readonly boot_limit_s=480
-readonly results=$out/results tolerance_kib=1024 # the kernel counts on each processor apart
+readonly tolerance_kib=1024 # the kernel counts on each processor apart
 failed=0
+results= # of the machine that is judged
 
 # ---------------------------------------------------------------- the machine
 
@@ -70,15 +72,26 @@ pack() {
   rm -rf "$root"
 }
 
-# Node 0 with both processors, nodes 1 and 2 without; further from each other than from the processors.
+# boot <machine> <processors of node 0> [of node 1]: node 2 has none; nodes 1 and 2 are further from each other than from 0.
 boot() {
+  local machine=$1
   timeout --kill-after=5 "$boot_limit_s" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3G \
-    -object memory-backend-ram,id=ddr,size=1536M -numa node,nodeid=0,cpus=0-1,memdev=ddr \
-    -object memory-backend-ram,id=cxl1,size=1024M -numa node,nodeid=1,memdev=cxl1 \
-    -object memory-backend-ram,id=cxl2,size=512M -numa node,nodeid=2,memdev=cxl2 \
+    -object memory-backend-ram,id=ddr,size=1536M -numa "node,nodeid=0,memdev=ddr,cpus=$2" \
+    -object memory-backend-ram,id=more,size=1024M -numa "node,nodeid=1,memdev=more${3:+,cpus=$3}" \
+    -object memory-backend-ram,id=cxl,size=512M -numa node,nodeid=2,memdev=cxl \
     -numa dist,src=0,dst=1,val=20 -numa dist,src=0,dst=2,val=20 -numa dist,src=1,dst=2,val=30 \
-    -nodefaults -nographic -no-reboot -serial "file:$out/console.txt" -serial "file:$out/results.tar" \
-    -kernel "$kernel" -initrd "$out/memory.cpio" -append "console=ttyS0 quiet panic=-1"
+    -nodefaults -nographic -no-reboot -serial "file:$out/$machine/console.txt" -serial "file:$out/$machine.tar" \
+    -kernel "$kernel" -initrd "$out/memory.cpio" -append "console=ttyS0 quiet panic=-1 sluice_machine=$machine"
+}
+
+# run_machine <machine> <processors of nodes...>: sets results.
+run_machine() {
+  results=$out/$1
+  rm -rf "$results" "$results.tar" && mkdir "$results"
+  say "running the machine with ${1//_/ }; its console: $results/console.txt"
+  boot "$@" </dev/null || note "FAILED  the machine did not end by itself within $boot_limit_s s; see console.txt"
+  tar -C "$results" -xif "$results.tar" || true
+  check "the machine with ${1//_/ } ran all steps" test -e "$results/end"
 }
 
 # ---------------------------------------------------------------- what it shows
@@ -97,16 +110,15 @@ check() {
   fi
 }
 
-three_nodes() {
-  awk '{ printf "%snode %s with processors %s and %d MiB", (NR > 1 ? ", " : ""), $1, $2, $3 / 1024 }
-    ($2 == "[]") != ($1 > 0) { wrong = 1 }
-    END { exit (wrong || NR != 3) }' "$results/machine/nodes"
+three_nodes() { # <processors of each>
+  awk -v wanted="$*" '{ printf "%snode %s with processors %s and %d MiB", (NR > 1 ? ", " : ""), $1, $2, $3 / 1024
+      found = found (NR > 1 ? " " : "") $2 }
+    END { exit (found != wanted) }' "$results/machine/nodes"
 }
 
-info_tells_tiers() {
-  jq -er '[.memory_nodes[] | "node \(.numa_node) \(.tier) with \(.cpus) cores"] | join(", ") | .,
-    if . == "node 0 ddr with 2 cores, node 1 cxl with 0 cores, node 2 cxl with 0 cores" then empty else error end' \
-    "$results/info/stdout"
+info_tells_tiers() { # <as text>
+  jq -er --arg wanted "$1" '[.memory_nodes[] | "node \(.numa_node) \(.tier) with \(.cpus) cores"] | join(", ") | .,
+    if . == $wanted then empty else error end' "$results/info/stdout"
 }
 
 # Every page of a block that was asked of a node is there, and each block can be copied to both others.
@@ -117,13 +129,14 @@ probe_finds_pages() {
       .read_bytes_per_s > 0 and (.copies | length) == 2 and .problems == []) then $said else $said, error end' "$results/probe/stdout"
 }
 
-# DDR is node 0 only, and not more than that has.
-plan_counts_ddr_apart() {
+# DDR is the nodes with processors, and not more than those have.
+plan_counts_ddr_apart() { # <as text>
   local total_kib
   ended_well plan || return
-  total_kib=$(awk '$1 == 0 { print $3 }' "$results/machine/nodes")
-  jq -er --argjson total "$((total_kib * 1024))" '.tiers[0] | "\(.available_bytes / 1048576 | floor) MiB on \(.where)",
-    if .where == "node 0" and .available_bytes > 0 and .available_bytes < $total then empty else error end' "$results/plan/stdout"
+  total_kib=$(awk '$2 != "[]" { all += $3 } END { print all }' "$results/machine/nodes")
+  jq -er --arg where "$1" --argjson total "$((total_kib * 1024))" '.tiers[0] |
+    "\(.available_bytes / 1048576 | floor) MiB on \(.where)",
+    if .where == $where and .available_bytes > 0 and .available_bytes < $total then empty else error end' "$results/plan/stdout"
 }
 
 ended_well() {
@@ -211,11 +224,42 @@ check_placement() { # <step> <nodes, as JSON> <policy> <the same in DDR>
   check "$1: the nodes' meminfo" nodes_grew "$1"
 }
 
-check_all() {
-  check "nodes" three_nodes
-  check "sluice info" info_tells_tiers
+# All of the layers' weights lie on the nodes with processors, each of which has as many pages of what is spread.
+spread_in_ddr() { # <step>
+  local found
+  ended_well "$1" || return
+  grep '^ddr node' "$results/$1/stderr" || { echo "no summary" && return 1; }
+  found=$(pages "$1" interleave:0-1)
+  paste -sd ';' <<<"$found" | sed 's/;/, /g'
+  ! grep -q '^there 2' <<<"$found" || return
+  jq -e --argjson pages "$(awk '$1 == "there" { print $3 }' <<<"$found" | jq -s .)" '.placement[] | select(.tier == "ddr") |
+    .numa_nodes == [0, 1] and .pages_found == .pages_asked and .pages_asked * 4096 >= .weight_bytes and
+    ($pages | length) == 2 and ($pages | add) >= .pages_asked and ($pages | min) > 0.9 * ($pages | max)' \
+    "$results/$1/stats.json" >/dev/null
+}
+
+check_two_sockets() {
+  check "nodes" three_nodes "[0]" "[1]" "[]"
+  check "sluice info" info_tells_tiers "node 0 ddr with 1 cores, node 1 ddr with 1 cores, node 2 cxl with 0 cores"
   check "sluice info --memory" probe_finds_pages
-  check "DDR in a dry run" plan_counts_ddr_apart
+  check "DDR in a dry run" plan_counts_ddr_apart "node 0,1"
+  local step
+  for step in ddr domains opt-ddr; do check "$step: in turn over both nodes" spread_in_ddr "$step"; done
+  check "ddr: the same tokens as with one socket" cmp "$results/ddr/stdout" "$out/one_socket/ddr/stdout"
+  check "domains: the same tokens" same_tokens domains ddr
+  check "opt-ddr: the same tokens as with one socket" cmp "$results/opt-ddr/stdout" "$out/one_socket/opt-ddr/stdout"
+  for step in "node2 ddr" "opt-node2 opt-ddr"; do
+    # shellcheck disable=SC2086  # two words
+    check "${step% *}: the same tokens as in DDR" same_tokens $step
+    check "${step% *}: Sluice's account" sluice_says "${step% *}" '[2]'
+  done
+}
+
+check_one_socket() {
+  check "nodes" three_nodes "[0-1]" "[]" "[]"
+  check "sluice info" info_tells_tiers "node 0 ddr with 2 cores, node 1 cxl with 0 cores, node 2 cxl with 0 cores"
+  check "sluice info --memory" probe_finds_pages
+  check "DDR in a dry run" plan_counts_ddr_apart "node 0"
   check "ddr: all on node 0" kernel_says ddr none
   check_placement node1 '[1]' bind:1 ddr
   check_placement nodes12 '[1,2]' interleave:1-2 ddr
@@ -243,12 +287,11 @@ build no-cuda
 fetch_kernel
 say "packing the machine"
 pack
-rm -rf "$results" "$out"/{console.txt,results.tar,summary.txt} && mkdir "$results"
-say "running the machine; its console: $out/console.txt"
-boot </dev/null || note "FAILED  the machine did not end by itself within $boot_limit_s s; see console.txt"
-tar -C "$results" -xif "$out/results.tar" || true
+rm -f "$out/summary.txt"
+run_machine one_socket 0-1
 note "$(cut -d ' ' -f 1-3 "$results/machine/version"), $(qemu-system-x86_64 --version | head -n 1)"
-check "the machine ran all steps" test -e "$results/end"
-check_all
+check_one_socket
+run_machine two_sockets 0 1
+check_two_sockets
 note "$failed checks failed; everything is in $out"
 ((failed == 0))

@@ -88,28 +88,42 @@ done >/out/machine/nodes
 cp /sys/kernel/mm/transparent_hugepage/enabled /out/machine/huge_pages
 send machine
 
+# Two sockets, and node 2 without processors.
+two_sockets() {
+  tiny ddr
+  tiny domains --domains 2
+  tiny node2 --cxl-nodes 2
+  opt opt-ddr
+  opt opt-node2 --cxl-nodes 2
+}
+
+# One socket, and nodes 1 and 2 without processors.
+one_socket() {
+  tiny ddr
+  tiny node1 --cxl-nodes 1
+  tiny nodes12 --cxl-nodes 1,2
+  tiny kv-node1 --cxl-nodes 1 --kv-tier cxl
+  opt opt-ddr
+  opt opt-nodes12 --cxl-nodes 1,2
+  tiny processors --cxl-nodes 0
+  tiny nowhere --cxl-nodes 3
+  mount -t tmpfs -o mpol=bind:2 files /node2
+  # The layers' weights are 331776 KiB. Margins are wide, as what is free wavers by some MiB.
+  while sleep 5 && left=$(left_kib) && [ "$left" -gt 345000 ]; do take $((left - 340000)); done
+  echo "node 2: $left KiB left"
+  opt just-enough --cxl-nodes 2
+  take 40000
+  opt too-little --cxl-nodes 2
+  opt half-enough --cxl-nodes 1,2
+  take 180000
+  opt uneven --cxl-nodes 1,2
+  opt rest-on-disk --cxl-nodes 2 --ddr 340MiB --disk /disk
+}
+
 step info info --json
 step probe info --memory --json
-step plan generate --model tiny --prompt x --dtype f32 --cxl-nodes 1,2 --dry-run --json
-tiny ddr
-tiny node1 --cxl-nodes 1
-tiny nodes12 --cxl-nodes 1,2
-tiny kv-node1 --cxl-nodes 1 --kv-tier cxl
-opt opt-ddr
-opt opt-nodes12 --cxl-nodes 1,2
-tiny processors --cxl-nodes 0
-tiny nowhere --cxl-nodes 3
-mount -t tmpfs -o mpol=bind:2 files /node2
-# The layers' weights are 331776 KiB. Margins are wide, as what is free wavers by some MiB.
-while sleep 5 && left=$(left_kib) && [ "$left" -gt 345000 ]; do take $((left - 340000)); done
-echo "node 2: $left KiB left"
-opt just-enough --cxl-nodes 2
-take 40000
-opt too-little --cxl-nodes 2
-opt half-enough --cxl-nodes 1,2
-take 180000
-opt uneven --cxl-nodes 1,2
-opt rest-on-disk --cxl-nodes 2 --ddr 340MiB --disk /disk
+step plan generate --model tiny --prompt x --dtype f32 --cxl-nodes 2 --dry-run --json
+"$(sed -n 's/.*sluice_machine=\([a-z_]*\).*/\1/p' /proc/cmdline)"
 echo "$(cut -d ' ' -f 1 /proc/uptime) s: done"
 mkdir /out/end
 send end

@@ -81,11 +81,8 @@ class Runs:
     def system(self, name, machine, model, batches):
         if name != "FlexGen":
             return self.points(machine, model, SYSTEMS[name], batches)
-        # Section 3: "For B = 1, all parameters [of OPT-175B] are offloaded to CPU memory while the KV cache and activation
-        # are stored in GPU memory." Of OPT-30B 58 % of the parameters are in HBM (section 5.2), which is what fits.
-        online = ["attention=gpu"] + (["gpu_percent=0"] if model == "opt-175b" else [])
         return self.points(machine, model, SYSTEMS[name], batches, changes="avx512",
-                           options=option(*(online if batches == ONLINE else [])))
+                           options=option(*lia_ratios.flexgen_options(model, batches)))
 
     def gains(self, other, machine, model, batches, key="latency_s"):
         """How many times better LIA is than another system, by point."""

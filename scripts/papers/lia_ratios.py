@@ -74,6 +74,14 @@ def latencies(command, machine, model, policy, batches, tokens_in, tokens_out, o
     return {(p["batch"], p["input_tokens"]): p["latency_s"] for p in json.loads(out) if "latency_s" in p}
 
 
+def flexgen_options(model, batches):
+    """Section 3: "For B = 1, all parameters [of OPT-175B] are offloaded to CPU memory while the KV cache and activation are
+    stored in GPU memory." Of other models as many parameters as fit are in HBM: 58 % of OPT-30B's (section 5.2)."""
+    if batches != (1,):
+        return []
+    return ["attention=gpu"] + (["gpu_percent=0"] if model == "opt-175b" else [])
+
+
 def ratios(command, machines, models, batches, folder):
     over = {"IPEX": [], "FlexGen": []}
     for machine in machines:
@@ -84,7 +92,7 @@ def ratios(command, machines, models, batches, folder):
                 point = (batches, tokens_in, tokens_out)
                 lia = latencies(command, machine, model, "lia", *point)
                 ipex = latencies(command, machine, model, "cpu-only", *point)
-                flexgen = latencies(command, slow, model, "flexgen", *point)
+                flexgen = latencies(command, slow, model, "flexgen", *point, flexgen_options(model, batches))
                 over["IPEX"] += [ipex[key] / lia[key] for key in lia if key in ipex]
                 over["FlexGen"] += [flexgen[key] / lia[key] for key in lia if key in flexgen]
     return over

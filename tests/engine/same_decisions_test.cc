@@ -8,6 +8,7 @@
 #include <map>
 
 #include "engine/trace.h"
+#include "engine/trace_analysis.h"
 #include "perfmodels/placement.h"
 #include "tests/engine/cli_process.h"
 
@@ -179,14 +180,15 @@ TEST(SameDecisionsTest, SimulationRunsTheTasksThatThisMachineRuns) {
   });
 }
 
+Arguments streamed(const char* prefill, const char* decode, const char* memory) {
+  return {"--policy-option", fmt::format("prefill={}", prefill),
+          "--policy-option", fmt::format("decode={}", decode),
+          "--policy-option", "opt1=off",
+          "--device",        fmt::format("standin:{}", memory)};
+}
+
 /// Weights that stay, that stream and are evicted, KV on its way, CPU and accelerator by turns.
 TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
-  const auto streamed = [](const char* prefill, const char* decode, const char* memory) {
-    return Arguments{"--policy-option", fmt::format("prefill={}", prefill),
-                     "--policy-option", fmt::format("decode={}", decode),
-                     "--policy-option", "opt1=off",
-                     "--device",        fmt::format("standin:{}", memory)};
-  };
   const std::vector<Prompts> runs = {{"lia", 4, 60, 8, streamed("000000", "000000", "12MiB")},
                                      {"lia", 1, 40, 12, streamed("000011", "100110", "16MiB")},
                                      {"flexgen", 4, 60, 8, {"--device", "standin:12MiB"}},
@@ -201,6 +203,30 @@ TEST(SameDecisionsTest, SimulationMovesWhatTheStandInAcceleratorIsSent) {
       EXPECT_NEAR(bytes_into(tier, simulated) / moved, 1, 0.02) << to_string(tier);
     }
   });
+}
+
+/// In one direction one transfer after the other is on its way.
+TEST(SameDecisionsTest, TheSimulatedLinkIsTheOneThatIsAskedFor) {
+  const TemporaryFolder folder;
+  const Program program(folder);
+  program.run({"calibrate", "--model", "tiny", "--repeat", "1"});
+  const Trace trace =
+      program.simulated({.policy = "lia",
+                         .batch = 4,
+                         .input_tokens = 60,
+                         .output_tokens = 3,
+                         .more = streamed("000000", "000000", "12MiB") +
+                                 Arguments{"--link", "0.5,300"}},
+                        "link");
+  const std::vector<LinkUse> uses = link_use(trace);
+  ASSERT_EQ(uses.size(), 2U);
+  for (const LinkUse& use : uses) {
+    const double expected_s =
+        static_cast<double>(use.num_transfers) * 300e-6 + static_cast<double>(use.bytes) / 0.5e9;
+    EXPECT_GT(use.num_transfers, 5);
+    EXPECT_NEAR(static_cast<double>(use.busy_ns) * 1e-9, expected_s, 0.03 * expected_s)
+        << use.num_transfers << " transfers, " << use.bytes << " bytes";
+  }
 }
 
 }  // namespace
