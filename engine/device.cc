@@ -100,7 +100,7 @@ Accelerator read_device(const CommandLine& line) {
     throw UsageError("--device {}: expected cuda, cpu, or standin:MEMORY such as standin:64MiB",
                      text);
   }
-  GpuList gpus = find_gpus();
+  GpuList gpus = find_first_gpu();
   if (!gpus.devices.empty()) return read_gpu(line, std::move(gpus.devices.front()));
   if (text == "cuda") throw Error("--device cuda: {}", gpus.problem);
   if (line.given("hbm")) throw Error("--hbm needs a GPU: {}", gpus.problem);

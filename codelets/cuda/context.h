@@ -49,9 +49,10 @@ class Workspace {
 /// What device code found wrong, in memory that host and device both see. The first one stays.
 struct DeviceFailure {
   enum Code : std::int32_t { none = 0, token_outside_vocabulary, position_beyond_table, logit_nan };
-  std::int32_t code = none;
+  std::int32_t code = none;  ///< written last
   std::int32_t row = 0;
   std::int64_t value = 0;
+  std::int32_t taken = 0;  ///< by who writes it
 };
 
 /// Of a device's memory, what CUDA's modules and cuBLAS take, and what is left free so that large

@@ -55,6 +55,16 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
 #endif
 }
 
+/// What a kernel found; the first one stays. Who sees the code sees the rest.
+__device__ inline void record(DeviceFailure* failure, DeviceFailure::Code code, std::int64_t row,
+                              std::int64_t value) {
+  if (atomicCAS(&failure->taken, 0, 1) != 0) return;
+  failure->row = static_cast<std::int32_t>(row);
+  failure->value = value;
+  __threadfence_system();
+  *const_cast<volatile std::int32_t*>(&failure->code) = code;
+}
+
 /// The block's dynamic shared memory, aligned to 16 bytes; every use names the same memory.
 template <typename T>
 __device__ T* dynamic_shared() {

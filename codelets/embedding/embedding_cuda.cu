@@ -18,15 +18,6 @@ struct EmbedCall {
   cuda::DeviceFailure* failure;
 };
 
-/// What device code found; the first one stays.
-__device__ void fail(cuda::DeviceFailure* failure, cuda::DeviceFailure::Code code, std::int64_t row,
-                     std::int64_t value) {
-  constexpr auto none = static_cast<std::int32_t>(cuda::DeviceFailure::none);
-  if (atomicCAS(&failure->code, none, static_cast<std::int32_t>(code)) != none) return;
-  failure->row = static_cast<std::int32_t>(row);
-  failure->value = value;
-}
-
 /// Element of a table that starts at any byte.
 __device__ float element(const std::byte* table, std::int64_t index, DType dtype) {
   const auto byte = [&](std::int64_t i) { return std::to_integer<std::uint32_t>(table[i]); };
@@ -45,7 +36,7 @@ __device__ std::int64_t token_of(const EmbedCall& call, std::int64_t row) {
   const std::int64_t token = given >= 0 ? given : call.operands.slot_tokens[-(given + 1)];
   if (token >= 0 && token < call.args.vocab_size) return token;
   if (threadIdx.x == 0) {
-    fail(call.failure, cuda::DeviceFailure::token_outside_vocabulary, row, token);
+    cuda::record(call.failure, cuda::DeviceFailure::token_outside_vocabulary, row, token);
   }
   return 0;
 }
@@ -78,7 +69,7 @@ __global__ void embed_rows(EmbedCall call) {
   std::int64_t position_row = position + args.position_offset;
   if (args.learned_positions && position_row >= args.position_rows) {
     if (threadIdx.x == 0) {
-      fail(call.failure, cuda::DeviceFailure::position_beyond_table, row, position);
+      cuda::record(call.failure, cuda::DeviceFailure::position_beyond_table, row, position);
     }
     position_row = 0;
   }

@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <mutex>
 #include <new>
 #include <optional>
 
@@ -187,14 +189,16 @@ int count_gpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-GpuList find_gpus() {
+namespace {
+
+GpuList find_gpus_up_to(int most) {
   GpuList found;
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0) {
     found.problem = status == cudaSuccess ? "no CUDA device" : cudaGetErrorString(status);
     return found;
   }
-  for (int device = 0; device < count; ++device) {
+  for (int device = 0; device < std::min(count, most); ++device) {
     try {
       GpuDevice described = describe(device);
       if (described.compute_capability >= oldest_compute_capability) {
@@ -209,8 +213,15 @@ GpuList find_gpus() {
       static_cast<void>(cudaGetLastError());
     }
   }
+  if (count > most && found.devices.empty())
+    found.problem += "; CUDA_VISIBLE_DEVICES can name another one";
   return found;
 }
+
+}  // namespace
+
+GpuList find_gpus() { return find_gpus_up_to(std::numeric_limits<int>::max()); }
+GpuList find_first_gpu() { return find_gpus_up_to(1); }
 
 CopyRates measure_copy_rates() {
   check(cudaSetDevice(0), "choosing a device");
@@ -313,7 +324,9 @@ void GpuWorker::reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes
 void GpuWorker::look_for_failure() {
   const volatile std::int32_t& code = parts_->failure->code;
   if (code == cuda::DeviceFailure::none) return;
-  cudaStreamSynchronize(parts_->stream);  // the code is written first, then the rest
+  static std::mutex mutex;  // any thread asks
+  const std::lock_guard lock(mutex);
+  if (code == cuda::DeviceFailure::none) return;
   run_failure().record(fmt::format("a kernel on the GPU failed: {}", describe(*parts_->failure)));
   *parts_->failure = {};
 }
@@ -341,6 +354,7 @@ bool has_cuda_kernels() { return false; }
 std::vector<int> cuda_architectures() { return {}; }
 int count_gpus() { return 0; }
 GpuList find_gpus() { return {{}, "this program was built without CUDA"}; }
+GpuList find_first_gpu() { return find_gpus(); }
 CopyRates measure_copy_rates() { throw Error("this program was built without CUDA"); }
 CopyRates measure_copy_rates(const Buffer& /*host*/) {
   throw Error("this program was built without CUDA");

@@ -41,6 +41,8 @@ std::vector<int> cuda_architectures();
 int count_gpus();
 /// The GPUs that those kernels run on. Makes a context on each.
 GpuList find_gpus();
+/// The one that StarPU takes, if those kernels run on it: the first that CUDA shows.
+GpuList find_first_gpu();
 
 /// Rates of copies between pinned host memory and the first GPU.
 struct CopyRates {

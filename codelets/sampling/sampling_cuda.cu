@@ -305,15 +305,6 @@ __device__ void track_seen(const Call& call, const BatchSequence& sequence, std:
   __syncthreads();
 }
 
-__device__ void report(cuda::DeviceFailure* failure, int row, int token) {
-  if (threadIdx.x != 0) return;
-  const std::int32_t none = cuda::DeviceFailure::none;
-  const std::int32_t code = cuda::DeviceFailure::logit_nan;
-  if (atomicCAS(&failure->code, none, code) != none) return;
-  failure->row = row;
-  failure->value = token;
-}
-
 constexpr unsigned most_threads = 1024;
 
 /// A block a sequence.
@@ -331,7 +322,10 @@ __global__ void __launch_bounds__(most_threads) sample_tokens(Call call) {
     int bad = 0;
     const int best = find_best(logits, &bad);
     if (bad != INT_MAX || best < 0) {
-      report(call.failure, sequence.logit_row, bad != INT_MAX ? bad : -1);
+      if (threadIdx.x == 0) {
+        cuda::record(call.failure, cuda::DeviceFailure::logit_nan, sequence.logit_row,
+                     bad != INT_MAX ? bad : -1);
+      }
     } else {
       token = draw(call, logits, best, sequence);
     }

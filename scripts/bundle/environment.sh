@@ -9,7 +9,7 @@ outside() { env -u LD_LIBRARY_PATH ${outside_library_path:+LD_LIBRARY_PATH="$out
 # Folders that may hold CUDA's libraries, likely ones first.
 cuda_folders() {
   tr ':' '\n' <<<"${LD_LIBRARY_PATH:-}"
-  printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,targets/x86_64-linux/lib} /usr/local/cuda-13*/lib64 \
+  printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,lib,targets/x86_64-linux/lib} /usr/local/cuda-13*/lib64 \
     /usr/lib/x86_64-linux-gnu
   # Python's packages of them: a folder a library.
   python3 -c 'import glob, site, sys

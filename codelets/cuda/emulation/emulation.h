@@ -74,6 +74,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffU) {
   ::sluice::cuda::emulation::warp_barrier(mask);
 }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
   const int lane = ::sluice::cuda::emulation::lane();
