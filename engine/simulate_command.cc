@@ -38,7 +38,10 @@ using Json = nlohmann::ordered_json;
 class PrivateFolder {
  public:
   PrivateFolder() {
-    std::string name = (fs::temp_directory_path() / "sluice-simulate-XXXXXX").string();
+    std::error_code error;
+    const fs::path parent = fs::temp_directory_path(error);
+    if (error) throw Error("TMPDIR: {}; set it to a folder that can be written", error.message());
+    std::string name = (parent / "sluice-simulate-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr)
       throw Error("cannot make a folder like {}; set TMPDIR to one that can be written", name);
     path_ = name;

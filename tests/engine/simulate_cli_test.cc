@@ -740,5 +740,15 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   }
 }
 
+TEST(SimulateCliTest, AFolderForTemporaryFilesThatIsNoneIsSaid) {
+  for (const char* folder : {"/nowhere", "/dev/null", "/proc"}) {
+    testing::CliProcess process(
+        "/usr/bin/env",
+        {std::string("TMPDIR=") + folder, testing::sluice_program(), "simulate", "--machine",
+         "spr-a100", "--model", "opt-30b", "--policy", "cpu-only", "--output-tokens", "1"});
+    expect_failure(process.wait(), 1, {"TMPDIR", "can be written"});
+  }
+}
+
 }  // namespace
 }  // namespace sluice
