@@ -210,14 +210,13 @@ TEST(SameDecisionsTest, TheSimulatedLinkIsTheOneThatIsAskedFor) {
   const TemporaryFolder folder;
   const Program program(folder);
   program.run({"calibrate", "--model", "tiny", "--repeat", "1"});
-  const Trace trace =
-      program.simulated({.policy = "lia",
-                         .batch = 4,
-                         .input_tokens = 60,
-                         .output_tokens = 3,
-                         .more = streamed("000000", "000000", "12MiB") +
-                                 Arguments{"--link", "0.5,300"}},
-                        "link");
+  const Trace trace = program.simulated(
+      {.policy = "lia",
+       .batch = 4,
+       .input_tokens = 60,
+       .output_tokens = 3,
+       .more = streamed("000000", "000000", "12MiB") + Arguments{"--link", "0.5,300"}},
+      "link");
   const std::vector<LinkUse> uses = link_use(trace);
   ASSERT_EQ(uses.size(), 2U);
   for (const LinkUse& use : uses) {
