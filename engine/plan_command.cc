@@ -104,9 +104,21 @@ class Planner {
   std::vector<PlanPoint> run() {
     std::vector<PlanPoint> points;
     for (const std::string& model : lists_.models) {
+      const ModelConfig config = find_model_config(model);
       for (const std::string& machine : lists_.machines) {
         const MachineCosts costs = costs_of(machine, model);
-        for (const Workload& workload : lists_.workloads()) add(model, costs, workload, points);
+        for (const Workload& workload : lists_.workloads()) {
+          if (std::string problem = length_problem(config, workload); problem.empty()) {
+            add(model, costs, workload, points);
+          } else {
+            points.push_back({.model = model,
+                              .machine = costs.machine,
+                              .policy = "",
+                              .workload = workload,
+                              .plan = std::nullopt,
+                              .problem = std::move(problem)});
+          }
+        }
       }
     }
     return points;
@@ -134,6 +146,16 @@ class Planner {
  private:
   using Options = std::map<std::string, std::string>;
 
+  /// Empty if the model has positions enough.
+  static std::string length_problem(const ModelConfig& config, const Workload& workload) {
+    try {
+      check_length(config, workload);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
   static std::unique_ptr<LoadedPolicy> load(const std::string& name, const Options& options) {
     return std::make_unique<LoadedPolicy>(name, options);
   }
@@ -146,17 +168,6 @@ class Planner {
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
            std::vector<PlanPoint>& points) {
-    try {
-      check_length(find_model_config(model), workload);
-    } catch (const Error& error) {
-      points.push_back({.model = model,
-                        .machine = costs.machine,
-                        .policy = "",
-                        .workload = workload,
-                        .plan = std::nullopt,
-                        .problem = error.what()});
-      return;
-    }
     for (const auto& policy : policies_)
       points.push_back(as_point(model, costs, plan_with(*policy, *costs.model, workload)));
     if (!policies_.empty()) return;

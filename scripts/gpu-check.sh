@@ -129,7 +129,8 @@ run_tests() {
   fi
   export sanitizer
   # Some virtual machines keep a sanitizer from the device.
-  if ! sanitize memcheck cuda_gpu_test '*SelectRows*' >"$out/sanitizer.log" 2>&1 && grep -qi 'not supported' "$out/sanitizer.log"; then
+  if ! timeout --kill-after=5 60 bash -c 'sanitize memcheck cuda_gpu_test "*SelectRows*"' >"$out/sanitizer.log" 2>&1 </dev/null &&
+    grep -qi 'not supported' "$out/sanitizer.log"; then
     skipped=$((skipped + 1))
     note "SKIPPED sanitizer: it says that it does not support this device: see sanitizer.log"
     return
@@ -145,9 +146,7 @@ run_tests() {
 
 run_figures() {
   # Where a CPU has AMX, oneDNN's layout of weights is one that a GPU has to unpack at each use (docs/gpu.md).
-  local amx=
-  if has_amx; then amx=1; fi
-  if [[ $amx && ! ${ONEDNN_MAX_CPU_ISA:-} ]]; then export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; fi
+  if has_amx && [[ ! ${ONEDNN_MAX_CPU_ISA:-} ]]; then export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; fi
   # shellcheck disable=SC2016  # the inner shell's
   step gpu-limits 60 bash -c '"$1" >"$2"' - "$here/bin/gpu_limits" "$out/gpu-limits.json"
   figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 2048 --gen-tokens 64 \
@@ -180,7 +179,7 @@ run_figures() {
   # What CUDA graphs are worth.
   figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
     --repeat 3 --cuda-graphs off
-  if [[ $amx ]]; then
+  if has_amx; then
     step amx 90 env -u ONEDNN_MAX_CPU_ISA ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu \
       --gen-tokens 16 --repeat 2
     if ! grep -q amx "$out/amx.log"; then

@@ -78,6 +78,33 @@ GpuDevice describe(int device) {
                                           attribute(cudaDevAttrMemoryClockRate, device)};
 }
 
+GpuList find_gpus_up_to(int most) {
+  GpuList found;
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0) {
+    found.problem = status == cudaSuccess ? "no CUDA device" : cudaGetErrorString(status);
+    return found;
+  }
+  for (int device = 0; device < std::min(count, most); ++device) {
+    try {
+      GpuDevice described = describe(device);
+      if (described.compute_capability >= oldest_compute_capability) {
+        found.devices.push_back(std::move(described));
+      } else {
+        found.problem =
+            fmt::format("{} is of compute capability {}.{}, at least 7.5 is needed", described.name,
+                        described.compute_capability / 10, described.compute_capability % 10);
+      }
+    } catch (const Error& error) {
+      found.problem = error.what();
+      static_cast<void>(cudaGetLastError());
+    }
+  }
+  if (count > most && found.devices.empty())
+    found.problem += "; CUDA_VISIBLE_DEVICES can name another one";
+  return found;
+}
+
 /// Device memory from StarPU, so that it counts against its limit.
 void* allocate(std::size_t bytes, void* node) {
   return reinterpret_cast<void*>(starpu_malloc_on_node(*static_cast<const unsigned*>(node), bytes));
@@ -188,37 +215,6 @@ int count_gpus() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
-
-namespace {
-
-GpuList find_gpus_up_to(int most) {
-  GpuList found;
-  int count = 0;
-  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0) {
-    found.problem = status == cudaSuccess ? "no CUDA device" : cudaGetErrorString(status);
-    return found;
-  }
-  for (int device = 0; device < std::min(count, most); ++device) {
-    try {
-      GpuDevice described = describe(device);
-      if (described.compute_capability >= oldest_compute_capability) {
-        found.devices.push_back(std::move(described));
-      } else {
-        found.problem =
-            fmt::format("{} is of compute capability {}.{}, at least 7.5 is needed", described.name,
-                        described.compute_capability / 10, described.compute_capability % 10);
-      }
-    } catch (const Error& error) {
-      found.problem = error.what();
-      static_cast<void>(cudaGetLastError());
-    }
-  }
-  if (count > most && found.devices.empty())
-    found.problem += "; CUDA_VISIBLE_DEVICES can name another one";
-  return found;
-}
-
-}  // namespace
 
 GpuList find_gpus() { return find_gpus_up_to(std::numeric_limits<int>::max()); }
 GpuList find_first_gpu() { return find_gpus_up_to(1); }
