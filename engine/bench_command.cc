@@ -320,7 +320,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     return 0;
   }
   fmt::print(stderr, "{}", plan.slower_than_one_device());
-  trace.set_stage_parts(plan.stage_parts());
+  trace.divide_stages_by(plan.costs().model, plan.policy_run().memory());
   LoadedRun run(plan);
   BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
                      {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());

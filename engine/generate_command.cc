@@ -484,7 +484,7 @@ class GenerateRun {
     }
     const bool quiet = line_.get<bool>("quiet");
     if (!quiet) fmt::print(stderr, "{}", plan.slower_than_one_device());
-    trace_.set_stage_parts(plan.stage_parts());
+    trace_.divide_stages_by(plan.costs().model, plan.policy_run().memory());
     LoadedRun run(plan);
     report_.load_s = run.load_s();
     options.policy = &plan.policy_run();

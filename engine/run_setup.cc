@@ -9,7 +9,6 @@
 #include "engine/interrupt.h"
 #include "engine/progress.h"
 #include "engine/what_if.h"
-#include "perfmodels/task_cost.h"
 
 namespace sluice {
 namespace {
@@ -118,12 +117,6 @@ RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& polic
 
 std::string RunPlan::slower_than_one_device() const {
   return accelerated_ ? sluice::slower_than_one_device(accelerated_->plan(), *costs_.model) : "";
-}
-
-StageParts RunPlan::stage_parts() const {
-  return [costs = costs_.model, memory = policy_run_->memory()](const TaskTag& tag, Device device) {
-    return sluice::stage_parts(*costs, tag, device, &memory);
-  };
 }
 
 std::vector<TierUse> RunPlan::uses() const {

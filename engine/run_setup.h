@@ -7,7 +7,6 @@
 
 #include "codelets/runtime/task_model.h"
 #include "engine/device.h"
-#include "engine/fxt.h"
 #include "engine/machine_costs.h"
 #include "engine/policy_choice.h"
 #include "engine/tiers.h"
@@ -51,8 +50,6 @@ class RunPlan {
   /// Null without one.
   const AcceleratorRun* accelerated() const { return accelerated_ ? &*accelerated_ : nullptr; }
   const RunSize& size() const { return size_; }
-  /// As its policy's costs predict them; they may be asked when the plan is gone.
-  StageParts stage_parts() const;
   /// Empty, or a line that one device alone is faster by the cost model than this plan.
   std::string slower_than_one_device() const;
   /// What --dry-run prints: every tier, HBM first.

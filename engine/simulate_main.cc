@@ -48,7 +48,7 @@ int run(const CommandLine::Arguments& arguments) {
   const auto run_point = [&] {
     const Simulation simulation = simulate({.config = config,
                                             .dtype = dtype,
-                                            .costs = *costs.model,
+                                            .costs = costs.model,
                                             .policy = policy,
                                             .workload = workload,
                                             .trace = trace});

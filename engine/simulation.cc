@@ -170,18 +170,16 @@ class Simulator {
   Simulation run() {
     const auto start = std::chrono::steady_clock::now();
     check_length(setup_.config, setup_.workload);
-    result_.plan = make_plan(setup_.policy.policy(), setup_.costs, setup_.workload);
+    result_.plan = make_plan(setup_.policy.policy(), *setup_.costs, setup_.workload);
     if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
-    PolicyRun policy(setup_.policy.policy(), setup_.costs, setup_.workload);  // anew, as a run does
+    // Anew, as a run does.
+    PolicyRun policy(setup_.policy.policy(), *setup_.costs, setup_.workload);
     check_possible(policy.memory());
-    setup_.policy.set_staging(staging_of(result_.plan, setup_.costs.model()));
-    const SimulatedMachine machine(setup_.costs, setup_.policy.scheduler(), passing_bytes());
-    const CostsInUse costs(setup_.costs, TaskTime::with_overhead, &policy.memory());
-    if (SimulatedContention::is_needed(setup_.costs)) contention_.emplace(setup_.costs);
-    setup_.trace.set_stage_parts(
-        [&costs = setup_.costs, memory = policy.memory()](const TaskTag& tag, Device device) {
-          return stage_parts(costs, tag, device, &memory);
-        });
+    setup_.policy.set_staging(staging_of(result_.plan, setup_.costs->model()));
+    const SimulatedMachine machine(*setup_.costs, setup_.policy.scheduler(), passing_bytes());
+    const CostsInUse costs(*setup_.costs, TaskTime::with_overhead, &policy.memory());
+    if (SimulatedContention::is_needed(*setup_.costs)) contention_.emplace(*setup_.costs);
+    setup_.trace.divide_stages_by(setup_.costs, policy.memory());
     Watcher watcher(machine.gpu_node());
     generate(machine, watcher, policy);
     contention_.reset();
@@ -208,12 +206,12 @@ class Simulator {
     const Footprint& planned = result_.plan.footprint;
     if (planned.weights[Tier::disk] + planned.kv[Tier::disk] == 0) return std::nullopt;
     const double lives_there = planned.weights[Tier::ddr] + planned.kv[Tier::ddr];
-    return setup_.costs.capacity_bytes(Tier::ddr) - static_cast<std::uint64_t>(lives_there);
+    return setup_.costs->capacity_bytes(Tier::ddr) - static_cast<std::uint64_t>(lives_there);
   }
 
   void generate(const SimulatedMachine& machine, const Watcher& watcher, PolicyRun& policy) {
     const Workload& workload = setup_.workload;
-    LoadedModel model(setup_.config, setup_.dtype, setup_.costs.model().weight_bits,
+    LoadedModel model(setup_.config, setup_.dtype, setup_.costs->model().weight_bits,
                       policy.memory(), machine.tier_nodes());
     std::vector<KvCache> kv;
     for (const KvCohort& cohort : policy.kv_cohorts()) {
@@ -270,7 +268,7 @@ class Simulator {
   void add_links(const SimulatedMachine& machine, SimulatedPhase& phase) {
     if (machine.disk_node() != no_node) {
       const Moved read =
-          moved(setup_.costs, machine.disk_node(), STARPU_MAIN_RAM, Tier::disk, Tier::ddr);
+          moved(*setup_.costs, machine.disk_node(), STARPU_MAIN_RAM, Tier::disk, Tier::ddr);
       result_.disk_bytes += read.bytes;
       phase.busy.disk_s += read.seconds;
     }
@@ -279,8 +277,8 @@ class Simulator {
     for (const Tier tier : {Tier::ddr, Tier::cxl}) {
       const unsigned node = nodes.at(static_cast<std::size_t>(tier));
       if (node == no_node) continue;
-      const Moved to_gpu = moved(setup_.costs, node, machine.gpu_node(), tier, Tier::hbm);
-      const Moved to_cpu = moved(setup_.costs, machine.gpu_node(), node, Tier::hbm, tier);
+      const Moved to_gpu = moved(*setup_.costs, node, machine.gpu_node(), tier, Tier::hbm);
+      const Moved to_cpu = moved(*setup_.costs, machine.gpu_node(), node, Tier::hbm, tier);
       result_.to_gpu_bytes += to_gpu.bytes;
       result_.to_cpu_bytes += to_cpu.bytes;
       phase.busy.to_gpu_s += to_gpu.seconds;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/dtype.h"
@@ -16,10 +17,10 @@ namespace sluice {
 struct SimulationSetup {
   const ModelConfig& config;
   DType dtype;  ///< of activations and KV: f32 or bf16
-  const CostModel& costs;
+  std::shared_ptr<const CostModel> costs;
   LoadedPolicy& policy;
   Workload workload;
-  TraceSession& trace;  ///< outlived by `costs`; records the run if it was asked to
+  TraceSession& trace;  ///< records the run if it was asked to
 };
 
 /// One phase: until every request has its first token, or after that.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/command_line.h"
@@ -71,6 +72,13 @@ TraceSession::~TraceSession() {
   std::error_code ignored;
   fs::remove(recorder_->file(), ignored);
   if (made_folder_) fs::remove(folder_, ignored);  // if nothing came into it
+}
+
+void TraceSession::divide_stages_by(std::shared_ptr<const CostModel> costs, MemoryPlan memory) {
+  parts_ = [costs = std::move(costs), memory = std::move(memory)](const TaskTag& tag,
+                                                                  Device device) {
+    return stage_parts(*costs, tag, device, &memory);
+  };
 }
 
 int TraceSession::around(const std::function<int()>& run, bool quiet) {

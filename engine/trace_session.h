@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "codelets/runtime/trace_recorder.h"
 #include "engine/fxt.h"
@@ -45,9 +44,8 @@ class TraceSession {
    private:
     TraceRecorder* recorder_;
   };
-  /// Divides stages that nothing stamps, see read_fxt(). Asked when `run` has ended: what they
-  /// refer to must live as long as this session.
-  void set_stage_parts(StageParts parts) { parts_ = std::move(parts); }
+  /// By what read_fxt() divides stages that nothing stamps, once `run` has ended.
+  void divide_stages_by(std::shared_ptr<const CostModel> costs, MemoryPlan memory);
   /// Once, inside of `run`, while no task runs.
   Recording record() {
     started_ = true;
