@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "engine/command_line.h"
+#include "base/units.h"
 
 namespace sluice {
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "engine/generator.h"
 #include "engine/interrupt.h"
 
 namespace sluice {
@@ -13,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Rows of an iteration, as many as Generator::Options::prefill_chunk_tokens.
-constexpr std::int64_t max_rows = 2048;
+/// Rows of an iteration, as many as a generator's.
+constexpr std::int64_t max_rows = default_prefill_chunk_tokens;
 
 /// Iterations of a warm-up.
 constexpr std::size_t warm_up_iterations = 8;

@@ -36,7 +36,7 @@ struct BenchPiece {
   bool draws = true;
 };
 /// What each iteration of a test computes. Prompts are cut as Generator cuts them, into chunks of
-/// at most 2048 tokens; whole chunks share an iteration of at most 2048 rows.
+/// default_prefill_chunk_tokens at most; whole chunks share an iteration of as many rows.
 std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
 
 /// The work of each iteration of a test.

@@ -3,12 +3,14 @@
 #include <iostream>
 #include <memory>
 
+#include "base/files.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
 #include "engine/bench.h"
 #include "engine/bench_report.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/output_file.h"
 #include "engine/output_options.h"
@@ -131,16 +133,8 @@ struct BenchModel {
   std::uint64_t table_bytes = 0;  ///< embedding tables that random weights keep in memory
 };
 
-bool is_shape(const std::string& name) {
-  const std::vector<NamedShape>& shapes = named_shapes();
-  return std::any_of(shapes.begin(), shapes.end(),
-                     [&](const NamedShape& shape) { return shape.name == name; });
-}
-
 BenchModel open_bench_model(const std::string& name, DType dtype) {
-  if (name == "tiny" || (!is_shape(name) && std::filesystem::exists(name)))
-    return {open_model(name)};
-  if (name.find('/') != std::string::npos) return {open_model(name)};  // says what is missing
+  if (names_model(name)) return {open_model(name)};
   BenchModel opened;
   opened.model.name = name;
   opened.model.config = find_shape(name);
@@ -176,7 +170,8 @@ std::int64_t max_iteration_rows(const std::vector<BenchTest>& tests) {
   std::int64_t most = 1;
   for (const BenchTest& test : tests) {
     std::int64_t rows = test.batch;
-    if (test.phase == Phase::prefill) rows = std::min<std::int64_t>(2048, test.total_tokens());
+    if (test.phase == Phase::prefill)
+      rows = std::min(default_prefill_chunk_tokens, test.total_tokens());
     most = std::max(most, rows);
   }
   return most;

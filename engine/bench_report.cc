@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/command_line.h"
+#include "base/median.h"
+#include "base/units.h"
 
 namespace sluice {
 namespace {
@@ -139,12 +140,6 @@ MeanDeviation mean_deviation(const std::vector<double>& values) {
   double squares = 0;
   for (const double value : values) squares += (value - mean) * (value - mean);
   return {.mean = mean, .deviation = std::sqrt(squares / (count - 1))};
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 BenchSummary summarise(const BenchResult& result) {

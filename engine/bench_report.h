@@ -17,8 +17,6 @@ struct MeanDeviation {
   double deviation = 0;
 };
 MeanDeviation mean_deviation(const std::vector<double>& values);
-/// Of at least one value; the mean of the middle two when their number is even.
-double median(std::vector<double> values);
 
 /// What the repetitions of one test say.
 struct BenchSummary {

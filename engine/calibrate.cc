@@ -8,8 +8,10 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/units.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
+#include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/link_probe.h"
 #include "perfmodels/layer_cost.h"
@@ -33,7 +35,6 @@ constexpr std::int64_t short_times = 3;
 /// Time between two saves.
 constexpr double save_every_s = 10;
 
-constexpr std::int64_t prefill_chunk_tokens = 2048;
 /// The middle of a KV page.
 constexpr std::int64_t middle_of_page = page_tokens / 2;
 constexpr std::int64_t shortest_context = page_tokens + middle_of_page;
@@ -63,7 +64,7 @@ class Choice {
     const double kv_bytes = static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
                             kv_bytes_per_token(model_);
     if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return;
-    if (shape.total_rows() > prefill_chunk_tokens) return;
+    if (shape.total_rows() > default_prefill_chunk_tokens) return;
     if (foreseen_s(batch, model_, limits_.num_layers, limits_.rates) > limits_.longest_s) return;
     if (std::find(batches.begin(), batches.end(), batch) == batches.end()) batches.push_back(batch);
   }
@@ -119,7 +120,7 @@ LargestIteration largest_calibration_iteration(const ModelConfig& config, DType 
   const ModelDimensions model = model_dimensions(config, dtype);
   const double token_bytes =
       static_cast<double>(calibration_layers(config, dtype)) * kv_bytes_per_token(model);
-  return {.rows = prefill_chunk_tokens,
+  return {.rows = default_prefill_chunk_tokens,
           .logit_rows = largest_batch,
           .sequences = largest_batch,
           .context_tokens = static_cast<std::int64_t>(
@@ -281,7 +282,7 @@ struct BatchMeter::Loaded {
     if (!accelerator) return nullptr;
     return accelerator->run.bring(
         runtime, weights, caches,
-        RunSize::of(weights, caches, prefill_chunk_tokens, slots_of(batches)));
+        RunSize::of(weights, caches, default_prefill_chunk_tokens, slots_of(batches)));
   }
 
   BenchRunner make_runner(KvCache& kv, const DecoderGraph::Options& options) const {
@@ -400,7 +401,7 @@ BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
   const std::uint64_t kv =
       KvCache::size_bytes(decoder_shape(few, dtype), num_layers, Loaded::pages_of(batches));
   const std::uint64_t rest =
-      activation_bytes(few, dtype, prefill_chunk_tokens, Loaded::slots_of(batches)) +
+      activation_bytes(few, dtype, default_prefill_chunk_tokens, Loaded::slots_of(batches)) +
       ReadProbe::buffer_bytes(weights) +
       (accelerator ? LinkProbe::host_bytes(Loaded::spare_bytes(config, dtype)) : 0);
   const std::uint64_t available = available_memory_bytes();

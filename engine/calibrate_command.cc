@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/median.h"
 #include "base/memory.h"
+#include "base/units.h"
 #include "engine/calibrate.h"
 #include "engine/calibration_store.h"
 #include "engine/command_line.h"
@@ -184,12 +186,6 @@ std::string duration_text(double seconds) {
 /// Seconds of a measurement beside the batch itself: two probes.
 constexpr double probe_s = 0.08;
 
-std::string time_text(double seconds) {
-  if (seconds <= 0) return "-";
-  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
-                        : fmt::format("{:.2f} ms", seconds * 1e3);
-}
-
 /// "62.0 GB/s (33.1 to 66.3)"
 std::string range_text(const Calibration& calibration, double median, double MachineRates::*rate,
                        double unit, const char* name) {
@@ -233,9 +229,9 @@ std::string describe(const Settings& settings, const Calibration& calibration) {
     const BatchShape shape = BatchShape::decode(count, 2048);
     for (const Sublayer sublayer :
          {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2})
-      row.push_back(time_text(costs.compute_s(settings.device(), sublayer, shape)));
-    row.push_back(time_text(costs.lm_head_s(settings.device(), count)));
-    row.push_back(time_text(costs.compute_s(settings.device(), Sublayer::attention, shape)));
+      row.push_back(format_seconds(costs.compute_s(settings.device(), sublayer, shape)));
+    row.push_back(format_seconds(costs.lm_head_s(settings.device(), count)));
+    row.push_back(format_seconds(costs.compute_s(settings.device(), Sublayer::attention, shape)));
   }
   const auto table = settings.format == OutputFormat::markdown ? format_markdown : format_table;
   const MachineRates& rates = costs.rates();
@@ -288,12 +284,6 @@ int run_measurements(const Settings& settings, bool force) {
   return 0;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 /// One sublayer of one batch: medians over the repetitions.
 struct Compared {
   CalibrationBatch batch;
@@ -303,7 +293,20 @@ struct Compared {
   double at_rates_s = 0;   ///< at the rates probed beside the measurement
   double error = 0;        ///< predicted over measured, less 1; median
   double error_at_rates = 0;
+  /// Of the measurement: the middle half of its repetitions, each over what is predicted at its
+  /// rates, lies within this share around their middle.
+  double spread = 0;
 };
+
+/// Half of the distance between the quartiles, over their middle; of fewer than four values the
+/// whole range counts.
+double spread_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t quarter = values.size() / 4;
+  const double low = values[quarter];
+  const double high = values[values.size() - 1 - quarter];
+  return (high - low) / (high + low);
+}
 
 double predicted_s(const MeasuredModel& costs, const CalibrationBatch& batch, Sublayer sublayer) {
   return sublayer == Sublayer::lm_head ? costs.lm_head_s(costs.device(), batch.logit_rows)
@@ -318,19 +321,25 @@ Compared compare(const MeasuredModel& costs, const CalibrationBatch& batch, Subl
   std::vector<double> at_rates;
   std::vector<double> errors;
   std::vector<double> errors_at_rates;
+  std::vector<double> ratios;
   for (const CalibrationSample& sample : samples) {
     const double seconds = sample.seconds[timed_index(sublayer)];
     measured.push_back(seconds);
     at_rates.push_back(predicted_s(costs.at_rates(sample.rates), batch, sublayer));
     errors.push_back(compared.predicted_s / seconds - 1);
     errors_at_rates.push_back(at_rates.back() / seconds - 1);
+    ratios.push_back(seconds / at_rates.back());
   }
   compared.measured_s = median(measured);
   compared.at_rates_s = median(at_rates);
   compared.error = median(errors);
   compared.error_at_rates = median(errors_at_rates);
+  compared.spread = spread_of(ratios);
   return compared;
 }
+
+constexpr double wanted_error = 0.1;
+bool is_within(double error) { return std::abs(error) <= wanted_error; }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
@@ -345,21 +354,39 @@ void add_summary(TableRows& rows, const std::vector<Compared>& all, Sublayer sub
     if (worst == nullptr || std::abs(each.*error) > std::abs(worst->*error)) worst = &each;
   }
   if (worst == nullptr) return;
-  const auto within =
-      std::count_if(errors.begin(), errors.end(), [](double e) { return e <= 0.1; });
+  const auto within = std::count_if(errors.begin(), errors.end(), is_within);
   rows.push_back({std::string(to_string(sublayer)), what, percent(median(errors)),
                   percent(worst->*error), fmt::format("{} of {}", within, errors.size()),
                   describe(worst->batch)});
 }
 
+/// How many predictions are true, and of those that are not, how many measurements say no better
+/// themselves how long it takes.
+std::string verdict(const std::vector<Compared>& all) {
+  const auto is_true = [](const Compared& each) { return is_within(each.error_at_rates); };
+  const auto near = std::count_if(all.begin(), all.end(), is_true);
+  const auto unsteady = std::count_if(all.begin(), all.end(), [&](const Compared& each) {
+    return !is_true(each) && !is_within(each.spread);
+  });
+  std::string text =
+      fmt::format("{} of {} are within 10 % at the rates probed beside", near, all.size());
+  if (near < std::ssize(all)) {
+    text += fmt::format("; of the other {}, {} do not repeat within 10 % themselves",
+                        std::ssize(all) - near, unsteady);
+  }
+  return text;
+}
+
 std::string format_check(const Settings& settings, const std::vector<Compared>& all) {
   if (settings.format == OutputFormat::table || settings.format == OutputFormat::markdown) {
-    TableRows rows = {{"sublayer", "rates", "median error", "worst", "within 10 %", "worst at"}};
+    TableRows rows = {{"sublayer", "against", "median", "worst", "within 10 %", "worst at"}};
     for (const Sublayer sublayer : timed_sublayers) {
-      add_summary(rows, all, sublayer, &Compared::error, "calibrated");
-      add_summary(rows, all, sublayer, &Compared::error_at_rates, "probed beside");
+      add_summary(rows, all, sublayer, &Compared::error, "calibrated rates");
+      add_summary(rows, all, sublayer, &Compared::error_at_rates, "rates probed beside");
+      add_summary(rows, all, sublayer, &Compared::spread, "its repetitions");
     }
-    return settings.format == OutputFormat::table ? format_table(rows) : format_markdown(rows);
+    const auto table = settings.format == OutputFormat::table ? format_table : format_markdown;
+    return fmt::format("{}\n{}\n", table(rows), verdict(all));
   }
   Json objects = Json::array();
   for (const Compared& each : all) {
@@ -373,7 +400,8 @@ std::string format_check(const Settings& settings, const std::vector<Compared>& 
                        {"predicted_s", each.predicted_s},
                        {"predicted_at_rates_s", each.at_rates_s},
                        {"error", each.error},
-                       {"error_at_rates", each.error_at_rates}});
+                       {"error_at_rates", each.error_at_rates},
+                       {"spread", each.spread}});
   }
   return settings.format == OutputFormat::json ? objects.dump(2) + "\n"
                                                : format_objects_csv(objects);

@@ -11,9 +11,9 @@
 #include "base/cpu.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "codelets/kernels/generation.h"
 #include "codelets/kernels/linear.h"
-#include "engine/output_file.h"
 #include "perfmodels/calibration_transfer.h"
 
 namespace sluice {

@@ -98,12 +98,4 @@ std::uint64_t parse_size_bytes(const std::string& text, const std::string& optio
   return static_cast<std::uint64_t>(number * factor);
 }
 
-std::string format_bytes(std::uint64_t bytes) {
-  constexpr double kibi = 1024;
-  const auto value = static_cast<double>(bytes);
-  if (value >= kibi * kibi * kibi) return fmt::format("{:.2f} GiB", value / (kibi * kibi * kibi));
-  if (value >= kibi * kibi) return fmt::format("{:.1f} MiB", value / (kibi * kibi));
-  return fmt::format("{:.1f} KiB", value / kibi);
-}
-
 }  // namespace sluice

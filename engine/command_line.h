@@ -46,8 +46,6 @@ class CommandLine {
 
 /// "20GiB", "512MiB", "1.5GB" or plain bytes. Throws UsageError that names `option`.
 std::uint64_t parse_size_bytes(const std::string& text, const std::string& option);
-/// "1.2 GiB"
-std::string format_bytes(std::uint64_t bytes);
 
 /// The subcommands; each returns the exit code and throws Error or UsageError.
 int run_bench(const CommandLine::Arguments& arguments);

@@ -52,7 +52,7 @@ auto distinct(const std::vector<ComparedRun>& runs, const Key& key) {
 /// A name, or a file's without its folder and, of a policy's, without its ending.
 std::string short_name(const std::string& name_or_path) {
   std::string name = std::filesystem::path(name_or_path).filename().string();
-  for (const std::string ending : {".so", ".simgrid"}) {
+  for (const std::string_view ending : {simgrid_policy_ending, native_policy_ending}) {
     if (name.ends_with(ending)) name.resize(name.size() - ending.size());
   }
   return name;

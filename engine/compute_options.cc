@@ -1,7 +1,5 @@
 #include "engine/compute_options.h"
 
-#include <filesystem>
-
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"
 #include "graphs/loaded_model.h"
@@ -10,9 +8,7 @@
 namespace sluice {
 
 ModelConfig find_model_config(const std::string& name) {
-  if (std::filesystem::exists(name) || name == "tiny" || name.find('/') != std::string::npos)
-    return open_model(name).config;
-  return find_shape(name);
+  return names_model(name) ? open_model(name).config : find_shape(name);
 }
 
 std::optional<DType> read_dtype(const CommandLine& line) {

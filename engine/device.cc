@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "codelets/kernels/linear.h"
 
 namespace sluice {

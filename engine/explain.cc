@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/units.h"
 #include "engine/tables.h"
 #include "engine/what_if.h"
 #include "perfmodels/measured_model.h"
@@ -14,13 +15,9 @@
 namespace sluice {
 namespace {
 
-std::string time_text(double seconds) {
-  return seconds >= 1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.2f} ms", seconds * 1e3);
-}
-
 /// "1.23 s", and by how much that is more or less than what was measured.
 void add_prediction(std::vector<std::string>& row, double predicted_s, double measured_s) {
-  row.push_back(time_text(predicted_s));
+  row.push_back(format_seconds(predicted_s));
   row.push_back(fmt::format("{:+.1f} %", 100 * (predicted_s / measured_s - 1)));
 }
 
@@ -67,7 +64,7 @@ void add_rows(TableRows& rows, const DeviceTotals& of, double wall_s) {
       std::vector<std::string>& row = rows.emplace_back();
       row = {std::string(to_string(phase)), std::string(to_string(sublayer)),
              std::string(of.device),        fmt::format("{}", entry.count),
-             time_text(entry.seconds),      fmt::format("{:.1f} %", 100 * entry.seconds / wall_s)};
+             format_seconds(entry.seconds), fmt::format("{:.1f} %", 100 * entry.seconds / wall_s)};
       const double seconds = of.predicted.of(phase, sublayer).seconds;
       if (seconds <= 0) continue;
       add_prediction(row, seconds, entry.seconds);
@@ -78,41 +75,39 @@ void add_rows(TableRows& rows, const DeviceTotals& of, double wall_s) {
 
 }  // namespace
 
-std::string explain_run(const RunRecord& record, Device head_device, const RunFigures& figures,
+std::string explain_run(const RunRecord& record, Device head_device, const MeasuredRun& run,
                         const CostModel& costs, const std::string& source) {
   const auto predict = [&](const CostModel& by, Device device) {
     return with_whole_attention(record.predict(by, device, head_device));
   };
-  DeviceTotals cpu = {to_string(Device::cpu), with_whole_attention(figures.cpu),
+  DeviceTotals cpu = {to_string(Device::cpu), with_whole_attention(run.cpu),
                       predict(costs, Device::cpu), std::nullopt};
   if (const auto* model = dynamic_cast<const MeasuredModel*>(&costs))
-    cpu.at_rates = predict(model->at_rates(figures.rates), Device::cpu);
+    cpu.at_rates = predict(model->at_rates(run.rates), Device::cpu);
   TableRows rows = {{"phase", "sublayer", "on", "times", "measured", "share", "predicted", "off"}};
   if (cpu.at_rates) rows.front().insert(rows.front().end(), {"at this run's rates", "off"});
-  add_rows(rows, cpu, figures.wall_s);
-  const double accelerator_s = figures.accelerator.seconds();
+  add_rows(rows, cpu, run.wall_s);
+  const double accelerator_s = run.accelerator.seconds();
   if (accelerator_s > 0) {
     add_rows(rows,
-             {to_string(Device::gpu), with_whole_attention(figures.accelerator),
+             {to_string(Device::gpu), with_whole_attention(run.accelerator),
               predict(costs, Device::gpu), std::nullopt},
-             figures.wall_s);
+             run.wall_s);
   }
   const auto add_rest = [&](const char* what, double seconds) {
-    rows.push_back({"", what, "", "", time_text(seconds),
-                    fmt::format("{:.1f} %", 100 * seconds / figures.wall_s)});
+    rows.push_back({"", what, "", "", format_seconds(seconds),
+                    fmt::format("{:.1f} %", 100 * seconds / run.wall_s)});
   };
   // Devices work beside each other, so that with two of them each has a rest of its own.
-  const auto outside_s = [&](double kernels_s) {
-    return std::max(0.0, figures.wall_s - kernels_s);
-  };
+  const auto outside_s = [&](double kernels_s) { return std::max(0.0, run.wall_s - kernels_s); };
   add_rest(accelerator_s > 0 ? "outside of the CPU's kernels" : "outside of kernels",
-           outside_s(figures.cpu.seconds()));
+           outside_s(run.cpu.seconds()));
   if (accelerator_s > 0) add_rest("outside of the accelerator's", outside_s(accelerator_s));
   for (std::vector<std::string>& row : rows) row.resize(rows.front().size());
   return format_table(rows) +
          fmt::format("\npredictions {}; beside this run {:.1f} GB/s, {:.3f} TFLOP/s\n", source,
-                     figures.rates.read_bandwidth_bytes_per_s * 1e-9,
-                     figures.rates.gemm_flop_per_s * 1e-12);
+                     run.rates.read_bandwidth_bytes_per_s * 1e-9,
+                     run.rates.gemm_flop_per_s * 1e-12);
 }
 
 RunExplainer::RunExplainer(Runtime& runtime, DType dtype, std::uint64_t working_set_bytes,
@@ -127,15 +122,15 @@ RunExplainer::RunExplainer(Runtime& runtime, DType dtype, std::uint64_t working_
 
 void RunExplainer::end(double wall_s) {
   policy_.record_into(nullptr);
-  figures_.cpu = runtime_.kernel_totals();
-  figures_.accelerator = runtime_.accelerator_totals();
-  figures_.wall_s = wall_s;
-  figures_.rates = mean_rates(before_, probes_.measure());
+  measured_.cpu = runtime_.kernel_totals();
+  measured_.accelerator = runtime_.accelerator_totals();
+  measured_.wall_s = wall_s;
+  measured_.rates = mean_rates(before_, probes_.measure());
 }
 
 std::string RunExplainer::explain(const MachineCosts& costs, CheckedPolicy& policy,
                                   const Workload& workload) const {
-  return explain_run(record_, policy_.head_device(), figures_, *costs.model, costs.source) + "\n" +
+  return explain_run(record_, policy_.head_device(), measured_, *costs.model, costs.source) + "\n" +
          explain_plan(policy, *costs.model, workload);
 }
 

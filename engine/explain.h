@@ -12,7 +12,7 @@
 namespace sluice {
 
 /// What a run took, and by which rates it is judged.
-struct RunFigures {
+struct MeasuredRun {
   KernelTotals cpu, accelerator;  ///< what kernels took there
   double wall_s = 0;
   MachineRates rates;  ///< probed beside the run
@@ -21,7 +21,7 @@ struct RunFigures {
 /// Predicted against measured, a line a device, phase and sublayer; `head_device` ran the LM head.
 /// A measured cost model is asked twice: as it is, and at the rates that were probed beside the
 /// run.
-std::string explain_run(const RunRecord& record, Device head_device, const RunFigures& figures,
+std::string explain_run(const RunRecord& record, Device head_device, const MeasuredRun& run,
                         const CostModel& costs, const std::string& source);
 
 /// Watches one run, from here to end(): its kernels, and the rates around it.
@@ -41,7 +41,7 @@ class RunExplainer {
   RunRecord record_;
   MachineProbes probes_;
   MachineRates before_;
-  RunFigures figures_;
+  MeasuredRun measured_;
 };
 
 }  // namespace sluice

@@ -13,7 +13,9 @@
 #include <random>
 #include <utility>
 
+#include "base/files.h"
 #include "base/memory.h"
+#include "base/units.h"
 #include "codelets/kernels/linear.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"

@@ -77,6 +77,8 @@ struct GenerationStats {
   double wall_s = 0;
 };
 
+inline constexpr std::int64_t default_prefill_chunk_tokens = 2048;
+
 /// Runs requests through a model: at most `max_batch` at once, the place of a finished one goes to
 /// the next. The graph of an iteration is submitted before the results of the one before it are
 /// looked at, so a sequence that ends by its content computes one token more, which is thrown away.
@@ -88,7 +90,7 @@ class Generator {
     Fusion fusion = Fusion::layers;
     std::vector<std::int32_t> eos_token_ids;
     /// Prompt tokens that one iteration computes for one sequence; a longer prompt takes several.
-    std::int64_t prefill_chunk_tokens = 2048;
+    std::int64_t prefill_chunk_tokens = default_prefill_chunk_tokens;
     /// Says what runs together and where; outlives the generator. Null: everything at once, on the
     /// CPU.
     PolicyRun* policy = nullptr;

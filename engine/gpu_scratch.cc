@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "codelets/attention/attention_split.h"
+#include "codelets/cuda/linear_limits.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/recurring.h"
@@ -14,47 +16,20 @@ namespace {
 constexpr std::int64_t alignment = 256;
 constexpr std::int64_t float_bytes = 4;
 
-/// codelets/cuda/linear.cu, both of its ways.
-struct LinearScratch {
-  std::int64_t element_bytes;
-  std::int64_t num_multiprocessors;
-
-  std::int64_t operator()(std::int64_t rows, std::int64_t in, std::int64_t out,
-                          std::int64_t matrices) const {
-    constexpr std::int64_t weight_bytes = std::int64_t{32} << 20;
-    constexpr std::int64_t largest_weight_bytes = std::int64_t{128} << 20;
-    constexpr std::int64_t enough_columns = 2048;
-    constexpr std::int64_t largest_product_bytes = std::int64_t{64} << 20;
-    constexpr std::int64_t most_strip_rows = 64;
-    constexpr std::int64_t block_columns = 128;
-    const std::int64_t padded_in = in + 64;
-    const std::int64_t padded_out = out + 64;
-    const std::int64_t piece =
-        std::clamp(enough_columns * padded_in * element_bytes, weight_bytes, largest_weight_bytes);
-    const std::int64_t pieces =
-        std::min(piece, padded_in * padded_out * element_bytes) +
-        matrices * std::min(largest_product_bytes, rows * padded_out * float_bytes);
-    const std::int64_t strips = matrices * std::min(rows, most_strip_rows) * float_bytes *
-                                (2 * num_multiprocessors * block_columns + padded_out);
-    return rows * padded_in * element_bytes + std::max(pieces, strips) + 8 * alignment;
-  }
-};
-
 std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration& largest) {
-  // codelets/attention/attention_plan_cuda.h
-  constexpr std::int64_t rows_of_a_tile = 16;
-  constexpr std::int64_t chunk_tokens = 128;
-  constexpr std::int64_t most_chunks = 64;
-  constexpr std::int64_t part_bytes = 256;
   const std::int64_t context_tokens =
       recurring_context_tokens(largest.context_tokens, largest.sequences);
-  const std::int64_t split_rows = std::min(largest.rows, rows_of_a_tile * largest.sequences);
-  const std::int64_t slots = std::min(split_rows * most_chunks,
-                                      split_rows + rows_of_a_tile * context_tokens / chunk_tokens);
+  // Iterations of few rows a sequence split the most, those of all rows have the longest lists.
+  const std::int64_t few_rows = std::min(largest.rows, (rows_worth_a_tile - 1) * largest.sequences);
+  const std::int64_t slots = most_attention_amounts(shape, few_rows, largest.sequences,
+                                                    context_tokens, LongRuns::row_by_row)
+                                 .slots;
   const std::int64_t outputs =
       slots * shape.num_heads * (shape.padded_head_dim() + 2) * float_bytes;
+  const std::int64_t lists = 2 * slots + largest.rows +
+                             largest.rows * shape.group_size() / tile_queries + largest.sequences;
   const std::int64_t gathered_pages = largest.rows / page_tokens + 2 * largest.sequences;
-  return outputs + (slots + largest.rows) * part_bytes +
+  return outputs + lists * most_attention_entry_bytes +
          gathered_pages * static_cast<std::int64_t>(shape.page_bytes()) +
          context_tokens * float_bytes + 16 * alignment;
 }
@@ -65,7 +40,11 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
                        int num_multiprocessors, std::uint64_t memory_bytes) {
   const DecoderShape shape = decoder_shape(config, dtype);
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(dtype));
-  const LinearScratch linear{element_bytes, num_multiprocessors};
+  const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out,
+                          std::int64_t matrices) {
+    return cuda::most_linear_scratch_bytes(rows, in, out, matrices, element_bytes,
+                                           num_multiprocessors);
+  };
   const std::int64_t rows = largest.rows;
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t input = rows * (hidden + 64) * element_bytes;

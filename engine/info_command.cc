@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/units.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/gpu.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/cpu.h"
+#include "base/median.h"
 
 namespace sluice {
 namespace {
@@ -108,9 +109,7 @@ class Pieces {
       each.push_back(at(i).move_s(way));
       leave_after(i);
     }
-    const auto middle = each.begin() + std::ssize(each) / 2;
-    std::nth_element(each.begin(), middle, each.end());
-    return *middle;
+    return median(std::move(each));
   }
 
  private:

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/command_line.h"
 #include "engine/interrupt.h"
 #include "engine/progress.h"

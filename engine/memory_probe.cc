@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/numa.h"
+#include "base/units.h"
 #include "codelets/kernels/probe.h"
-#include "engine/command_line.h"
 #include "engine/moved_bytes.h"
 #include "engine/tables.h"
 

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/units.h"
 #include "engine/command_line.h"
 
 namespace sluice {

@@ -11,35 +11,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/prompts.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
-
-void write_all(int fd, const std::string& text, const std::string& path) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t count = write(fd, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
-    done += static_cast<std::size_t>(count);
-  }
-}
-
-/// Writes the text, to the disk too, and closes.
-void write_whole(int fd, const std::string& text, const std::string& path) {
-  try {
-    write_all(fd, text, path);
-    if (fsync(fd) != 0 && errno != EINVAL)
-      throw Error("cannot write {}: {}", path, std::strerror(errno));
-  } catch (...) {
-    close(fd);
-    throw;
-  }
-  if (close(fd) != 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
-}
 
 /// Whether a line that was cut off can be one of ours; see completion_line.
 bool may_be_ours(std::string_view cut_line) {
@@ -163,36 +141,6 @@ void OutputFile::put_in_order() {
   std::string text;
   for (const auto& [id, line] : lines_) text += line + "\n";
   write_file(path_, text);
-}
-
-void check_writable(const std::string& path) {
-  struct stat status {};
-  const bool exists = stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path);
-  const bool in_place = exists && !S_ISREG(status.st_mode);
-  const std::string probe = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
-  const int fd = open(probe.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT), 0666);
-  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
-  close(fd);
-  if (!in_place) unlink(probe.c_str());
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  struct stat status {};
-  const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);  // a device
-  const std::string target = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
-  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
-  const int fd = open(target.c_str(), flags, 0666);
-  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
-  try {
-    write_whole(fd, text, path);
-    if (!in_place && rename(target.c_str(), path.c_str()) != 0) {
-      throw Error("cannot write {}: {}", path, std::strerror(errno));
-    }
-  } catch (...) {
-    if (!in_place) unlink(target.c_str());
-    throw;
-  }
 }
 
 }  // namespace sluice

@@ -54,10 +54,4 @@ class OutputFile {
   std::vector<std::pair<std::string, std::string>> lines_;  ///< id and line, in file order
 };
 
-/// Tries what write_file will do, while nothing is lost yet. Throws Error.
-void check_writable(const std::string& path);
-
-/// Writes a small file as a whole: to a temporary beside it, then renamed. Throws Error.
-void write_file(const std::string& path, const std::string& text);
-
 }  // namespace sluice

@@ -6,11 +6,11 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/machine_list.h"
-#include "engine/output_file.h"
 #include "engine/output_options.h"
 #include "engine/plan_report.h"
 #include "engine/planner.h"
@@ -90,15 +90,14 @@ class Planner {
  public:
   explicit Planner(const Settings& settings) : settings_(settings), lists_(settings.points) {
     for (const std::string& name : lists_.policies) {
-      if (name != any_policy) policies_.push_back({load(name, lists_.policy_options)});
+      if (name == any_policy) continue;
+      policies_.push_back(std::make_unique<LoadedPolicy>(name, lists_.policy_options));
+      policies_.back()->policy().set_host_tiers(lists_.host_tiers);
     }
-    for (const auto& policy : policies_) policy->policy().set_host_tiers(lists_.host_tiers);
     if (!policies_.empty()) return;
     if (!lists_.policy_options.empty()) throw UsageError("--policy-option needs --policy");
-    all_ = load_known_policies();
-    if (all_.empty())
-      throw Error("no policy was found beside the program; give one with --policy FILE");
-    for (const auto& policy : all_) policy->policy().set_host_tiers(lists_.host_tiers);
+    policies_ = load_known_policies(lists_.host_tiers);
+    chooses_ = true;
   }
 
   std::vector<PlanPoint> run() {
@@ -134,18 +133,14 @@ class Planner {
   std::string explain(const PlanPoint& point) {
     const MachineCosts costs = costs_of(lists_.machines.front(), point.model);
     if (!settings_.explain) return slower_than_one_device(*point.plan, *costs.model);
-    for (const auto* loaded : {&policies_, &all_}) {
-      for (const auto& policy : *loaded) {
-        if (policy->name() == point.policy)
-          return "\n" + explain_plan(policy->policy(), *costs.model, point.workload);
-      }
+    for (const auto& policy : policies_) {
+      if (policy->name() == point.policy)
+        return "\n" + explain_plan(policy->policy(), *costs.model, point.workload);
     }
     return "";
   }
 
  private:
-  using Options = std::map<std::string, std::string>;
-
   /// Empty if the model has positions enough.
   static std::string length_problem(const ModelConfig& config, const Workload& workload) {
     try {
@@ -156,10 +151,6 @@ class Planner {
     }
   }
 
-  static std::unique_ptr<LoadedPolicy> load(const std::string& name, const Options& options) {
-    return std::make_unique<LoadedPolicy>(name, options);
-  }
-
   MachineCosts costs_of(const std::string& machine, const std::string& model) {
     ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
@@ -168,22 +159,21 @@ class Planner {
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
            std::vector<PlanPoint>& points) {
-    for (const auto& policy : policies_)
-      points.push_back(as_point(model, costs, plan_with(*policy, *costs.model, workload)));
-    if (!policies_.empty()) return;
-    std::vector<Candidate> all;
-    all.reserve(all_.size());
-    for (const auto& policy : all_) all.push_back(plan_with(*policy, *costs.model, workload));
-    const Candidate& chosen = fastest(all);
+    const std::vector<Candidate> candidates = plan_with_each(policies_, *costs.model, workload);
+    if (!chooses_) {
+      for (const Candidate& each : candidates) points.push_back(as_point(model, costs, each));
+      return;
+    }
+    const Candidate& chosen = fastest(candidates);
     points.push_back(as_point(model, costs, chosen));
-    if (lists_.size() == 1) fmt::print(stderr, "sluice: {}\n", explain_choice(all, chosen));
+    if (lists_.size() == 1) fmt::print(stderr, "sluice: {}\n", explain_choice(candidates, chosen));
   }
 
   const Settings& settings_;
   const PointLists& lists_;
   MachineList machines_;
-  std::vector<std::unique_ptr<LoadedPolicy>> policies_;  ///< that were named
-  std::vector<std::unique_ptr<LoadedPolicy>> all_;       ///< else
+  LoadedPolicies policies_;  ///< that were named, or all
+  bool chooses_ = false;     ///< the fastest of all
 };
 
 /// A line on stderr for each point without a plan; says how many there are.

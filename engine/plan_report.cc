@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/command_line.h"
+#include "base/units.h"
 
 namespace sluice {
 namespace {

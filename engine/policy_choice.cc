@@ -46,17 +46,28 @@ Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload
   return candidate;
 }
 
-std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies() {
-  std::vector<std::unique_ptr<LoadedPolicy>> policies;
+LoadedPolicies load_known_policies(const HostTiers& tiers) {
+  LoadedPolicies policies;
   for (const std::string& name : find_policies(policy_folders())) {
     try {
       policies.push_back(
           std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
+      policies.back()->policy().set_host_tiers(tiers);
     } catch (const Error& error) {
       logger().warn("a policy that was not asked for is left out: {}", error.what());
     }
   }
+  if (policies.empty())
+    throw Error("no policy was found beside the program; give one with --policy FILE");
   return policies;
+}
+
+std::vector<Candidate> plan_with_each(const LoadedPolicies& policies, const CostModel& costs,
+                                      const Workload& workload) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(policies.size());
+  for (const auto& policy : policies) candidates.push_back(plan_with(*policy, costs, workload));
+  return candidates;
 }
 
 const Candidate& fastest(const std::vector<Candidate>& candidates) {
@@ -109,16 +120,11 @@ void RunPolicy::choose(const CostModel& costs, const Workload& workload,
     reason_ = "there is no GPU here that Sluice can use";
     return;
   }
-  std::vector<std::unique_ptr<LoadedPolicy>> policies = load_known_policies();
-  std::vector<Candidate> candidates;
-  candidates.reserve(policies.size());
-  for (const auto& policy : policies) {
-    policy->policy().set_host_tiers(tiers.host_tiers());
-    candidates.push_back(plan_with(*policy, costs, workload));
-    if (tiers.disk && candidates.back().plan) candidates.back().plan->shortage.clear();
+  LoadedPolicies policies = load_known_policies(tiers.host_tiers());
+  std::vector<Candidate> candidates = plan_with_each(policies, costs, workload);
+  for (Candidate& candidate : candidates) {
+    if (tiers.disk && candidate.plan) candidate.plan->shortage.clear();
   }
-  if (candidates.empty())
-    throw Error("no policy was found beside the program; give one with --policy FILE");
   const Candidate& chosen = fastest(candidates);
   reason_ = explain_choice(candidates, chosen);
   if (!chosen.fits()) throw Error("{}", reason_);

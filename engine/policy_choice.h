@@ -27,9 +27,16 @@ inline constexpr std::int64_t as_many_as_fit = 0;
 /// Asks one policy. Of as_many_as_fit the workload becomes what fits, or one sequence if none does.
 Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload);
 
-/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options; what
-/// cannot be loaded is left out, with a line in the log.
-std::vector<std::unique_ptr<LoadedPolicy>> load_known_policies();
+using LoadedPolicies = std::vector<std::unique_ptr<LoadedPolicy>>;
+
+/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options, with host
+/// memory as `tiers` have it; what cannot be loaded is left out, with a line in the log. Throws
+/// Error when there is none.
+LoadedPolicies load_known_policies(const HostTiers& tiers);
+
+/// plan_with() of each.
+std::vector<Candidate> plan_with_each(const LoadedPolicies& policies, const CostModel& costs,
+                                      const Workload& workload);
 
 /// The candidate of the shortest latency, of different batches by sequence: of those that fit, else
 /// of those that would on a machine with more host memory, else the first. Of equal ones the first.

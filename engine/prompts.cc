@@ -1,16 +1,11 @@
 #include "engine/prompts.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "models/json.h"
 #include "models/tokenizer.h"
 
@@ -102,20 +97,6 @@ std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& 
   if (prompts.empty())
     throw Error("{}: no prompts in it; expected lines like {{\"prompt\": \"...\"}}", path);
   return prompts;
-}
-
-std::string read_file(const std::string& path) {
-  if (path == "-")
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw Error("cannot read {}: it is a folder", path);
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw Error("cannot read {}: {}", path, std::strerror(errno));
-  return text;
 }
 
 std::vector<PromptLine> read_prompts(const std::string& path) {

@@ -24,7 +24,4 @@ std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& 
 /// The same from a file ("-": standard input).
 std::vector<PromptLine> read_prompts(const std::string& path);
 
-/// Reads a whole file ("-": standard input). Throws Error.
-std::string read_file(const std::string& path);
-
 }  // namespace sluice

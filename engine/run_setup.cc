@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/units.h"
 #include "engine/compute_options.h"
 #include "engine/interrupt.h"
 #include "engine/progress.h"

@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "base/cpu.h"
+#include "base/files.h"
+#include "base/units.h"
 #include "engine/child_process.h"
 #include "engine/command_line.h"
 #include "engine/comparison.h"
@@ -75,10 +77,11 @@ fs::path simulator_program() {
 /// The policy as the simulator finds it: names are the same; of a file it takes the sibling that is
 /// built for it.
 std::string simulated_policy(const std::string& name_or_file) {
-  const std::string native = ".so";
-  const std::string simgrid = ".simgrid.so";
-  if (!name_or_file.ends_with(native) || name_or_file.ends_with(simgrid)) return name_or_file;
-  const std::string sibling = name_or_file.substr(0, name_or_file.size() - native.size()) + simgrid;
+  if (!name_or_file.ends_with(native_policy_ending) ||
+      name_or_file.ends_with(simgrid_policy_ending))
+    return name_or_file;
+  const std::string stem(name_or_file, 0, name_or_file.size() - native_policy_ending.size());
+  const std::string sibling = fmt::format("{}{}", stem, simgrid_policy_ending);
   std::error_code ignored;
   if (!fs::exists(sibling, ignored)) {
     throw Error(
@@ -178,13 +181,8 @@ class Simulations {
   }
 
   Candidate fastest_plan(const CostModel& costs, const Workload& workload) {
-    if (known_.empty()) known_ = load_known_policies();
-    if (known_.empty())
-      throw Error("no policy was found beside the program; give one with --policy FILE");
-    for (const auto& policy : known_) policy->policy().set_host_tiers(lists_.host_tiers);
-    std::vector<Candidate> candidates;
-    candidates.reserve(known_.size());
-    for (const auto& policy : known_) candidates.push_back(plan_with(*policy, costs, workload));
+    if (known_.empty()) known_ = load_known_policies(lists_.host_tiers);
+    const std::vector<Candidate> candidates = plan_with_each(known_, costs, workload);
     const Candidate& chosen = fastest(candidates);
     if (lists_.size() == 1) fmt::print(stderr, "sluice: {}\n", explain_choice(candidates, chosen));
     return chosen;
@@ -243,7 +241,7 @@ class Simulations {
   PrivateFolder folder_;
   int num_platforms_ = 0;
   std::map<std::string, std::unique_ptr<LoadedPolicy>> named_;  ///< whose plans were asked
-  std::vector<std::unique_ptr<LoadedPolicy>> known_;
+  LoadedPolicies known_;
   std::vector<Job> jobs_;
 };
 

@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
+#include "base/median.h"
 #include "base/memory.h"
+#include "base/units.h"
 #include "codelets/attention/attention.h"
 #include "codelets/kernels/linear.h"
-#include "engine/command_line.h"
 #include "engine/interrupt.h"
 
 namespace sluice {

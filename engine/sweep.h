@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/bench.h"
-#include "engine/bench_report.h"
 #include "engine/plot.h"
+#include "engine/tables.h"
 #include "models/config.h"
 
 namespace sluice {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/numa.h"
+#include "base/units.h"
 #include "codelets/kernels/linear.h"
 #include "engine/policy_run.h"
 #include "engine/tables.h"

@@ -5,11 +5,11 @@
 #include <iostream>
 #include <limits>
 
+#include "base/error.h"
+#include "base/files.h"
 #include "engine/command_line.h"
 #include "engine/gantt.h"
-#include "engine/output_file.h"
 #include "engine/output_options.h"
-#include "engine/prompts.h"
 #include "engine/trace_analysis.h"
 #include "engine/trace_report.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/command_line.h"
+#include "base/units.h"
 #include "engine/tables.h"
 #include "engine/trace_analysis.h"
 #include "perfmodels/placement.h"

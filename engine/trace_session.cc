@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/command_line.h"
 #include "engine/fxt.h"
-#include "engine/output_file.h"
 #include "engine/trace_formats.h"
 
 namespace sluice {

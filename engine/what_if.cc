@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/tables.h"
 #include "perfmodels/scaled_model.h"
 #include "schedulers/loader.h"
@@ -14,10 +15,6 @@ namespace {
 
 constexpr std::int64_t most_batch = 4096;
 constexpr std::int64_t most_tokens = 65536;
-
-std::string time_text(double seconds) {
-  return seconds >= 1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.2f} ms", seconds * 1e3);
-}
 
 /// A layer that is not resident, the first one otherwise.
 std::size_t main_layer(const MemoryPlan& memory) {
@@ -91,7 +88,7 @@ std::string placement_of(const PhasePlan& phase) {
 
 std::vector<std::string> row_of(const char* what, const Plan& plan, const Plan& now) {
   const auto gain = [](double before, double after) {
-    return fmt::format("{} (x {:.2f})", time_text(after), before / after);
+    return fmt::format("{} (x {:.2f})", format_seconds(after), before / after);
   };
   return {what,
           gain(now.prefill.seconds(), plan.prefill.seconds()),
@@ -168,7 +165,7 @@ std::string slower_than_one_device(const Plan& plan, const CostModel& costs) {
     if (!other_s || *other_s >= best_s) continue;
     best_s = *other_s;
     text = fmt::format("offloading is slower than not: {} by the cost model, {} takes {}\n",
-                       time_text(plan.latency_s()), name, time_text(*other_s));
+                       format_seconds(plan.latency_s()), name, format_seconds(*other_s));
   }
   return text;
 }

@@ -25,6 +25,10 @@ struct Model {
 /// before any weight is read. Throws Error.
 Model open_model(const std::string& path_or_name);
 
+/// Whether open_model() is meant, and no shape: a folder that exists, a path or "tiny". A folder
+/// named as a shape counts as the folder.
+bool names_model(const std::string& path_or_name);
+
 /// A named shape ("opt-30b", "llama-3.1-8b"...): architecture only, for planning, benchmarks,
 /// make-model.
 struct NamedShape {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "perfmodels/layer_cost.h"
 
 namespace sluice {
 namespace {
@@ -12,18 +11,10 @@ namespace {
 constexpr double giga = 1e9;
 constexpr double tera = 1e12;
 constexpr double micro = 1e-6;
-constexpr double activation_bytes = 2;
 constexpr double widened_bytes = 2;  ///< of a weight before it is multiplied
 
 double combined_s(Combine combine, double reading_s, double arithmetic_s) {
   return combine == Combine::sum ? reading_s + arithmetic_s : std::max(reading_s, arithmetic_s);
-}
-
-/// Keys that the rows of a sequence see, over all keys: the causal triangle, and what is before it.
-double visible_share(const BatchShape& shape) {
-  const auto rows = static_cast<double>(shape.rows);
-  const auto context = static_cast<double>(std::max(shape.context, shape.rows));
-  return (rows * (rows + 1) / 2 + rows * (context - rows)) / (rows * context);
 }
 
 /// Rows that one of the experts a batch touches computes.
@@ -95,12 +86,12 @@ double AnalyticModel::attention_s(Device device, Sublayer sublayer, const BatchS
   if (shape.phase == Phase::decode) {
     const double rate = count(device) * giga *
                         profile.attention_bandwidth_gb_per_s.value.at(
-                            static_cast<double>(shape.batch), static_cast<double>(shape.context));
+                            static_cast<double>(shape.batch), visible_tokens(model_, shape));
     // What keeps attention below its own memory's rate keeps it below another's (LIA Figure 8b).
     const double share = operand == own_tier(device) ? 1 : std::min(1.0, tier / own);
     reading_s = (work.x_bytes + work.y_bytes) / (share * rate);
   } else if (profile_.causal_attention.value != 0) {
-    work.flops *= visible_share(shape);
+    work.flops *= causal_share(model_, shape);
   }
   const double rate =
       count(device) * tera *
@@ -117,12 +108,10 @@ double AnalyticModel::widening_s(Device device, double weight_bytes) const {
 double AnalyticModel::lm_head_s(Device device, std::int64_t logit_rows) const {
   if (logit_rows <= 0) return 0;
   const auto rows = static_cast<double>(logit_rows);
-  const auto hidden = static_cast<double>(model_.hidden_size);
-  const auto embed = static_cast<double>(model_.embed_size);
-  const double projection = model_.embed_size == model_.hidden_size ? 0 : hidden * embed;
-  const double weights = embed * static_cast<double>(model_.vocab_size) + projection;
-  return linear_s(device, activation_bytes * rows * hidden, model_.table_bytes(weights),
-                  2 * rows * weights, rows, own_tier(device));
+  const double x_bytes = activation_element_bytes * rows * static_cast<double>(model_.hidden_size);
+  const double weights = lm_head_elements(model_);
+  return linear_s(device, x_bytes, model_.table_bytes(weights), 2 * rows * weights, rows,
+                  own_tier(device));
 }
 
 double AnalyticModel::transfer_s(Tier from, Tier to, double bytes) const {

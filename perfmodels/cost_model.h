@@ -9,25 +9,6 @@
 
 namespace sluice {
 
-/// What one sub-batch computes in one iteration: `batch` sequences of `rows` new tokens each, that
-/// see `context` tokens each, the new ones included (a mean, where they differ). LIA's B and L:
-/// prefill is {B, L, L}, decode {B, 1, L}.
-struct BatchShape {
-  Phase phase = Phase::decode;
-  std::int64_t batch = 1;
-  std::int64_t rows = 1;
-  std::int64_t context = 1;
-
-  std::int64_t total_rows() const { return batch * rows; }
-  bool operator==(const BatchShape&) const = default;
-  static BatchShape prefill(std::int64_t batch, std::int64_t tokens) {
-    return {Phase::prefill, batch, tokens, tokens};
-  }
-  static BatchShape decode(std::int64_t batch, std::int64_t context) {
-    return {Phase::decode, batch, 1, context};
-  }
-};
-
 /// How much kernels, and data on its way to the GPU, slow each other down where they share memory
 /// or cores: times of what either takes alone.
 struct Interference {
@@ -50,7 +31,7 @@ class CostModel {
   virtual std::uint64_t capacity_bytes(Tier tier) const = 0;
 
   /// Seconds that one sublayer of one layer takes on a device that the machine has, with its
-  /// operands in the memory where that device computes; `weights` names the tier that a CPU reads
+  /// operands in the memory where that device computes; `operand` names the tier that a CPU reads
   /// the weight (or, for sublayers 2 and 3, the KV) from, DDR or CXL. LIA equation 8 by its
   /// meaning.
   virtual double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,

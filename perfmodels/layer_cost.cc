@@ -8,8 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr double activation_bytes = 2;
-
 std::size_t index_of(Sublayer sublayer) { return static_cast<std::size_t>(sublayer) - 1; }
 
 Device other(Device device) { return device == Device::gpu ? Device::cpu : Device::gpu; }
@@ -36,9 +34,9 @@ class Layer {
       : costs_(costs), shape_(shape), homes_(homes), prefill_(shape.phase == Phase::prefill) {
     const ModelDimensions& model = costs.model();
     const auto tokens = static_cast<double>(shape.total_rows());
-    residual_bytes_ = activation_bytes * tokens * static_cast<double>(model.hidden_size);
-    score_bytes_ = activation_bytes * tokens * static_cast<double>(model.num_heads) *
-                   static_cast<double>(shape.context);
+    residual_bytes_ = activation_element_bytes * tokens * static_cast<double>(model.hidden_size);
+    score_bytes_ = activation_element_bytes * tokens * static_cast<double>(model.num_heads) *
+                   visible_tokens(model, shape);
     new_kv_bytes_ = tokens * kv_bytes_per_token(model);
     for (const Sublayer sublayer : layer_sublayers)
       work_[index_of(sublayer)] = sublayer_work(model, sublayer, shape);
@@ -163,49 +161,8 @@ int changes(const Placement& p) {
 
 }  // namespace
 
-SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
-                           const BatchShape& shape) {
-  const auto rows = static_cast<double>(shape.total_rows());
-  const auto hidden = static_cast<double>(model.hidden_size);
-  const auto ffn = static_cast<double>(model.ffn_size);
-  const double q = model.q_size();
-  const double kv = model.kv_size();
-  const auto product = [&](double inputs, double outputs) {
-    const double weights = inputs * outputs;
-    return SublayerWork{activation_bytes * rows * inputs, model.weight_bytes(weights),
-                        2 * rows * weights};
-  };
-  const auto of_experts = [&](SublayerWork work) {
-    work.y_bytes *= experts_touched(model, rows);
-    if (model.num_experts > 0) work.flops *= static_cast<double>(model.experts_per_token);
-    return work;
-  };
-  switch (sublayer) {
-    case Sublayer::qkv:
-      return product(hidden, q + 2 * kv);
-    case Sublayer::qk:
-    case Sublayer::sv: {
-      const auto context = static_cast<double>(shape.context);
-      return {activation_bytes * rows * q,
-              static_cast<double>(shape.batch) * context * kv_bytes_per_token(model) / 2,
-              2 * rows * context * q};
-    }
-    case Sublayer::out_proj:
-      return product(q, hidden);
-    case Sublayer::fc1:
-      return of_experts(product(hidden, ffn * (model.gated_ffn ? 2 : 1)));
-    case Sublayer::fc2: {
-      SublayerWork work = of_experts(product(ffn, hidden));
-      if (model.num_experts > 0) work.x_bytes *= static_cast<double>(model.experts_per_token);
-      return work;
-    }
-    default:
-      return {};
-  }
-}
-
 double write_kv_s(const CostModel& costs, const BatchShape& shape) {
-  const auto page = static_cast<double>(kv_page_tokens);
+  const auto page = static_cast<double>(page_tokens);
   const auto batch = static_cast<double>(shape.batch);
   const double token_bytes = kv_bytes_per_token(costs.model());
   const double pages = std::ceil(static_cast<double>(shape.rows) / page);

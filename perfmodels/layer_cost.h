@@ -7,22 +7,6 @@
 
 namespace sluice {
 
-/// LIA Table 1 for one sublayer, with heads that share KV, a gated FFN and experts. Activations are
-/// 16 bits. T = batch x rows; D_X and D_Y of the table:
-///   qkv       x 2 T hidden   y weight   2 T hidden (q + 2 kv) FLOP
-///   qk, sv    x 2 T q        y 2 batch context kv (K, or V)   2 T context q FLOP: as the table, no
-///                            credit for causal masking
-///   out_proj  x 2 T q        y weight   2 T q hidden
-///   fc1       x 2 T hidden   y weights of the experts touched   2 T hidden ffn (twice if gated)
-///   fc2       x 2 T ffn      y the same   2 T ffn hidden   (x for every expert of a token)
-struct SublayerWork {
-  double x_bytes = 0;
-  double y_bytes = 0;
-  double flops = 0;
-};
-SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
-                           const BatchShape& shape);
-
 /// Seconds of one sublayer (LIA equation 2).
 struct SublayerCost {
   double stored_s = 0;   ///< load what is stored elsewhere: weights, cached KV (equation 5)

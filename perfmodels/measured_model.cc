@@ -7,17 +7,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/median.h"
 
 namespace sluice {
 namespace {
 
 constexpr double micro = 1e-6;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 double straight(double x, double x0, double y0, double x1, double y1) {
   return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
@@ -38,7 +33,7 @@ double between(const Map& buckets, double x, const Value& value) {
 
 /// Attention reads whole KV pages when it decodes.
 double pages_of(std::int64_t context) {
-  const std::int64_t pages = (std::max<std::int64_t>(context, 1) - 1) / kv_page_tokens + 1;
+  const std::int64_t pages = (std::max<std::int64_t>(context, 1) - 1) / page_tokens + 1;
   return static_cast<double>(pages);
 }
 
@@ -330,7 +325,7 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
 double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double prior) const {
   const std::int64_t window = model_.sliding_window_tokens;
   const auto keys = [&](double new_rows, double before) {
-    return mean_visible_keys(new_rows, before, window);
+    return visible_keys(new_rows, before, window) / new_rows;
   };
   const auto row_s = [&](const auto& bucket) {
     const auto new_rows = static_cast<double>(bucket.first);

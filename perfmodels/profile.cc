@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "perfmodels/profile_document.h"
 
 namespace sluice {
@@ -355,28 +355,11 @@ fs::path profile_directory() {
   return fs::is_directory(beside, ignored) ? beside : fs::path(SLUICE_PROFILE_INSTALL_DIR);
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
-    }
-  }
-  return row.back();
-}
-
 bool is_file_name(std::string_view name) { return name.ends_with(".json"); }
 
 [[noreturn]] void unknown(std::string_view name, const std::string& prefix) {
-  std::vector<std::string> known = known_profiles();
-  std::stable_sort(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(name, a) < edit_distance(name, b);
-  });
   throw Error("{}no profile named \"{}\"; known are {}; or give the path of a .json file", prefix,
-              name, fmt::join(known, ", "));
+              name, fmt::join(nearest_first(std::string(name), known_profiles()), ", "));
 }
 
 /// The file of a name, looked for in `first` and then among the known profiles.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "perfmodels/layer_cost.h"
-
 namespace sluice {
 namespace {
 
@@ -56,27 +54,12 @@ SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
   const SublayerWork work = sublayer_work(model, sublayer, shape);
   if (sublayer != Sublayer::qk && sublayer != Sublayer::sv)
     return {work.y_bytes, work.flops, false};
-  const auto rows = static_cast<double>(shape.rows);
-  const auto context = static_cast<double>(std::max(shape.context, shape.rows));
-  const double visible = mean_visible_keys(rows, context - rows, model.sliding_window_tokens);
-  const double window = static_cast<double>(model.sliding_window_tokens);
-  const double read = window > 0 ? std::min(context, window + rows - 1) : context;
-  return {work.y_bytes * read / context, work.flops * visible / context, true};
+  return {work.y_bytes, work.flops * causal_share(model, shape), true};
 }
 
 SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows) {
-  const auto hidden = static_cast<double>(model.hidden_size);
-  const auto embed = static_cast<double>(model.embed_size);
-  const double projection = model.embed_size == model.hidden_size ? 0 : hidden * embed;
-  const double weights = embed * static_cast<double>(model.vocab_size) + projection;
+  const double weights = lm_head_elements(model);
   return {model.table_bytes(weights), 2 * static_cast<double>(logit_rows) * weights, false};
-}
-
-double mean_visible_keys(double rows, double prior, std::int64_t window) {
-  if (window == 0) return prior + (rows + 1) / 2;
-  const auto most = static_cast<double>(window);
-  const double growing = std::clamp(most - prior, 0.0, rows);  // rows that see fewer than that
-  return (growing * (prior + (growing + 1) / 2) + (rows - growing) * most) / rows;
 }
 
 }  // namespace sluice

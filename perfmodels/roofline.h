@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "perfmodels/cost_model.h"
 #include "perfmodels/work.h"
 
 namespace sluice {
@@ -35,9 +34,5 @@ double resized_attention(double seconds, const SublayerLoad& from, const Sublaye
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape);
 SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows);
-
-/// Keys that a new row sees, averaged over a sequence's `rows` behind `prior` cached tokens:
-/// itself and all before it, at most `window` (0: no window).
-double mean_visible_keys(double rows, double prior, std::int64_t window);
 
 }  // namespace sluice

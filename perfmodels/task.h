@@ -23,6 +23,9 @@ enum class Sublayer : std::uint8_t {
 
 constexpr Sublayer last_sublayer_value = Sublayer::select_rows;
 
+/// KV is kept in pages of so many tokens.
+constexpr std::int64_t page_tokens = 16;
+
 enum class Phase : std::uint8_t { prefill, decode };
 
 /// What computes. The values are LIA's p (section 5.1): 1 = CPU, 0 = GPU.

@@ -51,26 +51,78 @@ double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token,
   return experts * (1 - std::pow(missed, rows));
 }
 
-namespace {
-
-/// Keys that the rows of one sequence see, summed over the rows: row i sees context + i + 1 of
-/// them, at most the window.
-double visible_keys(const SequenceWork& sequence, std::int64_t window) {
-  const auto triangle = [](std::int64_t first, std::int64_t count) {  // first + (first + 1) + ...
-    return static_cast<double>(count) *
-           (static_cast<double>(first) + (static_cast<double>(count) - 1) / 2);
+SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
+                           const BatchShape& shape) {
+  const auto rows = static_cast<double>(shape.total_rows());
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto ffn = static_cast<double>(model.ffn_size);
+  const double q = model.q_size();
+  const double kv = model.kv_size();
+  const auto product = [&](double inputs, double outputs) {
+    const double weights = inputs * outputs;
+    return SublayerWork{activation_element_bytes * rows * inputs, model.weight_bytes(weights),
+                        2 * rows * weights};
   };
-  const std::int64_t first = sequence.context + 1;
-  if (window == 0) return triangle(first, sequence.rows);
-  const std::int64_t below = std::clamp<std::int64_t>(window - sequence.context, 0, sequence.rows);
-  return triangle(first, below) + static_cast<double>((sequence.rows - below) * window);
+  const auto of_experts = [&](SublayerWork work) {
+    work.y_bytes *= experts_touched(model, rows);
+    if (model.num_experts > 0) work.flops *= static_cast<double>(model.experts_per_token);
+    return work;
+  };
+  switch (sublayer) {
+    case Sublayer::qkv:
+      return product(hidden, q + 2 * kv);
+    case Sublayer::qk:
+    case Sublayer::sv: {
+      const double tokens = visible_tokens(model, shape);
+      return {activation_element_bytes * rows * q,
+              static_cast<double>(shape.batch) * tokens * kv_bytes_per_token(model) / 2,
+              2 * rows * tokens * q};
+    }
+    case Sublayer::out_proj:
+      return product(q, hidden);
+    case Sublayer::fc1:
+      return of_experts(product(hidden, ffn * (model.gated_ffn ? 2 : 1)));
+    case Sublayer::fc2: {
+      SublayerWork work = of_experts(product(ffn, hidden));
+      if (model.num_experts > 0) work.x_bytes *= static_cast<double>(model.experts_per_token);
+      return work;
+    }
+    default:
+      return {};
+  }
 }
 
-/// Tokens whose K and V some row of the sequence sees.
-std::int64_t visible_tokens(const SequenceWork& sequence, std::int64_t window) {
-  const std::int64_t all = sequence.context + sequence.rows;
-  return window == 0 ? all : std::min(all, window + sequence.rows - 1);
+double visible_keys(double rows, double prior, std::int64_t window) {
+  const auto triangle = [](double before, double count) {  // (before + 1) + (before + 2) + ...
+    return count * (before + (count + 1) / 2);
+  };
+  if (window == 0) return triangle(prior, rows);
+  const auto most = static_cast<double>(window);
+  const double growing = std::clamp(most - prior, 0.0, rows);  // rows that see fewer than that
+  return triangle(prior, growing) + (rows - growing) * most;
 }
+
+double visible_tokens(const ModelDimensions& model, const BatchShape& shape) {
+  const std::int64_t all = std::max(shape.context, shape.rows);
+  const std::int64_t window = model.sliding_window_tokens;
+  return static_cast<double>(window == 0 ? all : std::min(all, window + shape.rows - 1));
+}
+
+double causal_share(const ModelDimensions& model, const BatchShape& shape) {
+  const auto rows = static_cast<double>(shape.rows);
+  const auto prior = static_cast<double>(std::max(shape.context, shape.rows)) - rows;
+  return visible_keys(rows, prior, model.sliding_window_tokens) /
+         (rows * visible_tokens(model, shape));
+}
+
+double lm_head_elements(const ModelDimensions& model) {
+  const auto embed = static_cast<double>(model.embed_size);
+  const double projection =
+      model.embed_size == model.hidden_size ? 0 : static_cast<double>(model.hidden_size) * embed;
+  return embed * static_cast<double>(model.vocab_size) + projection;
+}
+
+namespace {
 
 /// What an iteration's rows amount to in one layer.
 struct LayerRows {
@@ -78,11 +130,13 @@ struct LayerRows {
   double keys = 0;       ///< that they see, summed over them
   double kv_tokens = 0;  ///< whose K and V some of them sees
 
-  void add(const SequenceWork& sequence, std::int64_t window) {
-    rows += static_cast<double>(sequence.rows);
+  void add(const ModelDimensions& model, const SequenceWork& sequence) {
+    const auto count = static_cast<double>(sequence.rows);
+    rows += count;
     if (sequence.rows == 0) return;
-    keys += visible_keys(sequence, window);
-    kv_tokens += static_cast<double>(visible_tokens(sequence, window));
+    keys += visible_keys(count, static_cast<double>(sequence.context), model.sliding_window_tokens);
+    kv_tokens +=
+        visible_tokens(model, {.rows = sequence.rows, .context = sequence.context + sequence.rows});
   }
 };
 
@@ -107,8 +161,8 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
   LayerRows all;
   LayerRows last;
   for (const SequenceWork& sequence : sequences) {
-    all.add(sequence, model.sliding_window_tokens);
-    last.add(drawing_rows(sequence), model.sliding_window_tokens);
+    all.add(model, sequence);
+    last.add(model, drawing_rows(sequence));
   }
   const auto layers = static_cast<double>(model.num_layers);
   const auto hidden = static_cast<double>(model.hidden_size);
@@ -147,13 +201,9 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
       in_all_layers("fc1", ffn_product(fc1, all.rows), ffn_product(fc1, last.rows)),
       in_all_layers("fc2", ffn_product(ffn * hidden, all.rows),
                     ffn_product(ffn * hidden, last.rows))};
-  const bool projections = model.embed_size != model.hidden_size;
-  if (projections) stages.push_back(table("embedding", embed * hidden, all.rows));
-  if (last.rows > 0) {
-    const double project_out = projections ? hidden * embed : 0;
-    stages.push_back(
-        table("lm_head", embed * static_cast<double>(model.vocab_size) + project_out, last.rows));
-  }
+  if (model.embed_size != model.hidden_size)
+    stages.push_back(table("embedding", embed * hidden, all.rows));
+  if (last.rows > 0) stages.push_back(table("lm_head", lm_head_elements(model), last.rows));
   return stages;
 }
 

@@ -46,13 +46,62 @@ double weight_elements(const ModelDimensions& model, WeightKind kind);
 double layer_weight_bytes(const ModelDimensions& model);
 /// Bytes that one token's K and V take in one layer.
 double kv_bytes_per_token(const ModelDimensions& model);
-/// KV is kept in pages of so many tokens.
-constexpr std::int64_t kv_page_tokens = 16;
 
 /// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
 /// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
 double experts_touched(const ModelDimensions& model, double rows);
 double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows);
+
+/// What one sub-batch computes in one iteration: `batch` sequences of `rows` new tokens each, that
+/// see `context` tokens each, the new ones included (a mean, where they differ). LIA's B and L:
+/// prefill is {B, L, L}, decode {B, 1, L}.
+struct BatchShape {
+  Phase phase = Phase::decode;
+  std::int64_t batch = 1;
+  std::int64_t rows = 1;
+  std::int64_t context = 1;
+
+  std::int64_t total_rows() const { return batch * rows; }
+  bool operator==(const BatchShape&) const = default;
+  static BatchShape prefill(std::int64_t batch, std::int64_t tokens) {
+    return {Phase::prefill, batch, tokens, tokens};
+  }
+  static BatchShape decode(std::int64_t batch, std::int64_t context) {
+    return {Phase::decode, batch, 1, context};
+  }
+};
+
+/// LIA Table 1 for one sublayer of one layer, with heads that share KV, a gated FFN, experts and a
+/// window. T = batch x rows, S = visible_tokens(); D_X and D_Y of the table:
+///   qkv       x 2 T hidden   y weight   2 T hidden (q + 2 kv) FLOP
+///   qk, sv    x 2 T q        y 2 batch S kv (K, or V)   2 T S q FLOP: as the table, no credit for
+///                            causal masking
+///   out_proj  x 2 T q        y weight   2 T q hidden
+///   fc1       x 2 T hidden   y weights of the experts touched   2 T hidden ffn (twice if gated)
+///   fc2       x 2 T ffn      y the same   2 T ffn hidden   (x for every expert of a token)
+struct SublayerWork {
+  double x_bytes = 0;
+  double y_bytes = 0;
+  double flops = 0;
+};
+SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
+                           const BatchShape& shape);
+
+/// Bytes of an element between sublayers.
+constexpr double activation_element_bytes = 2;
+
+/// Keys that `rows` new rows behind `prior` cached tokens see, summed over the rows: itself and all
+/// before it, each at most `window` (0: no window).
+double visible_keys(double rows, double prior, std::int64_t window);
+/// Tokens of a sequence whose K and V some of its rows sees: all, or those within the window.
+double visible_tokens(const ModelDimensions& model, const BatchShape& shape);
+
+/// Of sublayer_work()'s FLOP of qk and sv, those of keys that a row sees.
+double causal_share(const ModelDimensions& model, const BatchShape& shape);
+
+/// Elements that the LM head multiplies with: the table, and the projection before it, if there is
+/// one.
+double lm_head_elements(const ModelDimensions& model);
 
 /// One sequence's part of an iteration.
 struct SequenceWork {

@@ -8,17 +8,10 @@
 
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/units.h"
 
 namespace sluice {
 namespace {
-
-/// "1.21 GiB", "512.0 MiB" or "3.0 KiB".
-std::string readable(double bytes) {
-  constexpr double kibi = 1024;
-  if (bytes >= kibi * kibi * kibi) return fmt::format("{:.2f} GiB", bytes / (kibi * kibi * kibi));
-  if (bytes >= kibi * kibi) return fmt::format("{:.1f} MiB", bytes / (kibi * kibi));
-  return fmt::format("{:.1f} KiB", bytes / kibi);
-}
 
 std::string tiers_of(const CostModel& costs) {
   std::vector<std::string_view> names;
@@ -79,6 +72,9 @@ void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
 
 std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
                              CapacityCheck check) {
+  const auto size_text = [](double bytes) {
+    return format_bytes(static_cast<std::uint64_t>(bytes));
+  };
   for (const Tier tier : all_tiers) {
     if (check == CapacityCheck::hbm_only && tier != Tier::hbm) continue;
     const double wanted = footprint.total(tier);
@@ -89,9 +85,9 @@ std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
                              : "its weights alone are too many";
     return fmt::format(
         "it needs {} of {} (weights {}, KV {}, on the way {}, activations {}), which holds {}; {}",
-        readable(wanted), to_string(tier), readable(footprint.weights[tier]),
-        readable(footprint.kv[tier]), readable(footprint.staging[tier]),
-        readable(footprint.activations[tier]), readable(there), advice);
+        size_text(wanted), to_string(tier), size_text(footprint.weights[tier]),
+        size_text(footprint.kv[tier]), size_text(footprint.staging[tier]),
+        size_text(footprint.activations[tier]), size_text(there), advice);
   }
   return "";
 }

@@ -15,9 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view native_ending = ".so";
-constexpr std::string_view simgrid_ending = ".simgrid.so";
-
 /// What this program is, as an object of its own would describe it.
 constexpr PolicyDescriptor ours;
 
@@ -34,9 +31,10 @@ void add_folders(std::vector<fs::path>& folders, const std::string& list, const 
 /// Nothing for a file that is no policy of this program's flavour.
 std::string policy_name(const fs::path& file) {
   const std::string name = file.filename();
-  const bool for_simgrid = name.ends_with(simgrid_ending);
-  if (!name.ends_with(native_ending) || for_simgrid != simulates()) return "";
-  return name.substr(0, name.size() - (for_simgrid ? simgrid_ending : native_ending).size());
+  const bool for_simgrid = name.ends_with(simgrid_policy_ending);
+  if (!name.ends_with(native_policy_ending) || for_simgrid != simulates()) return "";
+  return name.substr(
+      0, name.size() - (for_simgrid ? simgrid_policy_ending : native_policy_ending).size());
 }
 
 std::vector<std::string> folder_names(const std::vector<fs::path>& folders) {
@@ -47,14 +45,15 @@ std::vector<std::string> folder_names(const std::vector<fs::path>& folders) {
 }
 
 fs::path find_file(const std::string& name, const std::vector<fs::path>& folders) {
-  if (name.find('/') != std::string::npos || name.ends_with(native_ending)) {
+  if (name.find('/') != std::string::npos || name.ends_with(native_policy_ending)) {
     std::error_code ignored;
     if (!fs::exists(name, ignored)) throw Error("--policy {}: no such file", name);
     return fs::absolute(name);
   }
   for (const fs::path& folder : folders) {
     fs::path file =
-        folder / fmt::format("{}{}", name, simulates() ? simgrid_ending : native_ending);
+        folder /
+        fmt::format("{}{}", name, simulates() ? simgrid_policy_ending : native_policy_ending);
     std::error_code ignored;
     if (fs::exists(file, ignored)) return file;
   }

@@ -7,12 +7,17 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schedulers/checked_policy.h"
 #include "schedulers/plugin.h"
 
 namespace sluice {
+
+/// How the names of policies' shared objects end, by StarPU's flavour.
+inline constexpr std::string_view native_policy_ending = ".so";
+inline constexpr std::string_view simgrid_policy_ending = ".simgrid.so";
 
 /// Where policies are looked for by name, in order: SLUICE_POLICY_PATH (folders, separated by
 /// colons), then where they lie beside the program, installed or just built.

@@ -440,8 +440,8 @@ class Attention {
         kv_plan_(operands.args->tag, shape_, operands.args->kv, layout_),
         plan_(*operands.args, tensor_cores_ ? LongRuns::as_tiles : LongRuns::row_by_row, layout_),
         sums_at_(
-            layout_.place<float>(plan_.max_slots() * shape_.num_heads * shape_.padded_head_dim())),
-        tops_at_(layout_.place<float2>(plan_.max_slots() * shape_.num_heads)) {}
+            layout_.place<float>(plan_.most().slots * shape_.num_heads * shape_.padded_head_dim())),
+        tops_at_(layout_.place<float2>(plan_.most().slots * shape_.num_heads)) {}
 
   void run() {
     std::byte* memory = gpu_.workspace.reserve(layout_.bytes());
@@ -478,7 +478,7 @@ class Attention {
     const std::int64_t floats =
         rows::max_heads * shape_.head_dim + rows::weights_floats + rows::merge_floats<Blocks>();
     cuda::launch("attend_parts", attend_parts<Element, Blocks>,
-                 {.blocks = looping_blocks(plan_.max_parts() * shape_.num_kv_heads *
+                 {.blocks = looping_blocks(plan_.most().parts * shape_.num_kv_heads *
                                            rows::head_blocks_of(shape_)),
                   .threads = dim3(rows::block_threads),
                   .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float)},
@@ -490,13 +490,13 @@ class Attention {
     const std::int64_t floats =
         mma_warps * (merged_rows_of(shape_) * Blocks * mma::block_dims + 2 * mma::query_rows);
     cuda::launch("attend_tiles", attend_tiles<Blocks>,
-                 {.blocks = dim3(static_cast<unsigned>(plan_.max_tiles()),
+                 {.blocks = dim3(static_cast<unsigned>(plan_.most().tiles),
                                  static_cast<unsigned>(shape_.num_kv_heads)),
                   .threads = dim3(mma_threads),
                   .dynamic_bytes = StagedKv<Blocks>::bytes()},
                  gpu_.stream, call);
     cuda::launch("attend_parts_mma", attend_parts_mma<Blocks>,
-                 {.blocks = looping_blocks(plan_.max_parts() * shape_.num_kv_heads *
+                 {.blocks = looping_blocks(plan_.most().parts * shape_.num_kv_heads *
                                            query_blocks_of(shape_)),
                   .threads = dim3(mma_threads),
                   .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float)},
@@ -506,7 +506,7 @@ class Attention {
   template <typename Element>
   void combine(const Call& call) const {
     cuda::launch("combine_parts", combine_parts<Element>,
-                 {.blocks = dim3(static_cast<unsigned>(plan_.max_split_rows()),
+                 {.blocks = dim3(static_cast<unsigned>(plan_.most().split_rows),
                                  static_cast<unsigned>(shape_.num_kv_heads)),
                   .threads = dim3(128)},
                  gpu_.stream, call);

@@ -125,23 +125,13 @@ __global__ void plan_attention(DecoderShape shape, LongRuns long_runs, BatchView
 
 AttentionPlan::AttentionPlan(const AttentionArgs& args, LongRuns long_runs,
                              cuda::WorkspaceLayout& layout)
-    : shape_(args.shape), long_runs_(long_runs) {
-  const std::int64_t rows = args.tag.num_tokens;
-  const std::int64_t sequences = args.tag.num_sequences;
-  constexpr std::int64_t few = rows_worth_a_tile - 1;
-  // With more than `few` rows a sequence on average, at least one has no row that is split.
-  max_split_rows_ = rows > few * sequences ? few * (sequences - 1) : rows;
-  const std::int64_t split_tokens = (rows == sequences ? 1 : few) * args.tag.context_tokens;
-  max_slots_ = std::min(max_split_rows_ * max_chunks_of(shape_),
-                        max_split_rows_ + split_tokens / min_chunk_tokens);
-  max_parts_ = max_slots_ + (long_runs == LongRuns::row_by_row ? rows : 0);
-  if (long_runs == LongRuns::as_tiles && rows > sequences) {
-    max_tiles_ =
-        rows * shape_.group_size() / tile_queries + std::min(sequences, rows / rows_worth_a_tile);
-  }
-  parts_at_ = layout.place<AttentionPart>(max_parts_);
-  split_rows_at_ = layout.place<AttentionSplitRow>(max_split_rows_);
-  tiles_at_ = layout.place<AttentionTile>(max_tiles_);
+    : shape_(args.shape),
+      long_runs_(long_runs),
+      most_(most_attention_amounts(args.shape, args.tag.num_tokens, args.tag.num_sequences,
+                                   args.tag.context_tokens, long_runs)) {
+  parts_at_ = layout.place<AttentionPart>(most_.parts);
+  split_rows_at_ = layout.place<AttentionSplitRow>(most_.split_rows);
+  tiles_at_ = layout.place<AttentionTile>(most_.tiles);
   counts_at_ = layout.place<AttentionWork::Counts>(1);
 }
 

@@ -1,35 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "codelets/attention/attention.h"
+#include "codelets/attention/attention_split.h"
 #include "codelets/cuda/device.h"
 #include "codelets/cuda/workspace_layout.h"
 #include "codelets/kv_store/device_kv.h"
 
 namespace sluice {
-
-/// A sequence with as many new rows goes through tiles, or each of its rows through one block: it
-/// fills the GPU without splitting its context.
-constexpr std::int64_t rows_worth_a_tile = 4;
-/// Queries of a tile; a query is one head of one row, and row i, head g of a group is query
-/// i * group_size + g.
-constexpr std::int64_t tile_queries = 64;
-constexpr std::int64_t min_chunk_tokens = 128;
-
-/// Most chunks that a row's context is cut into: enough blocks for a whole GPU when there is but
-/// one row.
-constexpr std::int64_t max_chunks_of(const DecoderShape& shape) {
-  const std::int64_t chunks = 256 / shape.num_kv_heads;
-  return chunks < 8 ? 8 : chunks > 64 ? 64 : chunks;
-}
-
-/// Chunk c of a row's context is [c, c + 1) times as many tokens (flash-decoding). By the shape and
-/// the row's position alone, so that its bits do not depend on what else there is to do.
-constexpr std::int64_t chunk_tokens_of(const DecoderShape& shape, std::int64_t position) {
-  const std::int64_t step = max_chunks_of(shape) * min_chunk_tokens;
-  return (position / step + 1) * min_chunk_tokens;
-}
 
 /// A part of a row's context, for one block a KV head.
 struct AttentionPart {
@@ -56,6 +36,9 @@ struct AttentionTile {
   std::int32_t end_query;
 };
 
+static_assert(std::max({sizeof(AttentionPart), sizeof(AttentionSplitRow), sizeof(AttentionTile)}) <=
+              most_attention_entry_bytes);
+
 /// What there is to do, found on the device: the host knows the tag only.
 struct AttentionWork {
   AttentionPart* parts;
@@ -68,8 +51,6 @@ struct AttentionWork {
   Counts* counts;
 };
 
-enum class LongRuns : std::uint8_t { as_tiles, row_by_row };
-
 /// How much work there can be, by the tag alone, and the workspace for it.
 class AttentionPlan {
  public:
@@ -78,15 +59,12 @@ class AttentionPlan {
   AttentionWork start(const cuda::Context& gpu, const BatchView& batch, const DeviceKv& kv,
                       std::byte* memory) const;
 
-  std::int64_t max_parts() const { return max_parts_; }
-  std::int64_t max_slots() const { return max_slots_; }
-  std::int64_t max_split_rows() const { return max_split_rows_; }
-  std::int64_t max_tiles() const { return max_tiles_; }
+  const AttentionAmounts& most() const { return most_; }
 
  private:
   DecoderShape shape_;
   LongRuns long_runs_;
-  std::int64_t max_split_rows_, max_slots_, max_parts_, max_tiles_ = 0;
+  AttentionAmounts most_;
   std::size_t parts_at_, split_rows_at_, tiles_at_, counts_at_;
 };
 

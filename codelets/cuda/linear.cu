@@ -7,13 +7,14 @@
 #include "codelets/cuda/blas.h"
 #include "codelets/cuda/device.h"
 #include "codelets/cuda/linear.h"
+#include "codelets/cuda/linear_limits.h"
 #include "codelets/cuda/mma.h"
 #include "codelets/cuda/workspace_layout.h"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr std::int64_t strip_columns = 64;
+constexpr std::int64_t strip_columns = weight_strip_columns;
 /// Depth that a warp multiplies at once: 16 bytes of a row of x for each lane.
 constexpr std::int64_t step_depth = 32;
 
@@ -224,7 +225,6 @@ __device__ Words load_x(const StripCall& call, std::int32_t row, std::int64_t k)
 }
 
 constexpr int block_threads = 256;
-constexpr int strips_per_block = 2;
 constexpr int slices = block_threads / warp_threads / strips_per_block;
 /// Floats between the rows of a tile in shared memory: rows four apart share no bank.
 constexpr int tile_stride = strip_columns + 4;
@@ -389,7 +389,8 @@ struct StripPlan {
         blocks(job.output.gated ? num_strips : divide_up(num_strips, strips_per_block)) {
     // One wave of blocks, each with some steps for every warp.
     constexpr std::int64_t least_steps = std::int64_t{2} * slices;
-    const std::int64_t at_once = std::int64_t{gpu.num_multiprocessors} * (tiles == 1 ? 2 : 1);
+    const std::int64_t at_once =
+        std::int64_t{gpu.num_multiprocessors} * (tiles == 1 ? strip_blocks_at_once : 1);
     const std::int64_t wanted = std::clamp<std::int64_t>(
         at_once / blocks, 1, std::max<std::int64_t>(1, num_steps / least_steps));
     steps_per_split = divide_up(num_steps, wanted);
@@ -403,8 +404,7 @@ struct StripPlan {
   }
 
   static bool serves(const Context& gpu, const Job& job) {
-    constexpr std::int64_t most_rows = 64;
-    return gpu.compute_capability >= 80 && job.rows <= most_rows && job.blocks.is_strips();
+    return gpu.compute_capability >= 80 && job.rows <= most_strip_rows && job.blocks.is_strips();
   }
 };
 
@@ -590,16 +590,13 @@ struct ProductPlan {
   /// many as Blas needs to give every multiprocessor some, even where these make more of a weight
   /// that is deep, and no remainder of a few beyond.
   static std::int64_t choose_piece(const Job& job) {
-    constexpr std::int64_t weight_bytes = std::int64_t{32} << 20;
-    constexpr std::int64_t most_weight_bytes = std::int64_t{128} << 20;
-    constexpr std::int64_t product_bytes = std::int64_t{64} << 20;
-    constexpr std::int64_t enough_columns = 2048;
     const std::int64_t column_bytes =
         job.blocks.in * static_cast<std::int64_t>(size_bytes(job.blocks.dtype));
-    const std::int64_t of_weight = std::max(
-        weight_bytes / column_bytes, std::min(enough_columns, most_weight_bytes / column_bytes));
-    const std::int64_t most = std::min(of_weight, product_bytes / (4 * job.rows));
-    const std::int64_t whole = most > enough_columns ? enough_columns : strip_columns;
+    const std::int64_t of_weight =
+        std::max(piece_weight_bytes / column_bytes,
+                 std::min(enough_piece_columns, most_piece_weight_bytes / column_bytes));
+    const std::int64_t most = std::min(of_weight, piece_product_bytes / (4 * job.rows));
+    const std::int64_t whole = most > enough_piece_columns ? enough_piece_columns : strip_columns;
     return std::clamp(most / whole * whole, strip_columns, round_up(job.blocks.out, strip_columns));
   }
 

@@ -4,11 +4,8 @@
 #include "codelets/kv_store/page_copies.h"
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
-#include "perfmodels/work.h"
 
 namespace sluice {
-
-static_assert(page_tokens == kv_page_tokens, "what the cost model counts");
 
 namespace {
 

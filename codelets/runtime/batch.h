@@ -4,10 +4,9 @@
 #include <span>
 #include <vector>
 
-namespace sluice {
+#include "perfmodels/task.h"
 
-/// Tokens of one KV page.
-constexpr std::int64_t page_tokens = 16;
+namespace sluice {
 
 /// How one sequence's next token is drawn. Fixed size: it travels inside the batch.
 struct SamplingRow {

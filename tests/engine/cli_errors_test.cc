@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/engine/cli_process.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/checkpoint_files.h"
 
 namespace sluice {
 namespace {

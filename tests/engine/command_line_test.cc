@@ -128,11 +128,5 @@ TEST(ParseSizeTest, RefusesWhatIsNoSize) {
   }
 }
 
-TEST(FormatBytesTest, ChoosesTheUnit) {
-  EXPECT_EQ(format_bytes(512), "0.5 KiB");
-  EXPECT_EQ(format_bytes(3ULL << 20), "3.0 MiB");
-  EXPECT_EQ(format_bytes(5ULL << 30), "5.00 GiB");
-}
-
 }  // namespace
 }  // namespace sluice

@@ -16,7 +16,7 @@
 #include "engine/trace_analysis.h"
 #include "graphs/decoder_graph.h"
 #include "tests/engine/cli_process.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 
 #include "engine/trace_report.h"
 #include "tests/engine/trace_data.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 
 namespace sluice {
 namespace {

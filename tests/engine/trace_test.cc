@@ -9,7 +9,7 @@
 #include "engine/gantt.h"
 #include "engine/trace_formats.h"
 #include "tests/engine/trace_data.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 
 namespace sluice {
 namespace {

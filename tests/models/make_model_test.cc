@@ -13,7 +13,8 @@
 #include "models/config_json.h"
 #include "models/model.h"
 #include "models/random_values.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_folder.h"
 

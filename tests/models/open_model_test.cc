@@ -10,7 +10,8 @@
 
 #include "base/error.h"
 #include "models/model.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {

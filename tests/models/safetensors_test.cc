@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 
 namespace sluice {
 namespace {

@@ -8,7 +8,7 @@
 #include "models/config_json.h"
 #include "models/family.h"
 #include "models/model.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 
 namespace sluice {
 namespace {

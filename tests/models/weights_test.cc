@@ -10,7 +10,8 @@
 
 #include "models/config_json.h"
 #include "models/model.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/checkpoint_files.h"
+#include "tests/support/expect_error.h"
 
 namespace sluice {
 namespace {

@@ -90,6 +90,22 @@ TEST(AnalyticModelTest, PrefillAttentionCountsAllKeysOrTheTriangle) {
             square.compute_s(Device::cpu, Sublayer::qk, decode));
 }
 
+TEST(AnalyticModelTest, AWindowHidesKeysAndTokens) {
+  ModelDimensions windowed = opt;
+  windowed.sliding_window_tokens = 200;
+  // 10 x 200 tokens: 4 MB of keys and 20 kB at 50 GB/s, 4 MFLOP.
+  EXPECT_NEAR(
+      round_model(windowed).compute_s(Device::cpu, Sublayer::qk, BatchShape::decode(10, 500)),
+      (80.4 + 0.8) * us, 1e-12);
+  // 200 rows see 1, 2, ... 200 keys, 100 more see 200 each: 40,100, 80.2 MFLOP; 2 x 600 kB.
+  const AnalyticModel causal = round_model(windowed, R"({"causal_attention": {"value": 1}})");
+  EXPECT_NEAR(causal.compute_s(Device::cpu, Sublayer::qk, BatchShape::prefill(1, 300)),
+              (12 + 16.04) * us, 1e-12);
+  // Behind 1000 tokens 2 rows see 201 of them, 200 each.
+  const BatchShape chunk = {Phase::prefill, 1, 2, 1002};
+  EXPECT_NEAR(causal.compute_s(Device::cpu, Sublayer::sv, chunk), (4.06 + 0.16) * us, 1e-12);
+}
+
 TEST(AnalyticModelTest, ExpertsShareTheRows) {
   ModelDimensions moe = opt;
   moe.num_experts = 4;

@@ -18,13 +18,6 @@ AnalyticModel roofline_machine() {
   return {parse_profile(machine.dump(), "test"), round_model()};
 }
 
-TEST(RooflineTest, CountsVisibleKeys) {
-  EXPECT_DOUBLE_EQ(mean_visible_keys(1, 9, 0), 10);
-  EXPECT_DOUBLE_EQ(mean_visible_keys(3, 0, 0), 2);     // 1, 2, 3
-  EXPECT_DOUBLE_EQ(mean_visible_keys(4, 0, 2), 1.75);  // 1, 2, 2, 2
-  EXPECT_DOUBLE_EQ(mean_visible_keys(2, 100, 10), 10);
-}
-
 TEST(RooflineTest, LoadsAreWeightsAndVisibleKeys) {
   const ModelDimensions model = round_model();
   const SublayerLoad fc1 = sublayer_load(model, Sublayer::fc1, BatchShape::decode(3, 10));

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <tuple>
 
+#include "codelets/cuda/linear_limits.h"
 #include "codelets/kernels/linear_ref.h"
 #include "tests/codelets/codelet_data.h"
 #include "tests/codelets/cuda/device_data.h"
@@ -285,6 +286,35 @@ TEST(CudaLinearPiecesTest, LargeWeightIsUnpackedPieceByPiece) {
   }
   test::expect_close(result, expected,
                      test::tolerance(DType::f32, test::GemmInput::exact, DType::f32));
+}
+
+TEST(LinearScratchTest, IsNeverMoreThanIsPlannedFor) {
+  for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 3},
+                                {129, 1000},
+                                {2048, 8192},
+                                {8192, 2048},
+                                {1024, 50272},
+                                {57344, 7168}}) {
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      const PackedLayout& layout = PackedLayout::get({in, out, dtype});
+      for (const std::int64_t rows : {1, 3, 17, 64, 65, 500, 2048, 300000}) {
+        for (const int capability : {75, 80, 90}) {
+          for (const int multiprocessors : {1, 40, 132}) {
+            const cuda::Context gpu = like_gpu(capability, multiprocessors);
+            const auto most = [&, in = in, out = out](std::int64_t matrices) {
+              return cuda::most_linear_scratch_bytes(rows, in, out, matrices,
+                                                     static_cast<std::int64_t>(size_bytes(dtype)),
+                                                     multiprocessors);
+            };
+            const LinearCall one = {.layout = &layout, .rows = rows, .x_stride = in + 1};
+            EXPECT_LE(cuda::linear_scratch_bytes(gpu, one), most(1)) << rows << " of " << in;
+            const GatedLinearCall pair = {.layout = &layout, .rows = rows, .x_stride = in + 1};
+            EXPECT_LE(cuda::linear_scratch_bytes(gpu, pair), most(2)) << rows << " of " << in;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tests/models/checkpoint_files.h"
+#include "tests/support/checkpoint_files.h"
 
 #include <gtest/gtest.h>
 
@@ -72,20 +72,6 @@ std::vector<TestTensor> tensors_of(const json& config_text) {
     tensors.push_back({family.tensor_name(id), "F32", shape, f32_sequence(count)});
   }
   return tensors;
-}
-
-void expect_error(const std::function<void()>& action,
-                  std::initializer_list<std::string_view> parts) {
-  try {
-    action();
-    ADD_FAILURE() << "expected an Error with '" << *parts.begin() << "', nothing was thrown";
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    for (std::string_view part : parts) {
-      EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
-    }
-  }
 }
 
 }  // namespace sluice::testing

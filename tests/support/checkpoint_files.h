@@ -34,8 +34,4 @@ nlohmann::json small_llama();
 std::vector<TestTensor> tensors_of(const nlohmann::json& config);
 std::string f32_sequence(std::int64_t count);
 
-/// Passes if `action` throws Error with one line that has all these parts.
-void expect_error(const std::function<void()>& action,
-                  std::initializer_list<std::string_view> parts);
-
 }  // namespace sluice::testing

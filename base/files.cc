@@ -1,0 +1,88 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+/// Writes the text, to the disk too, and closes.
+void write_whole(int fd, const std::string& text, const std::string& path) {
+  try {
+    write_all(fd, text, path);
+    if (fsync(fd) != 0 && errno != EINVAL)
+      throw Error("cannot write {}: {}", path, std::strerror(errno));
+  } catch (...) {
+    close(fd);
+    throw;
+  }
+  if (close(fd) != 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  if (path == "-")
+    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw Error("cannot read {}: it is a folder", path);
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) throw Error("cannot read {}: {}", path, std::strerror(errno));
+  return text;
+}
+
+void write_all(int fd, const std::string& text, const std::string& path) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = write(fd, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+void check_writable(const std::string& path) {
+  struct stat status {};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path);
+  const bool in_place = exists && !S_ISREG(status.st_mode);
+  const std::string probe = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const int fd = open(probe.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT), 0666);
+  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+  close(fd);
+  if (!in_place) unlink(probe.c_str());
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  struct stat status {};
+  const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);  // a device
+  const std::string target = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
+  const int fd = open(target.c_str(), flags, 0666);
+  if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+  try {
+    write_whole(fd, text, path);
+    if (!in_place && rename(target.c_str(), path.c_str()) != 0) {
+      throw Error("cannot write {}: {}", path, std::strerror(errno));
+    }
+  } catch (...) {
+    if (!in_place) unlink(target.c_str());
+    throw;
+  }
+}
+
+}  // namespace sluice
