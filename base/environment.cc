@@ -48,6 +48,7 @@ const Environment& environment() {
             variable("SLUICE_CACHE", variable("XDG_CACHE_HOME", home + "/.cache") + "/sluice"),
         .data_dir = variable("XDG_DATA_HOME", home + "/.local/share") + "/sluice",
         .policy_path = variable("SLUICE_POLICY_PATH", ""),
+        .watchdog_s = variable("SLUICE_WATCHDOG_SECONDS", "600"),
     };
   }();
   return instance;

@@ -10,6 +10,7 @@ struct Environment {
   std::string cache_dir;    ///< SLUICE_CACHE, else XDG_CACHE_HOME/sluice, else HOME/.cache/sluice
   std::string data_dir;     ///< XDG_DATA_HOME/sluice, else HOME/.local/share/sluice
   std::string policy_path;  ///< SLUICE_POLICY_PATH: folders of policies, separated by colons
+  std::string watchdog_s;   ///< SLUICE_WATCHDOG_SECONDS, default "600" (watchdog.h)
 };
 
 const Environment& environment();

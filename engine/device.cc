@@ -369,14 +369,6 @@ std::string AcceleratorRun::summary(const Runtime& runtime) const {
   return text;
 }
 
-BenchDevice AcceleratorRun::bench_device(const Runtime& runtime) const {
-  const bool is_gpu = accelerator_.kind == Accelerator::Kind::cuda;
-  return {.resident_layers = plan_.memory.resident_layers(),
-          .copy_bytes_per_s =
-              is_gpu ? std::optional(accelerator_.copies.to_gpu_bytes_per_s) : std::nullopt,
-          .graphs = runtime.graph_use()};
-}
-
 void AcceleratorRun::add_to(nlohmann::json& stats, const Runtime& runtime) const {
   const AcceleratorUse used = runtime.accelerator_use();
   const bool is_gpu = accelerator_.kind == Accelerator::Kind::cuda;

@@ -11,9 +11,8 @@
 
 #include "codelets/runtime/runtime.h"
 #include "engine/accelerator.h"
-#include "engine/bench_report.h"
-#include "engine/command_line.h"
-#include "engine/planner.h"
+#include "engine/commands/command_line.h"
+#include "engine/plan/planner.h"
 #include "engine/policy_run.h"
 #include "engine/tiers.h"
 #include "graphs/kv_cache.h"
@@ -82,7 +81,7 @@ class AcceleratorRun {
 
   /// "NVIDIA H200 with 20.0 GiB: peak ..., ... moved to it, ... from it"
   std::string summary(const Runtime& runtime) const;
-  BenchDevice bench_device(const Runtime& runtime) const;
+  std::int64_t resident_layers() const { return plan_.memory.resident_layers(); }
   /// Of `stats`: `device`, and `peak_bytes` of HBM.
   void add_to(nlohmann::json& stats, const Runtime& runtime) const;
 

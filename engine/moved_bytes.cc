@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "engine/command_line.h"
+#include "engine/commands/command_line.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/command_line.h"
-#include "engine/run_record.h"
+#include "engine/commands/command_line.h"
+#include "engine/measure/run_record.h"
 #include "graphs/decoder_graph.h"
 #include "schedulers/loader.h"
 

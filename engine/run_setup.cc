@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/units.h"
-#include "engine/compute_options.h"
+#include "engine/commands/compute_options.h"
 #include "engine/interrupt.h"
+#include "engine/plan/what_if.h"
 #include "engine/progress.h"
-#include "engine/what_if.h"
 
 namespace sluice {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "codelets/runtime/task_model.h"
 #include "engine/device.h"
-#include "engine/machine_costs.h"
-#include "engine/policy_choice.h"
+#include "engine/plan/machine_costs.h"
+#include "engine/plan/policy_choice.h"
 #include "engine/tiers.h"
 #include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"

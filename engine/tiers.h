@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "codelets/runtime/disk_node.h"
-#include "engine/command_line.h"
-#include "engine/machine_costs.h"
+#include "engine/commands/command_line.h"
+#include "engine/plan/machine_costs.h"
 #include "engine/tables.h"
 #include "graphs/kv_cache.h"
 #include "graphs/loaded_model.h"

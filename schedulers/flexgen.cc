@@ -35,8 +35,6 @@ class FlexGen : public Policy {
     return plan_with(percent);
   }
 
-  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
-
   Placement place(std::int64_t /*layer*/, const BatchShape& shape,
                   const LayerHomes& /*homes*/) override {
     if (!costs().has(Device::gpu)) return Placement(Device::cpu);
@@ -78,7 +76,6 @@ class FlexGen : public Policy {
   bool attention_on_cpu_ = true;
   bool overlap_ = true;
   std::string host_;
-  std::array<Pipeline, 2> pipelines_{};
 };
 
 }  // namespace

@@ -19,15 +19,10 @@ class GpuOnly : public Policy {
     return plan;
   }
 
-  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
-
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
     return Placement(Device::gpu);
   }
-
- private:
-  std::array<Pipeline, 2> pipelines_{};
 };
 
 }  // namespace

@@ -28,8 +28,6 @@ class Helm : public Policy {
     return plan;
   }
 
-  Pipeline pipeline(Phase phase) override { return pipelines_[static_cast<std::size_t>(phase)]; }
-
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
     return Placement(costs().has(Device::gpu) ? Device::gpu : Device::cpu);
@@ -51,7 +49,6 @@ class Helm : public Policy {
   }
 
   std::string host_;
-  std::array<Pipeline, 2> pipelines_{};
 };
 
 }  // namespace

@@ -31,14 +31,18 @@ class Lia : public Policy {
     const Placement decode = place(0, decode_shape(), plan.layers.front());
     decode_ = {.parts = {{.shape = decode_shape()}},
                .placements = std::vector<Placement>(plan.layers.size(), decode)};
-    pipelines_ = first_pipelines();
+    // Optimization-2: everything that moves does so beside computation. LIA cuts a prefill into
+    // mini-batches for that; here new KV leaves beside the next layer anyway, so that a batch is
+    // cut only if its values do not fit. Room is planned for it in either case: without it the same
+    // layers stay resident (the paper's Table 4 has one latency for both at B=1).
+    pipelines_ = {};
     if (!cut_until_fitting(plan)) return plan;  // the check will tell
     if (optimization_1_) keep_layers(plan);
     return plan;
   }
 
   Pipeline pipeline(Phase phase) override {
-    Pipeline pipeline = pipelines_[static_cast<std::size_t>(phase)];
+    Pipeline pipeline = Policy::pipeline(phase);
     if (!optimization_2_) pipeline.prefetch = Prefetch::none;
     return pipeline;
   }
@@ -114,15 +118,6 @@ class Lia : public Policy {
                               workload().input_tokens + (workload().output_tokens + 1) / 2);
   }
 
-  /// Optimization-2: everything that moves does so beside computation. LIA cuts a prefill into
-  /// mini-batches for that; here new KV leaves beside the next layer anyway, so that a batch is cut
-  /// only if its values do not fit. Room is planned for it in either case: without it the same
-  /// layers stay resident (the paper's Table 4 has one latency for both at B=1).
-  static std::array<Pipeline, 2> first_pipelines() {
-    constexpr Pipeline whole = {.mini_batches = 1, .prefetch = Prefetch::layer};
-    return {whole, whole};
-  }
-
   /// Optimization-1: whole layers with their KV, from the first one on, as many as fit.
   void keep_layers(MemoryPlan& plan) {
     for (LayerHomes& homes : plan.layers) {
@@ -155,7 +150,6 @@ class Lia : public Policy {
   bool paper_reserve_ = false;
   std::string cxl_ = "auto";
   std::array<std::optional<Placement>, 2> forced_;
-  std::array<Pipeline, 2> pipelines_{};
   Chain decode_;  ///< layers that are not resident
 };
 

@@ -41,16 +41,13 @@ class Neo : public Policy {
     const double prompt = activation_bytes(model(), static_cast<double>(workload().input_tokens));
     prompts_at_once_ = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(activation_share_ * capacity / prompt), 1, workload().batch);
-    const double used = footprint(costs(), plan, pipelines(), workload()).total(Tier::hbm);
+    pipelines_[0].mini_batches = (workload().batch + prompts_at_once_ - 1) / prompts_at_once_;
+    const double used = footprint(costs(), plan, pipelines_, workload()).total(Tier::hbm);
     const double request = static_cast<double>(workload().total_tokens()) *
                            kv_bytes_per_token(model()) * static_cast<double>(num_layers);
     plan.hbm_requests = std::clamp<std::int64_t>(
         static_cast<std::int64_t>((capacity - used) / request), 0, workload().batch);
     return plan;
-  }
-
-  Pipeline pipeline(Phase phase) override {
-    return pipelines().at(static_cast<std::size_t>(phase));
   }
 
   Placement place(std::int64_t /*layer*/, const BatchShape& shape,
@@ -75,11 +72,6 @@ class Neo : public Policy {
   }
 
  private:
-  std::array<Pipeline, 2> pipelines() const {
-    const std::int64_t parts = (workload().batch + prompts_at_once_ - 1) / prompts_at_once_;
-    return {{{.mini_batches = parts}, {}}};
-  }
-
   static void add_gpu_decodes(const std::vector<RequestView>& requests,
                               std::array<Load, 2>& batches) {
     for (const RequestView& request : requests) {

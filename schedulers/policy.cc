@@ -44,6 +44,7 @@ void Policy::configure(PolicyOptions& /*options*/) {}
 void Policy::start(const CostModel& costs, const Workload& workload) {
   costs_ = &costs;
   workload_ = workload;
+  pipelines_ = {};
   placed_.reset();
 }
 
@@ -55,7 +56,7 @@ MemoryPlan Policy::plan_memory() {
           .lm_head = tier};
 }
 
-Pipeline Policy::pipeline(Phase /*phase*/) { return {}; }
+Pipeline Policy::pipeline(Phase phase) { return pipelines_[static_cast<std::size_t>(phase)]; }
 
 Placement Policy::place(std::int64_t /*layer*/, const BatchShape& shape, const LayerHomes& homes) {
   return best(shape, homes, Overlap::transfers);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -17,7 +18,7 @@ namespace sluice {
 
 /// Raised whenever something in this header, in plugin.h or in perfmodels/ changes that a policy's
 /// shared object was compiled with. The loader takes no other number.
-inline constexpr std::uint32_t policy_api_version = 5;
+inline constexpr std::uint32_t policy_api_version = 6;
 
 /// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
 /// nobody took is an error of the user's, reported by the loader.
@@ -110,6 +111,10 @@ class Policy {
   const ModelDimensions& model() const { return costs_->model(); }
   /// LIA's equation 1 by the cost model (best_placement()).
   Placement best(const BatchShape& shape, const LayerHomes& homes, Overlap overlap);
+
+  /// What pipeline() answers, by phase: the whole batch at once, overlapping, until plan_memory()
+  /// says otherwise.
+  std::array<Pipeline, 2> pipelines_{};
 
  private:
   /// The last answer of best(): neighbouring layers mostly ask the same.

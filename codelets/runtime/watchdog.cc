@@ -6,10 +6,10 @@
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
 #include <string_view>
 
+#include "base/environment.h"
 #include "base/error.h"
 
 namespace sluice {
@@ -45,10 +45,7 @@ Watchdog::Watchdog(int limit_s, std::function<void(const std::string&)> stuck)
       }) {}
 
 int watchdog_limit_s() {
-  constexpr int usual_s = 600;
-  const char* setting = std::getenv("SLUICE_WATCHDOG_SECONDS");  // NOLINT(concurrency-mt-unsafe)
-  if (setting == nullptr) return usual_s;
-  const std::string_view text = setting;
+  const std::string_view text = environment().watchdog_s;
   int limit_s = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), limit_s);
   if (problem != std::errc() || end != text.data() + text.size() || limit_s < 0)

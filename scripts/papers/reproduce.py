@@ -18,7 +18,7 @@ Written by `scripts/papers/reproduce.py`. Every figure is the engine's own run o
 how true that is: [simulator.md](simulator.md)). The machines' profiles have eight parameters that were fitted to LIA's Table 5
 and one that was fitted to all of HeLM's ratios, both by `sluice plan` and not by simulation; three rates of HeLM's GPU are from its
 authors' logs. No parameter was fitted to LIA's Table 4, but one reading, `reserve=paper`, was taken from it and Table 5
-([policies.md](policies.md) says how, and what the plan alone makes of the same figures).
+([plan-accuracy.md](plan-accuracy.md) says how, and what the plan alone makes of some figures).
 """
 
 LIA = """

@@ -1,10 +1,10 @@
-#include "engine/bench.h"
+#include "engine/measure/bench.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "engine/bench_report.h"
+#include "engine/measure/bench_report.h"
 
 namespace sluice {
 namespace {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <thread>
 
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

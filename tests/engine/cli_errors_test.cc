@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/engine/cli_process.h"
 #include "tests/support/checkpoint_files.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

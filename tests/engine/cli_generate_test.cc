@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "models/tokenizer.h"
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

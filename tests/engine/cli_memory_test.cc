@@ -8,8 +8,8 @@
 #include <optional>
 #include <thread>
 
-#include "tests/engine/cli_process.h"
 #include "tests/engine/refused_call.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

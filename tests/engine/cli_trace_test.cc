@@ -8,8 +8,8 @@
 #include <set>
 #include <thread>
 
-#include "tests/engine/cli_process.h"
 #include "tests/engine/pj_dump.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

@@ -1,8 +1,8 @@
-#include "engine/comparison.h"
+#include "engine/plan/comparison.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/policy_choice.h"
+#include "engine/plan/policy_choice.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // What StarPU and we record, read again; against StarPU's own converter.
-#include "engine/fxt.h"
+#include "engine/trace/fxt.h"
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@
 
 #include "codelets/runtime/codelet.h"
 #include "codelets/runtime/trace_recorder.h"
-#include "engine/trace_analysis.h"
+#include "engine/trace/trace_analysis.h"
 #include "graphs/decoder_graph.h"
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 

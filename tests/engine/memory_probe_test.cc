@@ -1,5 +1,5 @@
 // Where memory comes to lie that was asked of a NUMA node, and how fast it is.
-#include "engine/memory_probe.h"
+#include "engine/measure/memory_probe.h"
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>

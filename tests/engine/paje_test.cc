@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 
-#include "engine/trace_analysis.h"
-#include "engine/trace_formats.h"
+#include "engine/trace/trace_analysis.h"
+#include "engine/trace/trace_formats.h"
 #include "perfmodels/placement.h"
 #include "tests/engine/pj_dump.h"
 #include "tests/engine/trace_data.h"

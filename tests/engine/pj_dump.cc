@@ -7,7 +7,7 @@
 #include <map>
 #include <sstream>
 
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice::testing {
 

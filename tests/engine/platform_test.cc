@@ -1,4 +1,4 @@
-#include "engine/platform.h"
+#include "engine/simulate/platform.h"
 
 #include <gtest/gtest.h>
 

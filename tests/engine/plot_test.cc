@@ -1,4 +1,4 @@
-#include "engine/plot.h"
+#include "engine/draw/plot.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice::testing {
 

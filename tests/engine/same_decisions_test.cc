@@ -7,10 +7,10 @@
 #include <fstream>
 #include <map>
 
-#include "engine/trace.h"
-#include "engine/trace_analysis.h"
+#include "engine/trace/trace.h"
+#include "engine/trace/trace_analysis.h"
 #include "perfmodels/placement.h"
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
-#include "tests/engine/cli_process.h"
 #include "tests/engine/pj_dump.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/sweep.h"
+#include "engine/measure/sweep.h"
 
 #include <gtest/gtest.h>
 

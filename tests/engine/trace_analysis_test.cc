@@ -1,9 +1,9 @@
 // Every figure is worked out by hand from the drawing in trace_data.h.
-#include "engine/trace_analysis.h"
+#include "engine/trace/trace_analysis.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/trace_report.h"
+#include "engine/trace/trace_report.h"
 #include "tests/engine/trace_data.h"
 #include "tests/support/expect_error.h"
 

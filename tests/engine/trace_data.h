@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/trace.h"
+#include "engine/trace/trace.h"
 
 namespace sluice::testing {
 

@@ -1,4 +1,4 @@
-#include "engine/trace.h"
+#include "engine/trace/trace.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/gantt.h"
-#include "engine/trace_formats.h"
+#include "engine/trace/gantt.h"
+#include "engine/trace/trace_formats.h"
 #include "tests/engine/trace_data.h"
 #include "tests/support/expect_error.h"
 

@@ -3,8 +3,8 @@
 #include <map>
 #include <string>
 
-#include "engine/compute_options.h"
-#include "engine/planner.h"
+#include "engine/commands/compute_options.h"
+#include "engine/plan/planner.h"
 #include "models/model.h"
 #include "perfmodels/analytic_model.h"
 #include "schedulers/loader.h"

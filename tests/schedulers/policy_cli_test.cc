@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "schedulers/loader.h"
-#include "tests/engine/cli_process.h"
+#include "tests/support/cli_process.h"
 
 namespace sluice::testing {
 namespace {

@@ -1,0 +1,397 @@
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/files.h"
+#include "base/memory.h"
+#include "codelets/kernels/linear.h"
+#include "engine/commands/command_line.h"
+#include "engine/commands/compute_options.h"
+#include "engine/commands/output_options.h"
+#include "engine/generator.h"
+#include "engine/interrupt.h"
+#include "engine/measure/bench.h"
+#include "engine/measure/bench_report.h"
+#include "engine/measure/sweep.h"
+#include "engine/output_file.h"
+#include "engine/progress.h"
+#include "engine/run_setup.h"
+#include "engine/trace/trace_session.h"
+#include "models/model.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+void declare_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("model", po::value<std::string>()->default_value("tiny"),
+       "Hugging Face folder; tiny: the embedded model; or the name of a shape, such as "
+       "llama-3.2-1b, which gets random weights in memory")  //
+      ("prompt-tokens", po::value<std::string>()->default_value("512"),
+       "tokens of each prompt; a list 128,512 makes several tests, 0 none")  //
+      ("gen-tokens", po::value<std::string>()->default_value("128"),
+       "tokens to generate for each sequence; a list, 0: no such test")                     //
+      ("batch", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
+      ("depth", po::value<std::string>()->default_value("0"),
+       "tokens in each sequence's KV cache before the test; a list")                         //
+      ("repeat", po::value<int>()->default_value(5), "repetitions of each test")             //
+      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
+      ("no-warmup", po::bool_switch(), "measure from the first run on")                      //
+      ("dtype", po::value<std::string>(),
+       "f32, bf16 or f16; without it, what suits the processor")                           //
+      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+      ("domains", po::value<int>()->default_value(1),
+       "cut the threads into so many compute domains");
+  declare_policy_options(line);
+  declare_device_options(line);
+  declare_trace_option(line);
+  declare_tier_options(line, DryRunJson::of_output_format);
+  line.options().add_options()  //
+      ("sweep", po::bool_switch(),
+       "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
+      ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file");
+  declare_format(line);
+}
+
+struct Settings {
+  std::string model;
+  bool sweep = false;
+  std::optional<std::string> plot;
+  std::vector<BenchTest> tests;
+  int repeat = 5;
+  bool warm_up = true;
+  std::optional<DType> dtype;
+  std::optional<int> threads;
+  int domains = 1;
+  Accelerator accelerator;
+  TierSettings tiers;
+  Fusion fusion = Fusion::layers;
+  OutputFormat format = OutputFormat::table;
+};
+
+/// Prefill before decode, and of each every batch at every depth.
+std::vector<BenchTest> read_tests(const CommandLine& line) {
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 24;
+  const auto prompts = read_list(line, "prompt-tokens", 0, most_tokens);
+  const auto generated = read_list(line, "gen-tokens", 0, most_tokens);
+  const auto batches = read_list(line, "batch", 1, 65536);
+  const auto depths = read_list(line, "depth", 0, most_tokens);
+  std::vector<BenchTest> tests;
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    for (const std::int64_t tokens : phase == Phase::prefill ? prompts : generated) {
+      for (const std::int64_t depth : depths) {
+        for (const std::int64_t batch : batches) {
+          if (tokens > 0)
+            tests.push_back({.phase = phase, .tokens = tokens, .batch = batch, .depth = depth});
+        }
+      }
+    }
+  }
+  if (tests.empty())
+    throw UsageError("--prompt-tokens 0 and --gen-tokens 0 leave nothing to measure");
+  return tests;
+}
+
+void read_sweep(const CommandLine& line, Settings& settings) {
+  settings.sweep = line.get<bool>("sweep");
+  if (line.given("plot")) {
+    if (!settings.sweep) throw UsageError("--plot needs --sweep");
+    settings.plot = line.get<std::string>("plot");
+    picture_format("plot", *settings.plot);
+  }
+  if (!settings.sweep) return;
+  if (!line.given("model")) settings.model = "llama-3.2-1b";
+  for (const char* name : {"prompt-tokens", "gen-tokens", "batch", "depth", "device", "trace",
+                           "disk", "ddr", "dry-run", "cxl-nodes", "kv-tier"}) {
+    if (line.given(name)) throw UsageError("--sweep measures on its own; leave out --{}", name);
+  }
+}
+
+Settings read_settings(const CommandLine& line) {
+  Settings settings;
+  settings.model = line.get<std::string>("model");
+  read_sweep(line, settings);
+  settings.tests = read_tests(line);
+  settings.repeat = in_range(line, "repeat", 1, 1000);
+  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
+  settings.warm_up = !line.get<bool>("no-warmup");
+  settings.dtype = read_dtype(line);
+  settings.threads = read_threads(line);
+  settings.domains = in_range(line, "domains", 1, 64);
+  if (!settings.sweep) settings.accelerator = read_device(line);
+  settings.tiers = read_tier_settings(line);
+  settings.format = read_format(line);
+  return settings;
+}
+
+/// A folder, the embedded model, or a shape.
+struct BenchModel {
+  Model model;
+  std::uint64_t table_bytes = 0;  ///< embedding tables that random weights keep in memory
+};
+
+BenchModel open_bench_model(const std::string& name, DType dtype) {
+  if (names_model(name)) return {open_model(name)};
+  BenchModel opened;
+  opened.model.name = name;
+  opened.model.config = find_shape(name);
+  const ModelConfig& config = opened.model.config;
+  decoder_shape(config, dtype);  // throws for shapes that cannot run
+  std::int64_t elements = config.vocab_size * config.embed_size;
+  if (config.position == PositionKind::learned)
+    elements += (config.max_positions + config.position_offset) * config.hidden_size;
+  opened.table_bytes = static_cast<std::uint64_t>(elements) * size_bytes(dtype);
+  opened.model.weights = random_weights(config, dtype, 0);
+  return opened;
+}
+
+std::int64_t max_pages(const std::vector<BenchTest>& tests) {
+  std::int64_t pages = 0;
+  for (const BenchTest& test : tests) pages = std::max(pages, bench_pages(test));
+  return pages;
+}
+
+std::int64_t max_batch(const std::vector<BenchTest>& tests) {
+  std::int64_t batch = 1;
+  for (const BenchTest& test : tests) batch = std::max(batch, test.batch);
+  return batch;
+}
+
+std::int64_t max_context(const std::vector<BenchTest>& tests) {
+  std::int64_t tokens = 0;
+  for (const BenchTest& test : tests) tokens = std::max(tokens, test.depth + test.tokens);
+  return tokens;
+}
+
+std::int64_t max_iteration_rows(const std::vector<BenchTest>& tests) {
+  std::int64_t most = 1;
+  for (const BenchTest& test : tests) {
+    std::int64_t rows = test.batch;
+    if (test.phase == Phase::prefill)
+      rows = std::min(default_prefill_chunk_tokens, test.total_tokens());
+    most = std::max(most, rows);
+  }
+  return most;
+}
+
+void check_context(const std::vector<BenchTest>& tests, const ModelConfig& config) {
+  for (const BenchTest& test : tests) {
+    if (test.depth + test.tokens <= config.max_positions) continue;
+    throw UsageError(
+        "{} at depth {} needs a context of {} tokens, the model's is {}; use a smaller --depth, "
+        "--prompt-tokens or --gen-tokens",
+        test.name(), test.depth, test.depth + test.tokens, config.max_positions);
+  }
+}
+
+std::uint64_t table_bytes_of(const BenchModel& opened) {
+  return opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model);
+}
+
+/// What the probes read over and over: what each token reads of memory.
+std::uint64_t working_set_bytes(const HostPlan& plan) {
+  return plan.ddr().weights + plan.ddr().staging;
+}
+
+constexpr const char* smaller_tests = "use a smaller --batch, --depth or model";
+
+HostNeed need_of(const BenchModel& opened, const Settings& settings, DType dtype) {
+  const ModelConfig& config = opened.model.config;
+  const std::vector<BenchTest>& tests = settings.tests;
+  HostNeed need = {
+      .kv_bytes =
+          KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests)),
+      .activation_bytes =
+          activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
+      .workspace_bytes = 0,
+      .table_bytes = table_bytes_of(opened),
+      .split_score_bytes = score_bytes(config, max_iteration_rows(tests), max_context(tests))};
+  need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
+  return need;
+}
+
+/// Adds what the probes take. Throws Error when the tests do not fit. With a disk beside an
+/// accelerator the plan is not the last one, and is not checked.
+HostPlan check_memory(const ModelConfig& config, const Settings& settings, DType dtype,
+                      HostNeed& need) {
+  HostPlan plan(config, dtype, need, settings.tiers);
+  // What the probes take depends on what stays in DDR, and less does beside it.
+  for (int round = 0; round < 2; ++round) {
+    need.workspace_bytes = need.activation_bytes + ReadProbe::buffer_bytes(working_set_bytes(plan));
+    plan = HostPlan(config, dtype, need, settings.tiers);
+    if (plan.missing_bytes() == 0) return plan;
+  }
+  if (settings.accelerator && settings.tiers.disk) return plan;
+  throw Error("{}", shortage_text(plan, settings.tiers, smaller_tests));
+}
+
+std::string describe(const BenchTest& test) {
+  return fmt::format("{}, batch {}, depth {}", test.name(), test.batch, test.depth);
+}
+
+/// Every test once, then every test again: a machine that drifts does so for all of them.
+std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions& dimensions,
+                                 BenchRunner& runner, MachineProbes& probes, TraceSession& trace) {
+  std::vector<BenchResult> results;
+  for (const BenchTest& test : settings.tests) {
+    results.push_back({.test = test, .work = bench_work(test, dimensions), .samples = {}});
+  }
+  ProgressBar bar("measuring");
+  const std::size_t rounds = static_cast<std::size_t>(settings.repeat) + (settings.warm_up ? 1 : 0);
+  std::size_t done = 0;
+  const auto progress = [&](const BenchTest& test) {
+    bar.update(static_cast<double>(done++), static_cast<double>(rounds * results.size()),
+               describe(test));
+  };
+  if (settings.warm_up) {
+    for (const BenchTest& test : settings.tests) {
+      progress(test);
+      runner.warm_up(test);
+    }
+  }
+  MachineRates before = probes.measure();
+  const TraceSession::Recording recording = trace.record();
+  for (int repetition = 0; repetition < settings.repeat; ++repetition) {
+    for (BenchResult& result : results) {
+      progress(result.test);
+      result.samples.push_back(runner.run(result.test, probes, before));
+    }
+  }
+  return results;
+}
+
+double probe_bf16(Runtime& runtime) {
+  const PausedWorkers paused;
+  return GemmProbe(runtime.setup_pool(), DType::bf16).measure();
+}
+
+/// The largest of each: a policy is asked about the run as a whole.
+Workload workload_of(const std::vector<BenchTest>& tests) {
+  Workload workload{.batch = 1, .input_tokens = 0, .output_tokens = 0};
+  for (const BenchTest& test : tests) {
+    workload.batch = std::max(workload.batch, test.batch);
+    std::int64_t& tokens =
+        test.phase == Phase::prefill ? workload.input_tokens : workload.output_tokens;
+    tokens = std::max(tokens, test.depth + test.tokens);
+  }
+  return workload;
+}
+
+std::string backend_name(const Accelerator& accelerator) {
+  std::string name = fmt::format("CPU ({})", onednn_isa_name());
+  if (accelerator) name += " and " + accelerator.name();
+  return name;
+}
+
+std::optional<BenchDevice> bench_device(const RunPlan& plan, const Runtime& runtime) {
+  if (plan.accelerated() == nullptr) return std::nullopt;
+  const Accelerator& accelerator = plan.accelerator();
+  BenchDevice device = {.resident_layers = plan.accelerated()->resident_layers(),
+                        .copy_bytes_per_s = std::nullopt,
+                        .graphs = runtime.graph_use()};
+  if (accelerator.kind == Accelerator::Kind::cuda)
+    device.copy_bytes_per_s = accelerator.copies.to_gpu_bytes_per_s;
+  return device;
+}
+
+int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
+              const std::vector<std::vector<int>>& domains, RunPolicy& policy,
+              TraceSession& trace) {
+  const ModelConfig& config = opened.model.config;
+  check_context(settings.tests, config);
+  HostNeed need = need_of(opened, settings, dtype);
+  const HostPlan host = check_memory(config, settings, dtype, need);
+  const std::int64_t batch = max_batch(settings.tests);
+  const std::int64_t kv_pages = max_pages(settings.tests);
+  RunPlan plan = plan_run({.model = opened.model,
+                           .dtype = dtype,
+                           .domains = domains,
+                           .tiers = settings.tiers,
+                           .accelerator = settings.accelerator,
+                           .workload = workload_of(settings.tests),
+                           .need = need,
+                           .largest = {.rows = max_iteration_rows(settings.tests),
+                                       .logit_rows = batch,
+                                       .sequences = batch,
+                                       .context_tokens = kv_pages * page_tokens},
+                           .kv_pages = kv_pages,
+                           .one_cohort = true,
+                           .smaller = smaller_tests},
+                          host, policy);
+  if (settings.tiers.dry_run) {
+    std::cout << format_tiers(plan.uses(), settings.format);
+    return 0;
+  }
+  fmt::print(stderr, "{}", plan.slower_than_one_device());
+  trace.divide_stages_by(plan.costs().model, plan.policy_run().memory());
+  LoadedRun run(plan);
+  BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
+                     {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());
+  MachineProbes probes(run.runtime(), dtype, working_set_bytes(plan.host()));
+  const std::vector<BenchResult> results =
+      measure(settings, model_dimensions(config, dtype), runner, probes, trace);
+  const BenchContext context = {
+      .model = opened.model.name,
+      .weight_bytes = run.model().weight_bytes(),
+      .dtype = dtype,
+      .backend = backend_name(plan.accelerator()),
+      .policy = plan.policy().name(),
+      .policy_reason = policy.describe(),
+      .threads = run.runtime().num_threads(),
+      .domains = settings.domains,
+      .load_s = run.load_s(),
+      .gemm_bf16_flop_per_s =
+          dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
+      .device = bench_device(plan, run.runtime())};
+  std::cout << format_bench(settings.format, context, results);
+  fmt::print(stderr, "{}", run.summary());
+  if (plan.host().cxl()) {
+    fmt::print(stderr, "{}", LayerPlacement(run.model(), plan.host(), settings.tiers).summary());
+  }
+  return 0;
+}
+
+int run_sweep(const Settings& settings, DType dtype, const Model& model,
+              const std::vector<std::vector<int>>& domains) {
+  if (settings.plot) check_writable(*settings.plot);
+  Runtime runtime({.domains = domains});
+  ProgressBar bar("measuring");
+  const std::vector<SweepPoint> points =
+      sweep(model.config, runtime,
+            {.dtype = dtype,
+             .repeat = settings.repeat,
+             .progress = [&bar](std::int64_t done, std::int64_t total, const std::string& what) {
+               bar.update(static_cast<double>(done), static_cast<double>(total), what);
+             }});
+  bar.clear();
+  std::cout << format_sweep(settings.format, model.name, dtype, runtime.num_threads(), points);
+  if (settings.plot) {
+    write_file(*settings.plot, draw_plots(sweep_plots(model.name, dtype, points),
+                                          picture_format("plot", *settings.plot)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_bench(const CommandLine::Arguments& arguments) {
+  CommandLine line("sluice bench [--model DIR|SHAPE] [options]",
+                   "Measures tokens per second, beside the share of what this machine's memory and "
+                   "arithmetic allow.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  const DType dtype = choose_dtype(settings.dtype);
+  const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
+  RunPolicy policy(line);
+  const BenchModel opened = open_bench_model(settings.model, dtype);
+  if (settings.sweep) return run_sweep(settings, dtype, opened.model, domains);
+  TraceSession trace(line);
+  return trace.around([&] { return run_tests(settings, dtype, opened, domains, policy, trace); },
+                      false);
+}
+
+}  // namespace sluice

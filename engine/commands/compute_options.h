@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "engine/commands/command_line.h"
+#include "models/config.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// The value of `name`. Throws UsageError when it is outside of [low, high].
+template <typename T>
+T in_range(const CommandLine& line, const std::string& name, T low, T high) {
+  const T value = line.get<T>(name);
+  if (!(value >= low && value <= high)) {
+    throw UsageError("--{} {}: expected a value from {} to {}", name, value, low, high);
+  }
+  return value;
+}
+
+/// The architecture of a Hugging Face folder, of "tiny" or of a named shape. Throws Error.
+ModelConfig find_model_config(const std::string& name);
+
+/// --dtype, if it was given. Throws UsageError.
+std::optional<DType> read_dtype(const CommandLine& line);
+/// --threads, if it was given. Throws UsageError.
+std::optional<int> read_threads(const CommandLine& line);
+
+/// What GEMMs take where nobody asks for another, here and on described machines.
+constexpr DType default_dtype = DType::bf16;
+/// The GEMM type, with a word on stderr when that is not what was asked for.
+DType choose_dtype(std::optional<DType> asked);
+
+/// The cores to compute on, one a thread, with a word on stderr when there are fewer.
+std::vector<int> choose_cores(std::optional<int> asked);
+
+/// The cores of each compute domain, as equal as can be. Throws UsageError when there are fewer
+/// cores than domains.
+std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains);
+
+/// Threads of all domains.
+int num_threads(const std::vector<std::vector<int>>& domains);
+
+/// What costs are counted by; weights and KV have the GEMM type.
+ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
+
+/// Memory that two iterations of so many rows, which may be alive at once, take: residual, input,
+/// q, k, v, attention, FFN, in the last layer those of `logit_rows` again, and their logits.
+std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
+                               std::int64_t logit_rows);
+/// Scores that QK^T as a task of its own stores: of each of `rows` new tokens, over at most
+/// `context_tokens`, of two layers.
+std::uint64_t score_bytes(const ModelConfig& config, std::int64_t rows,
+                          std::int64_t context_tokens);
+
+}  // namespace sluice

@@ -1,0 +1,608 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "base/files.h"
+#include "base/memory.h"
+#include "base/units.h"
+#include "codelets/kernels/linear.h"
+#include "engine/commands/command_line.h"
+#include "engine/commands/compute_options.h"
+#include "engine/device.h"
+#include "engine/generator.h"
+#include "engine/interrupt.h"
+#include "engine/measure/explain.h"
+#include "engine/moved_bytes.h"
+#include "engine/output_file.h"
+#include "engine/progress.h"
+#include "engine/prompts.h"
+#include "engine/run_setup.h"
+#include "engine/trace/trace_session.h"
+#include "models/model.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+void declare_options(CommandLine& line) {
+  line.options().add_options()  //
+      ("model", po::value<std::string>()->default_value("tiny"),
+       "Hugging Face folder, or tiny: the embedded model")      //
+      ("prompt", po::value<std::string>(), "text to continue")  //
+      ("prompts", po::value<std::string>(),
+       "JSON lines to continue, each {\"id\": ..., \"prompt\": ...}; - reads standard input")  //
+      ("output", po::value<std::string>(),
+       "write JSON lines here (with --prompts), in input order")  //
+      ("resume", po::bool_switch(),
+       "keep what an interrupted run left in --output and do the rest")                   //
+      ("overwrite", po::bool_switch(), "replace --output if it exists")                   //
+      ("batch", po::value<std::int64_t>()->default_value(1), "prompts that run at once")  //
+      ("max-tokens", po::value<std::int64_t>()->default_value(128),
+       "tokens to add to each prompt")                                                            //
+      ("temperature", po::value<float>(), "0: greedy; without it, what the model's folder says")  //
+      ("top-k", po::value<int>(), "draw among the k likeliest tokens; 0: off")                    //
+      ("top-p", po::value<float>(),
+       "draw among the likeliest tokens that make up this probability")  //
+      ("min-p", po::value<float>(),
+       "drop tokens below this share of the likeliest one's probability")  //
+      ("repetition-penalty", po::value<float>(),
+       "above 1: tokens that occurred are less likely")  //
+      ("seed", po::value<std::int64_t>(),
+       "of the random draws; without it, another one each run")  //
+      ("stop", po::value<std::vector<std::string>>(),
+       "text that ends the output; may be given again")                          //
+      ("ignore-eos", po::bool_switch(), "go on after an end-of-sequence token")  //
+      ("no-special-tokens", po::bool_switch(),
+       "do not add the tokenizer's special tokens to prompts")                      //
+      ("no-echo", po::bool_switch(), "with --prompt: print the continuation only")  //
+      ("dtype", po::value<std::string>(),
+       "f32, bf16 or f16; without it, what suits the processor")                           //
+      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+      ("domains", po::value<int>()->default_value(1),
+       "cut the threads into so many compute domains")                                       //
+      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
+      ("attention", po::value<std::string>()->default_value("fused"),
+       "fused: one stage; split: QK^T and SV as two tasks with stored scores");
+  declare_policy_options(line);
+  declare_device_options(line);
+  declare_trace_option(line);
+  declare_tier_options(line, DryRunJson::own_option);
+  line.options().add_options()                                                          //
+      ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
+      ("explain", po::bool_switch(),
+       "after the run: predicted against measured time of each sublayer, flip points, and what "
+       "faster parts would change, on stderr")  //
+      ("quiet,q", po::bool_switch(), "no summary on stderr");
+}
+
+/// What the command line asks for, checked as far as it can be without a model.
+struct Settings {
+  std::string model;
+  std::int64_t batch = 1;
+  std::int64_t max_tokens = 128;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  Tokenizer::SpecialTokens special = Tokenizer::SpecialTokens::add;
+  std::optional<DType> dtype;
+  std::optional<int> threads;
+  int domains = 1;
+  AttentionForm attention = AttentionForm::fused;
+  Fusion fusion = Fusion::layers;
+  TierSettings tiers;
+  bool json = false;  ///< of --dry-run
+  Accelerator accelerator;
+};
+
+Settings read_settings(const CommandLine& line) {
+  Settings settings;
+  settings.model = line.get<std::string>("model");
+  settings.batch = in_range<std::int64_t>(line, "batch", 1, 65536);
+  settings.max_tokens = in_range<std::int64_t>(line, "max-tokens", 1, 1 << 24);
+  if (line.given("stop")) settings.stop = line.get<std::vector<std::string>>("stop");
+  settings.ignore_eos = line.get<bool>("ignore-eos");
+  if (line.get<bool>("no-special-tokens")) settings.special = Tokenizer::SpecialTokens::leave_out;
+  settings.dtype = read_dtype(line);
+  settings.threads = read_threads(line);
+  settings.domains = in_range(line, "domains", 1, 64);
+  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
+  const std::string& attention = line.get<std::string>("attention");
+  if (attention != "fused" && attention != "split") {
+    throw UsageError("--attention {}: expected fused or split", attention);
+  }
+  if (attention == "split") settings.attention = AttentionForm::split;
+  settings.tiers = read_tier_settings(line);
+  settings.json = line.get<bool>("json");
+  if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
+  settings.accelerator = read_device(line);
+  if (line.given("prompt") && line.given("prompts")) {
+    throw UsageError("--prompt and --prompts exclude each other");
+  }
+  if (!line.given("prompt") && !line.given("prompts")) {
+    throw UsageError("nothing to continue: give --prompt TEXT or --prompts FILE.jsonl");
+  }
+  if (line.given("output") && !line.given("prompts")) throw UsageError("--output needs --prompts");
+  if (line.get<bool>("resume") && !line.given("output"))
+    throw UsageError("--resume needs --output");
+  if (line.get<bool>("resume") && line.get<bool>("overwrite")) {
+    throw UsageError("--resume and --overwrite exclude each other");
+  }
+  return settings;
+}
+
+/// The model's own defaults, overridden by what was given.
+SamplingParams read_sampling(const CommandLine& line, const GenerationDefaults& defaults) {
+  SamplingParams params;
+  if (defaults.do_sample.value_or(false)) {
+    params.temperature = defaults.temperature.value_or(1.0F);
+    params.top_k = defaults.top_k.value_or(0);
+    params.top_p = defaults.top_p.value_or(1.0F);
+    params.min_p = defaults.min_p.value_or(0.0F);
+  }
+  params.repetition_penalty = defaults.repetition_penalty.value_or(1.0F);
+  if (line.given("temperature")) params.temperature = in_range(line, "temperature", 0.0F, 100.0F);
+  if (line.given("top-k")) params.top_k = in_range(line, "top-k", 0, 1 << 30);
+  if (line.given("top-p")) params.top_p = in_range(line, "top-p", 1e-6F, 1.0F);
+  if (line.given("min-p")) params.min_p = in_range(line, "min-p", 0.0F, 1.0F);
+  if (line.given("repetition-penalty")) {
+    params.repetition_penalty = in_range(line, "repetition-penalty", 0.01F, 100.0F);
+  }
+  params.seed = std::random_device()();
+  if (line.given("seed")) {
+    constexpr auto largest = std::numeric_limits<std::int64_t>::max();
+    params.seed = static_cast<std::uint64_t>(in_range<std::int64_t>(line, "seed", 0, largest));
+  }
+  return params;
+}
+
+/// Tokenises and checks one prompt. `place` says where it came from.
+void fill_prompt(Request& request, const PromptLine& line, const std::string& place,
+                 const Model& model, const Tokenizer* tokenizer, const Settings& settings) {
+  request.id = line.id;
+  request.prompt = line.prompt;
+  request.prompt_tokens = line.prompt_token_ids;
+  if (line.prompt_token_ids.empty()) {
+    if (tokenizer == nullptr) {
+      throw Error(
+          "{} has no tokenizer files; give prompts as \"prompt_token_ids\" in a --prompts file",
+          settings.model);
+    }
+    request.prompt_tokens = tokenizer->encode(line.prompt, settings.special);
+  } else if (tokenizer != nullptr) {
+    Utf8Stream utf8;  // the tokens may begin or end inside of a character
+    request.prompt = utf8.feed(tokenizer->decode(line.prompt_token_ids));
+    request.prompt += utf8.finish();
+  }
+  if (request.prompt_tokens.empty())
+    throw Error("{}: the prompt gives no tokens; give it some text", place);
+  for (const std::int32_t token : request.prompt_tokens) {
+    if (token < 0 || token >= model.config.vocab_size) {
+      throw Error("{}: token id {} is outside of the model's vocabulary of {}", place, token,
+                  model.config.vocab_size);
+    }
+  }
+  const auto length = static_cast<std::int64_t>(request.prompt_tokens.size());
+  if (length > model.config.max_positions) {
+    throw Error("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
+                length, model.config.max_positions);
+  }
+}
+
+std::vector<Request> read_requests(const CommandLine& line, const Settings& settings,
+                                   const Model& model, const Tokenizer* tokenizer) {
+  std::vector<PromptLine> lines;
+  std::string place_prefix = "--prompt";
+  if (line.given("prompt")) {
+    const std::string& prompt = line.get<std::string>("prompt");
+    if (prompt.empty()) throw Error("--prompt: the prompt is empty; give it some text");
+    if (const auto bad = find_invalid_utf8(prompt)) {
+      throw Error("--prompt: invalid UTF-8 at byte {}; pass the text as UTF-8", *bad + 1);
+    }
+    lines.push_back({.line = 1, .id = "0", .prompt = prompt, .prompt_token_ids = {}});
+  } else {
+    place_prefix = line.get<std::string>("prompts");
+    lines = read_prompts(place_prefix);
+  }
+  const SamplingParams sampling = read_sampling(line, model.generation);
+  std::vector<Request> requests;
+  for (const PromptLine& prompt : lines) {
+    Request request;
+    request.index = static_cast<std::int64_t>(requests.size());
+    request.max_new_tokens = settings.max_tokens;
+    request.ignore_eos = settings.ignore_eos;
+    request.stop = settings.stop;
+    request.sampling = sampling;
+    const std::string place =
+        line.given("prompt") ? place_prefix : fmt::format("{}, line {}", place_prefix, prompt.line);
+    fill_prompt(request, prompt, place, model, tokenizer, settings);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+/// What a run takes of DDR.
+struct MemoryNeed {
+  HostNeed host;
+  std::int64_t kv_pages = 0;
+};
+
+MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DType dtype,
+                   const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
+  const ModelConfig& config = model.config;
+  const DecoderShape shape = decoder_shape(config, dtype);
+  std::int64_t longest = 1;
+  std::int64_t longest_prompt = 1;
+  for (const Request& request : requests) {
+    longest = std::max(longest, kv_tokens(request, config));
+    longest_prompt =
+        std::max(longest_prompt, static_cast<std::int64_t>(request.prompt_tokens.size()));
+  }
+  const std::int64_t rows = std::min(longest_prompt, chunk_tokens) * batch;
+  MemoryNeed need;
+  need.kv_pages = KvCache::pages_for(longest) * batch;
+  need.host.kv_bytes = KvCache::size_bytes(shape, config.num_layers, need.kv_pages);
+  need.host.activation_bytes = activation_bytes(config, dtype, rows, batch);
+  need.host.workspace_bytes = need.host.activation_bytes;  // a kernel's, and a stage's around it
+  need.host.split_score_bytes = score_bytes(config, rows, longest);
+  if (settings.attention == AttentionForm::split)
+    need.host.activation_bytes += std::exchange(need.host.split_score_bytes, 0);
+  need.host.table_bytes = table_bytes(model);
+  return need;
+}
+
+/// Throws Error when the run does not fit; called before anything is loaded. With a disk beside an
+/// accelerator the plan is not the last one, and is not checked.
+HostPlan check_memory(const std::vector<Request>& requests, const Model& model, DType dtype,
+                      const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
+  const auto plan = [&](DType other_dtype, std::int64_t other_batch) {
+    const HostNeed need =
+        need_of(requests, model, other_dtype, settings, other_batch, chunk_tokens).host;
+    return HostPlan(model.config, other_dtype, need, settings.tiers);
+  };
+  HostPlan chosen = plan(dtype, batch);
+  if (chosen.missing_bytes() == 0 || (settings.accelerator && settings.tiers.disk)) return chosen;
+  std::string hint;
+  if (dtype == DType::f32 && plan(DType::bf16, batch).missing_bytes() == 0)
+    hint = "--dtype bf16 would fit";
+  for (std::int64_t smaller = batch - 1; smaller >= 1; --smaller) {
+    if (plan(dtype, smaller).missing_bytes() > 0) continue;
+    hint = fmt::format("--batch {} would fit", smaller);
+    break;
+  }
+  throw Error("{}", shortage_text(chosen, settings.tiers, hint));
+}
+
+/// What a policy knows of the run beforehand: the longest prompt, the longest output.
+Workload workload_of(const std::vector<Request>& requests, std::int64_t batch) {
+  Workload workload{.batch = batch, .input_tokens = 0, .output_tokens = 0};
+  for (const Request& request : requests) {
+    workload.input_tokens =
+        std::max(workload.input_tokens, static_cast<std::int64_t>(request.prompt_tokens.size()));
+    workload.output_tokens = std::max(workload.output_tokens, request.max_new_tokens);
+  }
+  return workload;
+}
+
+/// Everything that the end of a run tells.
+struct Report {
+  GenerationStats totals;
+  double load_s = 0;
+  double first_token_s = 0;  ///< sums, over sequences that drew a token
+  double per_token_s = 0;
+  std::int64_t sequences_with_token = 0;
+  std::int64_t sequences_with_two = 0;
+  std::vector<std::string> finish_reasons;  ///< by place in the input; empty where nothing ran
+
+  void add(const Completion& completion) {
+    finish_reasons.at(static_cast<std::size_t>(completion.request.index)) =
+        to_string(completion.finish_reason);
+    if (completion.time_to_first_token_s > 0) {
+      first_token_s += completion.time_to_first_token_s;
+      ++sequences_with_token;
+    }
+    if (completion.time_per_output_token_s > 0) {
+      per_token_s += completion.time_per_output_token_s;
+      ++sequences_with_two;
+    }
+  }
+  double ttft_s() const {
+    return first_token_s / static_cast<double>(std::max<std::int64_t>(1, sequences_with_token));
+  }
+  double tpot_s() const {
+    return per_token_s / static_cast<double>(std::max<std::int64_t>(1, sequences_with_two));
+  }
+  double tokens_per_s() const {
+    return totals.wall_s > 0 ? static_cast<double>(totals.generated_tokens) / totals.wall_s : 0;
+  }
+};
+
+void write_stats(const std::string& path, const Report& report, const std::string& model,
+                 const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
+                 const MovedBytes& moved) {
+  nlohmann::json stats;
+  stats["model"] = model;
+  stats["dtype"] = to_string(plan.demand().dtype);
+  stats["threads"] = run.runtime().num_threads();
+  stats["prompt_tokens"] = report.totals.prompt_tokens;
+  stats["generated_tokens"] = report.totals.generated_tokens;
+  stats["iterations"] = report.totals.iterations;
+  stats["load_s"] = report.load_s;
+  stats["wall_s"] = report.totals.wall_s;
+  stats["ttft_s"] = report.ttft_s();
+  stats["tpot_s"] = report.tpot_s();
+  stats["tokens_per_s"] = report.tokens_per_s();
+  stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
+  stats["finish_reason"] = report.finish_reasons;
+  if (plan.accelerated() != nullptr) plan.accelerated()->add_to(stats, run.runtime());
+  if (run.disk() != nullptr) run.disk()->add_to(stats);
+  placement.add_to(stats);
+  moved.add_to(stats);
+  write_file(path, stats.dump(2) + "\n");
+}
+
+void print_summary(const Report& report, const std::string& policy) {
+  fmt::print(stderr,
+             "prompt {} tokens, generated {} tokens in {:.2f} s ({:.1f} tokens/s); "
+             "time to first token {:.1f} ms, per output token {:.2f} ms; loaded in {:.2f} s; peak "
+             "memory: ddr {}; {}\n",
+             report.totals.prompt_tokens, report.totals.generated_tokens, report.totals.wall_s,
+             report.tokens_per_s(), report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
+             format_bytes(peak_resident_bytes()), policy);
+}
+
+void flush_stdout() {
+  std::cout.flush();
+  if (!std::cout) throw Error("cannot write to standard output: {}", std::strerror(errno));
+}
+
+/// Lines on stdout, in input order: a line waits for those before it.
+class OrderedLines {
+ public:
+  void add(std::int64_t index, std::string line) {
+    waiting_.emplace(index, std::move(line));
+    while (!waiting_.empty() && waiting_.begin()->first == next_) {
+      std::cout << waiting_.begin()->second << '\n';
+      waiting_.erase(waiting_.begin());
+      ++next_;
+    }
+    flush_stdout();
+  }
+  /// After an interruption: what is finished, without what is missing between.
+  void finish() {
+    for (const auto& [index, line] : waiting_) std::cout << line << '\n';
+    flush_stdout();
+  }
+
+ private:
+  std::int64_t next_ = 0;
+  std::map<std::int64_t, std::string> waiting_;
+};
+
+OutputFile::Mode output_mode(const CommandLine& line) {
+  if (line.get<bool>("resume")) return OutputFile::Mode::resume;
+  return line.get<bool>("overwrite") ? OutputFile::Mode::overwrite : OutputFile::Mode::create;
+}
+
+/// Leaves out what an earlier run has finished.
+std::vector<Request> without_finished(std::vector<Request> requests, OutputFile& output,
+                                      const std::string& path) {
+  std::vector<Request> left;
+  std::size_t found = 0;
+  for (Request& request : requests) {
+    const auto finished = output.finished().find(request.id);
+    if (finished == output.finished().end()) {
+      left.push_back(std::move(request));
+      continue;
+    }
+    ++found;
+    output.place_finished(request.id, request.index);
+    if (finished->second != request.prompt) {
+      throw Error(
+          "{}: the line with id \"{}\" has another prompt; --resume needs the prompts file that "
+          "the "
+          "first run had",
+          path, request.id);
+    }
+  }
+  if (found != output.finished().size()) {
+    throw Error(
+        "{} has lines whose ids are not among the prompts; --resume needs the prompts file that "
+        "the "
+        "first run had",
+        path);
+  }
+  return left;
+}
+
+/// The run itself, once everything is checked.
+class GenerateRun {
+ public:
+  GenerateRun(const CommandLine& line, const Settings& settings, const Model& model,
+              const Tokenizer* tokenizer, RunPolicy& policy, TraceSession& trace)
+      : line_(line),
+        settings_(settings),
+        model_(model),
+        tokenizer_(tokenizer),
+        policy_(policy),
+        trace_(trace),
+        dtype_(choose_dtype(settings.dtype)) {}
+
+  /// With --dry-run says what it would take, and no more.
+  int execute(std::vector<Request> requests) {
+    report_.finish_reasons.resize(requests.size());
+    std::unique_ptr<OutputFile> output;
+    const bool dry_run = settings_.tiers.dry_run;
+    if (line_.given("output") && !dry_run) {
+      const std::string& path = line_.get<std::string>("output");
+      output = std::make_unique<OutputFile>(path, output_mode(line_));
+      if (line_.get<bool>("resume"))
+        requests = without_finished(std::move(requests), *output, path);
+    }
+    if (line_.given("stats") && !dry_run) check_writable(line_.get<std::string>("stats"));
+    const std::int64_t batch = batch_of(requests);
+    Generator::Options options{.max_batch = batch,
+                               .attention = settings_.attention,
+                               .fusion = settings_.fusion,
+                               .eos_token_ids = model_.generation.eos_token_ids.empty()
+                                                    ? model_.config.eos_token_ids
+                                                    : model_.generation.eos_token_ids};
+    const HostPlan host =
+        check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
+    const MemoryNeed need =
+        need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
+    const Workload workload = workload_of(requests, batch);
+    RunPlan plan = plan_run(
+        {.model = model_,
+         .dtype = dtype_,
+         .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
+         .tiers = settings_.tiers,
+         .accelerator = settings_.accelerator,
+         .workload = workload,
+         .need = need.host,
+         .largest = {.rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
+                     .logit_rows = batch,
+                     .sequences = batch,
+                     .context_tokens = need.kv_pages * page_tokens},
+         .kv_pages = need.kv_pages,
+         .one_cohort = false,
+         .timed = line_.get<bool>("explain"),
+         .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
+        host, policy_);
+    if (dry_run) {
+      std::cout << format_tiers(plan.uses(),
+                                settings_.json ? OutputFormat::json : OutputFormat::table);
+      return 0;
+    }
+    const bool quiet = line_.get<bool>("quiet");
+    if (!quiet) fmt::print(stderr, "{}", plan.slower_than_one_device());
+    trace_.divide_stages_by(plan.costs().model, plan.policy_run().memory());
+    LoadedRun run(plan);
+    report_.load_s = run.load_s();
+    options.policy = &plan.policy_run();
+    Generator generator(run.model(), run.kv(), tokenizer_, options);
+    const bool explain = line_.get<bool>("explain");
+    std::optional<RunExplainer> explainer;
+    if (explain) {
+      explainer.emplace(run.runtime(), dtype_, run.model().weight_bytes(), plan.policy_run());
+    }
+    MovedBytes moved(run.runtime(), run.model(), plan.accelerator(), run.disk());
+    moved.run_begins();
+    {
+      const TraceSession::Recording recording = trace_.record();
+      generate(generator, std::move(requests), output.get());
+    }
+    moved.run_ends(report_.totals.wall_s, plan.host().cxl().has_value());
+    if (output) output->put_in_order();
+    std::optional<LayerPlacement> placement;  // asking takes up to half a second
+    if (!quiet || line_.given("stats"))
+      placement.emplace(run.model(), plan.host(), settings_.tiers);
+    if (explain) explainer->end(report_.totals.wall_s);
+    if (line_.given("stats")) {
+      write_stats(line_.get<std::string>("stats"), report_, model_.name, plan, run, *placement,
+                  moved);
+    }
+    if (!quiet) {
+      print_summary(report_, policy_.describe());
+      fmt::print(stderr, "{}{}{}\n", run.summary(), placement->summary(), moved.summary());
+    }
+    if (explain) {
+      fmt::print(stderr, "{}", explainer->explain(plan.costs(), plan.policy().policy(), workload));
+    }
+    return interrupt_flag() ? interrupted_exit_code : 0;
+  }
+
+ private:
+  std::int64_t batch_of(const std::vector<Request>& requests) const {
+    return std::max<std::int64_t>(
+        1, std::min(settings_.batch, static_cast<std::int64_t>(requests.size())));
+  }
+
+  void generate(Generator& generator, std::vector<Request> requests, OutputFile* output) {
+    const auto total = static_cast<double>(requests.size());
+    std::size_t next = 0;
+    std::size_t finished = 0;
+    OrderedLines lines;
+    ProgressBar bar("generating");
+    GenerationEvents events;
+    const bool single = line_.given("prompt");
+    if (single) {
+      if (!line_.get<bool>("no-echo")) std::cout << requests.front().prompt;
+      flush_stdout();
+      events.on_text = [](const Request&, const std::string& text) {
+        std::cout << text;
+        flush_stdout();
+      };
+    }
+    events.on_finished = [&](const Completion& completion) {
+      report_.add(completion);
+      if (completion.finish_reason == FinishReason::interrupted || single) return;
+      ++finished;
+      if (output != nullptr) {
+        output->add(completion);
+      } else {
+        lines.add(completion.request.index, completion_line(completion));
+      }
+      bar.update(static_cast<double>(finished), total,
+                 fmt::format("{} of {} prompts", finished, total));
+    };
+    const auto take = [&]() -> std::optional<Request> {
+      return next < requests.size() ? std::optional(std::move(requests[next++])) : std::nullopt;
+    };
+    report_.totals = generator.run(take, events, interrupt_flag());
+    bar.clear();
+    if (single) std::cout << '\n';
+    lines.finish();
+  }
+
+  const CommandLine& line_;
+  const Settings& settings_;
+  const Model& model_;
+  const Tokenizer* tokenizer_;
+  RunPolicy& policy_;
+  TraceSession& trace_;
+  DType dtype_;
+  Report report_;
+};
+
+bool has_tokenizer(const ModelFiles& files) {
+  return files.contains("tokenizer.json") || files.contains("tokenizer.model") ||
+         files.contains("vocab.json");
+}
+
+}  // namespace
+
+int run_generate(const CommandLine::Arguments& arguments) {
+  CommandLine line(
+      "sluice generate [options]",
+      "Continues a prompt, or many. Text goes to stdout as it comes; --prompts gives JSON lines.");
+  declare_options(line);
+  if (!line.parse(arguments)) return 0;
+  const Settings settings = read_settings(line);
+  if (!line.given("output") && fcntl(STDOUT_FILENO, F_GETFD) < 0) {
+    throw Error("cannot write to standard output: {}", std::strerror(errno));
+  }
+  RunPolicy policy(line);
+  const Model model = open_model(settings.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;
+  if (tokenizer == nullptr && !settings.stop.empty()) {
+    throw Error("--stop needs text, and {} has no tokenizer files", settings.model);
+  }
+  std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
+  TraceSession trace(line);
+  GenerateRun run(line, settings, model, tokenizer.get(), policy, trace);
+  return trace.around([&] { return run.execute(std::move(requests)); }, line.get<bool>("quiet"));
+}
+
+}  // namespace sluice

@@ -1,0 +1,153 @@
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "base/units.h"
+#include "codelets/kernels/linear.h"
+#include "codelets/kernels/simd.h"
+#include "codelets/runtime/gpu.h"
+#include "codelets/runtime/runtime.h"
+#include "engine/commands/command_line.h"
+#include "engine/commands/compute_options.h"
+#include "engine/measure/calibration_store.h"
+#include "engine/measure/memory_probe.h"
+#include "engine/plan/machine_costs.h"
+
+namespace sluice {
+namespace {
+
+/// "9.0", as NVIDIA writes it.
+std::string capability_text(int capability) {
+  return fmt::format("{}.{}", capability / 10, capability % 10);
+}
+
+nlohmann::json describe(const GpuDevice& gpu) {
+  return {{"name", gpu.name},
+          {"compute_capability", capability_text(gpu.compute_capability)},
+          {"multiprocessors", gpu.num_multiprocessors},
+          {"memory_bytes", gpu.memory_bytes},
+          {"free_bytes", gpu.free_bytes}};
+}
+
+nlohmann::json cuda_as_json(const GpuList& gpus) {
+  nlohmann::json architectures = nlohmann::json::array();
+  for (const int architecture : cuda_architectures()) architectures.push_back(architecture);
+  nlohmann::json devices = nlohmann::json::array();
+  for (const GpuDevice& gpu : gpus.devices) devices.push_back(describe(gpu));
+  nlohmann::json cuda = {{"compiled", has_cuda_kernels()},
+                         {"architectures", std::move(architectures)},
+                         {"devices", std::move(devices)}};
+  if (gpus.devices.empty()) cuda["problem"] = gpus.problem;
+  return cuda;
+}
+
+nlohmann::json memory_nodes_as_json(const CpuTopology& topology, const GpuList& gpus,
+                                    const std::optional<MemoryProbe>& probe) {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (std::size_t i = 0; i < topology.numa_nodes.size(); ++i) {
+    const NumaNode& node = topology.numa_nodes[i];
+    nodes.push_back({{"tier", tier_of(node)},
+                     {"numa_node", node.os_index},
+                     {"bytes", node.memory_bytes},
+                     {"cpus", node.num_cores}});
+    if (probe) nodes.back()["probe"] = as_json(probe->nodes[i], probe->num_threads);
+  }
+  for (const GpuDevice& gpu : gpus.devices) {
+    nodes.push_back(
+        {{"tier", "hbm"}, {"numa_node", nullptr}, {"bytes", gpu.memory_bytes}, {"cpus", 0}});
+  }
+  return nodes;
+}
+
+/// "2 models, /home/me/.local/share/sluice/calibration/..."
+std::string calibrated_text() {
+  const HostUse use = default_host_use();
+  const std::vector<std::filesystem::path> files =
+      stored_calibrations(calibration_setup(use.dtype, use.threads, use.domains));
+  if (files.empty()) return "no model (sluice calibrate)";
+  return fmt::format("{} model{}, {}", files.size(), files.size() == 1 ? "" : "s",
+                     files.front().parent_path().string());
+}
+
+void print_gpus(const GpuList& gpus) {
+  for (const GpuDevice& gpu : gpus.devices) {
+    fmt::print("GPU            {}, compute capability {}, {} of {} free (tier hbm)\n", gpu.name,
+               capability_text(gpu.compute_capability), format_bytes(gpu.free_bytes),
+               format_bytes(gpu.memory_bytes));
+  }
+  if (gpus.devices.empty()) fmt::print("GPU            none ({})\n", gpus.problem);
+  std::vector<std::string> architectures;
+  for (const int architecture : cuda_architectures())
+    architectures.push_back(capability_text(architecture));
+  fmt::print("CUDA kernels   {}\n", has_cuda_kernels()
+                                        ? fmt::format("{}", fmt::join(architectures, " "))
+                                        : std::string("not compiled"));
+}
+
+void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime,
+                 const std::optional<MemoryProbe>& probe) {
+  fmt::print("CPU            {}\n", topology.model_name);
+  fmt::print("cores          {} usable, {} hardware threads, {} package{}\n", topology.cores.size(),
+             topology.num_processors, topology.num_packages, topology.num_packages == 1 ? "" : "s");
+  if (topology.cgroup_cores > 0) fmt::print("cgroup limit   {} cores\n", topology.cgroup_cores);
+  fmt::print("threads        {} by default\n", default_num_threads(topology));
+  fmt::print("oneDNN uses    {}\n", onednn_isa_name());
+  fmt::print("vector loops   {} (Highway)\n", simd::target_name());
+  for (const NumaNode& node : topology.numa_nodes) {
+    fmt::print("memory node {}  {}, {}\n", node.os_index, format_bytes(node.memory_bytes),
+               node.has_processors ? fmt::format("{} cores (tier ddr)", node.num_cores)
+                                   : std::string("no cores (CXL or other far memory)"));
+  }
+  fmt::print("available      {}\n", format_bytes(available_memory_bytes()));
+  print_gpus(gpus);
+  fmt::print("StarPU         {}, flavour {}\n", runtime.version(), runtime.flavour());
+  fmt::print("calibrated     {}\n", calibrated_text());
+  if (probe) fmt::print("\n{}", describe(*probe, topology, gpus));
+}
+
+nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const Runtime& runtime,
+                       const std::optional<MemoryProbe>& probe) {
+  return {{"cpu",
+           {{"name", topology.model_name},
+            {"cores", topology.cores.size()},
+            {"threads", default_num_threads(topology)},
+            {"isa", simd::target_name()},
+            {"onednn_isa", onednn_isa_name()}}},
+          {"cuda", cuda_as_json(gpus)},
+          {"memory_nodes", memory_nodes_as_json(topology, gpus, probe)},
+          {"available_bytes", available_memory_bytes()},
+          {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}}};
+}
+
+}  // namespace
+
+int run_info(const CommandLine::Arguments& arguments) {
+  CommandLine line("sluice info [--memory] [--json]", "Shows what Sluice sees of this machine.");
+  line.options().add_options()  //
+      ("memory", boost::program_options::bool_switch(),
+       "take some memory of each NUMA node, see where it lies, and measure how fast it is")  //
+      ("json", boost::program_options::bool_switch(), "print one JSON object");
+  if (!line.parse(arguments)) return 0;
+  const CpuTopology topology = read_cpu_topology();
+  const GpuList gpus = find_gpus();
+  const std::vector<int> cores =
+      line.get<bool>("memory") ? choose_cores(std::nullopt) : topology.cores;
+  Runtime runtime({.domains = {cores}});
+  std::optional<MemoryProbe> probe;
+  if (line.get<bool>("memory")) {
+    const PausedWorkers paused;
+    probe = probe_memory(runtime.setup_pool(), topology, gpus);
+  }
+  if (line.get<bool>("json")) {
+    fmt::print("{}\n", as_json(topology, gpus, runtime, probe).dump(2));
+  } else {
+    print_words(topology, gpus, runtime, probe);
+  }
+  return 0;
+}
+
+}  // namespace sluice

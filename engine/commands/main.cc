@@ -1,0 +1,100 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/nearest_word.h"
+#include "engine/commands/command_line.h"
+#include "engine/interrupt.h"
+
+namespace {
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(const sluice::CommandLine::Arguments& arguments);
+};
+constexpr std::array<Command, 8> commands = {{
+    {"generate", "continue a prompt, or a file of prompts", sluice::run_generate},
+    {"bench", "measure tokens per second, beside what this machine can do at best",
+     sluice::run_bench},
+    {"calibrate", "measure how long a model's sublayers take here, for plan and policies",
+     sluice::run_calibrate},
+    {"info", "what Sluice sees of this machine", sluice::run_info},
+    {"plan", "what a policy would do on a machine, and how long it would take", sluice::run_plan},
+    {"simulate", "run the same graphs and policies on a machine that is only described",
+     sluice::run_simulate},
+    {"trace", "read what a run with --trace has left", sluice::run_trace},
+    {"make-model", "write a folder with random weights of a known shape", sluice::run_make_model},
+}};
+
+void print_help() {
+  fmt::print(
+      "Sluice runs large language models on one machine whose parts differ.\n\n"
+      "Usage: sluice COMMAND [options]\n\n");
+  for (const Command& command : commands) fmt::print("  {:<12}{}\n", command.name, command.summary);
+  fmt::print("\nsluice COMMAND --help shows a command's options; sluice --version the version.\n");
+}
+
+int dispatch(const std::vector<std::string>& words) {
+  if (words.empty()) throw sluice::UsageError("no command given; sluice --help lists them");
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_help();
+    return 0;
+  }
+  if (words[0] == "--version") {
+    fmt::print("sluice {}\n", SLUICE_VERSION);
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (words[0] == command.name) return command.run({words.begin() + 1, words.end()});
+    names.emplace_back(command.name);
+  }
+  const std::string nearest = sluice::nearest_word(words[0], names);
+  throw sluice::UsageError(
+      "unknown command {}; {}", words[0],
+      nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");
+}
+
+/// Whatever the message quotes (a path, an id), it stays one line.
+void print_error(std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  fmt::print(stderr, "sluice: {}\n", message);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  sluice::ignore_starpu_variables();
+  sluice::install_signal_handlers();
+  try {
+    const int status = dispatch({argv + 1, argv + argc});
+    std::cout.flush();
+    if (!std::cout || std::fflush(stdout) != 0) {
+      throw sluice::Error("cannot write to standard output: {}", std::strerror(errno));
+    }
+    return status;
+  } catch (const sluice::Interrupted& error) {
+    print_error(error.what());
+    return sluice::interrupted_exit_code;
+  } catch (const sluice::UsageError& error) {
+    print_error(error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "sluice: out of memory; use a smaller model, batch or context\n");
+  } catch (const std::exception& error) {
+    print_error(error.what());
+  }
+  return 1;
+}

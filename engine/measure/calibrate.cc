@@ -1,0 +1,535 @@
+#include "engine/measure/calibrate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <optional>
+#include <thread>
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "base/units.h"
+#include "engine/commands/command_line.h"
+#include "engine/commands/compute_options.h"
+#include "engine/generator.h"
+#include "engine/interrupt.h"
+#include "engine/measure/link_probe.h"
+#include "perfmodels/layer_cost.h"
+#include "perfmodels/roofline.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Time that one measurement should take at least, if it needs no more than `most_iterations`.
+constexpr double measurement_s = 0.03;
+constexpr std::int64_t most_iterations = 15;
+static_assert(most_iterations < page_tokens);
+/// Rows of an iteration that takes long enough as it is.
+constexpr std::int64_t long_rows = 512;
+/// Measurements that take less, with their probes, are made so many times as often: a moment that
+/// is not theirs spoils them.
+constexpr double short_s = 0.2;
+constexpr std::int64_t short_times = 3;
+/// Time between two saves.
+constexpr double save_every_s = 10;
+
+/// The middle of a KV page.
+constexpr std::int64_t middle_of_page = page_tokens / 2;
+constexpr std::int64_t shortest_context = page_tokens + middle_of_page;
+constexpr std::int64_t shorter_context = 3 * page_tokens + middle_of_page;
+constexpr std::int64_t short_context = 8 * page_tokens + middle_of_page;
+constexpr std::int64_t largest_batch = 256;
+
+/// Logits only with short contexts: they take long.
+CalibrationBatch decode_batch(std::int64_t batch, std::int64_t context) {
+  return {.shape = BatchShape::decode(batch, context),
+          .logit_rows = context <= 2 * page_tokens ? batch : 0};
+}
+CalibrationBatch prefill_batch(std::int64_t batch, std::int64_t rows, std::int64_t prior) {
+  return {.shape = {.phase = Phase::prefill, .batch = batch, .rows = rows, .context = prior + rows},
+          .logit_rows = 0};
+}
+
+/// Those that the model's context, memory and time allow.
+class Choice {
+ public:
+  Choice(const ModelConfig& config, DType dtype, const CalibrationLimits& limits)
+      : config_(config), model_(model_dimensions(config, dtype)), limits_(limits) {}
+
+  void add(const CalibrationBatch& batch) {
+    const BatchShape& shape = batch.shape;
+    // Decode's context grows around its mean.
+    if (shape.context + most_iterations > config_.max_positions) return;
+    const double kv_bytes = static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
+                            kv_bytes_per_token(model_);
+    if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return;
+    if (shape.total_rows() > default_prefill_chunk_tokens) return;
+    if (foreseen_s(batch, model_, limits_.num_layers, limits_.rates) > limits_.longest_s) return;
+    if (std::find(batches.begin(), batches.end(), batch) == batches.end()) batches.push_back(batch);
+  }
+
+  std::vector<CalibrationBatch> batches;
+
+ private:
+  const ModelConfig& config_;
+  ModelDimensions model_;
+  CalibrationLimits limits_;
+};
+
+/// The bench test whose iterations are this batch: when decoding, with contexts around it that have
+/// as many KV pages, since attention reads whole ones.
+BenchTest test_of(const CalibrationBatch& batch, std::int64_t iterations) {
+  const BatchShape& shape = batch.shape;
+  if (shape.phase == Phase::prefill) {
+    return {.phase = Phase::prefill,
+            .tokens = shape.rows,
+            .batch = shape.batch,
+            .depth = shape.context - shape.rows,
+            .draws = batch.logit_rows > 0};
+  }
+  const std::int64_t before_page = (shape.context - 1) / page_tokens * page_tokens;
+  return {.phase = Phase::decode,
+          .tokens = iterations,
+          .batch = shape.batch,
+          .depth = std::clamp(shape.context - (iterations + 1) / 2, before_page,
+                              before_page + page_tokens - iterations),
+          .draws = batch.logit_rows > 0};
+}
+
+}  // namespace
+
+ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
+  config.num_layers = num_layers;
+  return config;
+}
+
+std::int64_t calibration_layers(const ModelConfig& config, DType dtype) {
+  // Four times what a cache holds comes from memory; up to eight times is surer, where it is soon
+  // read.
+  constexpr std::uint64_t least = std::uint64_t{64} << 20;
+  constexpr std::uint64_t much = std::uint64_t{1} << 30;
+  const std::uint64_t cached = read_cpu_topology().last_level_cache_bytes;
+  const std::uint64_t flushing = std::max({least, 4 * cached, std::min(8 * cached, much)});
+  const double needed =
+      static_cast<double>(flushing) / layer_weight_bytes(model_dimensions(config, dtype));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(needed) + 1, 1, config.num_layers);
+}
+
+LargestIteration largest_calibration_iteration(const ModelConfig& config, DType dtype) {
+  const ModelDimensions model = model_dimensions(config, dtype);
+  const double token_bytes =
+      static_cast<double>(calibration_layers(config, dtype)) * kv_bytes_per_token(model);
+  return {.rows = default_prefill_chunk_tokens,
+          .logit_rows = largest_batch,
+          .sequences = largest_batch,
+          .context_tokens = static_cast<std::int64_t>(
+              static_cast<double>(CalibrationLimits{}.kv_bytes) / token_bytes)};
+}
+
+CalibrationLimits limits_on(const Accelerator& accelerator, const ModelConfig& config,
+                            DType dtype) {
+  const LargestIteration largest = largest_calibration_iteration(config, dtype);
+  const auto weights = [&](std::int64_t num_layers) {
+    return packed_weight_bytes(with_layers(config, num_layers), dtype);
+  };
+  const std::uint64_t layer = weights(2) - weights(1);
+  const std::uint64_t fixed =
+      weights(1) - layer +
+      static_cast<std::uint64_t>(config.vocab_size * config.embed_size) * size_bytes(dtype) +
+      2 * activation_bytes(config, dtype, largest.rows, largest.logit_rows) +
+      accelerator.scratch.total();
+  // A sixteenth is padding; a layer's weights is room for the link's probes; KV may take as much as
+  // the weights.
+  const std::uint64_t there = accelerator.memory_bytes - accelerator.memory_bytes / 16;
+  const std::uint64_t least = fixed + 3 * layer;
+  if (there < least) {
+    throw Error("{} is too little to calibrate: {} would do", accelerator.name(),
+                accelerator.option_for(least + least / 15 + 1));
+  }
+  CalibrationLimits limits;
+  const std::uint64_t rest = there - fixed - layer;
+  limits.num_layers =
+      std::min(calibration_layers(config, dtype), static_cast<std::int64_t>(rest / (2 * layer)));
+  const std::uint64_t kv = rest - static_cast<std::uint64_t>(limits.num_layers) * layer;
+  // Pages are not full, and each sequence grows.
+  const auto largest_kv =
+      static_cast<std::uint64_t>(static_cast<double>(largest.context_tokens * limits.num_layers) *
+                                 kv_bytes_per_token(model_dimensions(config, dtype)));
+  limits.kv_bytes = std::min(largest_kv, kv / 2);
+  return limits;
+}
+
+double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
+                  std::int64_t num_layers, const MachineRates& rates) {
+  double layer_s = 0;
+  for (const Sublayer sublayer : timed_sublayers) {
+    if (sublayer != Sublayer::lm_head)
+      layer_s += sublayer_load(model, sublayer, batch.shape).seconds(rates);
+  }
+  const double head_s = lm_head_load(model, batch.logit_rows).seconds(rates);
+  return static_cast<double>(num_layers) * layer_s + (batch.logit_rows > 0 ? head_s : 0);
+}
+
+std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
+                                                  const CalibrationLimits& limits) {
+  Choice choice(config, dtype, limits);
+  for (std::int64_t batch = 1; batch <= largest_batch; batch *= 2) {
+    choice.add(decode_batch(batch, shortest_context));
+    choice.add(decode_batch(batch, shorter_context));
+    choice.add(decode_batch(batch, short_context));
+    for (const std::int64_t pages : {32, 128, 512})
+      choice.add(decode_batch(batch, pages * page_tokens + middle_of_page));
+  }
+  for (std::int64_t batch = 3; batch <= 192; batch *= 2)
+    choice.add(decode_batch(batch, shortest_context));
+  for (const std::int64_t rows : {8, 12, 16, 32, 64, 128, 512}) {
+    for (const std::int64_t prior : {0, 512, 2048, 8192}) choice.add(prefill_batch(1, rows, prior));
+  }
+  for (const std::int64_t prior : {0, 2048}) {
+    for (const std::int64_t rows : {256, 2048}) choice.add(prefill_batch(1, rows, prior));
+    for (const std::int64_t rows : {8, 16, 32, 64, 128}) choice.add(prefill_batch(4, rows, prior));
+  }
+  // Without the head they are short.
+  for (const std::int64_t rows : {96, 192}) choice.add(prefill_batch(1, rows, 0));
+  return std::move(choice.batches);
+}
+
+std::vector<CalibrationBatch> check_batches(const ModelConfig& config, DType dtype,
+                                            const CalibrationLimits& limits) {
+  Choice choice(config, dtype, limits);
+  for (const std::int64_t batch : {1, 5, 11, 23, 44, 90}) {
+    for (const std::int64_t context : {32, 70, 300, 1100, 4600})
+      choice.add(decode_batch(batch, context));
+  }
+  for (const std::int64_t rows : {13, 45, 180, 700}) {
+    for (const std::int64_t prior : {0, 250, 1200, 4600}) choice.add(prefill_batch(1, rows, prior));
+  }
+  choice.add(prefill_batch(2, 20, 1000));
+  choice.add(prefill_batch(3, 70, 0));
+  return std::move(choice.batches);
+}
+
+struct BatchMeter::Loaded {
+  Runtime& runtime;
+  Model model;
+  LoadedModel weights;
+  std::optional<MeteredAccelerator> accelerator;
+  std::vector<CalibrationBatch> beside;  ///< for interference
+  /// Of the batches; of one short sequence; beside an accelerator, of `beside` on the CPU.
+  std::vector<KvCache> caches;
+  std::unique_ptr<AcceleratorRun::Residence> residence;
+  BenchRunner runner;
+  BenchRunner fused, apart;           ///< for the task overhead
+  std::optional<BenchRunner> on_cpu;  ///< beside an accelerator
+  std::optional<LinkProbe> link;
+  MachineProbes probes;
+  std::optional<MachineRates> before;
+  std::map<std::string, std::int64_t> iterations;  ///< by batch
+
+  static std::int64_t pages_of(const std::vector<CalibrationBatch>& batches) {
+    std::int64_t pages = 1;
+    for (const CalibrationBatch& batch : batches) {
+      const std::int64_t each = KvCache::pages_for(batch.shape.context + most_iterations);
+      pages = std::max(pages, batch.shape.batch * each);
+    }
+    return pages;
+  }
+  static std::int64_t slots_of(const std::vector<CalibrationBatch>& batches) {
+    std::int64_t slots = 1;
+    for (const CalibrationBatch& batch : batches) slots = std::max(slots, batch.shape.batch);
+    return slots;
+  }
+  static Model random_model(const ModelConfig& config, DType dtype) {
+    Model model;
+    model.config = config;
+    model.weights = random_weights(model.config, dtype, 0);
+    return model;
+  }
+
+  /// Of those that are measured, one of each phase with work enough.
+  static std::vector<CalibrationBatch> batches_beside(
+      const std::vector<CalibrationBatch>& batches) {
+    std::vector<CalibrationBatch> chosen;
+    const auto choose = [&](std::initializer_list<CalibrationBatch> wanted) {
+      for (const CalibrationBatch& batch : wanted) {
+        if (std::find(batches.begin(), batches.end(), batch) == batches.end()) continue;
+        chosen.push_back(batch);
+        return;
+      }
+    };
+    choose({prefill_batch(1, 512, 0), prefill_batch(1, 128, 0), prefill_batch(1, 8, 0)});
+    choose({decode_batch(4, short_context), decode_batch(4, shortest_context),
+            decode_batch(1, shortest_context)});
+    return chosen;
+  }
+
+  std::vector<KvCache> make_caches(const std::vector<CalibrationBatch>& batches) const {
+    const std::int64_t num_layers = model.config.num_layers;
+    const auto homes = accelerator
+                           ? accelerator->policy.kv_homes()
+                           : std::vector<Tier>(static_cast<std::size_t>(num_layers), Tier::ddr);
+    std::vector<KvCache> made;
+    made.reserve(3);
+    for (const std::int64_t pages :
+         {pages_of(batches), KvCache::pages_for(overhead_test.depth + overhead_test.tokens)})
+      made.emplace_back(weights.shape(), num_layers, pages, homes);
+    if (accelerator) made.emplace_back(weights.shape(), num_layers, pages_of(beside));
+    return made;
+  }
+
+  std::unique_ptr<AcceleratorRun::Residence> bring(
+      const std::vector<CalibrationBatch>& batches) const {
+    if (!accelerator) return nullptr;
+    return accelerator->run.bring(
+        runtime, weights, caches,
+        RunSize::of(weights, caches, default_prefill_chunk_tokens, slots_of(batches)));
+  }
+
+  BenchRunner make_runner(KvCache& kv, const DecoderGraph::Options& options) const {
+    return {weights, kv, runtime, options, accelerator ? &accelerator->policy : nullptr};
+  }
+
+  Loaded(const ModelConfig& config, DType dtype, Runtime& the_runtime,
+         const std::vector<CalibrationBatch>& batches,
+         const std::optional<MeteredAccelerator>& the_accelerator)
+      : runtime(the_runtime),
+        model(random_model(config, dtype)),
+        weights(model, dtype, the_runtime.setup_pool(),
+                [](std::uint64_t, std::uint64_t) {
+                  if (interrupt_flag()) throw Interrupted();
+                }),
+        accelerator(the_accelerator),
+        beside(batches_beside(batches)),
+        caches(make_caches(batches)),
+        residence(bring(batches)),
+        runner(make_runner(caches[0], {.num_slots = slots_of(batches),
+                                       .fusion = Fusion::stages,
+                                       .last_layer = LastLayer::all_rows})),
+        fused(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::stages})),
+        apart(make_runner(caches[1], {.num_slots = 1, .fusion = Fusion::sublayers})),
+        probes(the_runtime, dtype, weights.weight_bytes()) {
+    if (accelerator) {
+      on_cpu.emplace(
+          weights, caches[2], the_runtime,
+          DecoderGraph::Options{.num_slots = slots_of(beside), .last_layer = LastLayer::all_rows});
+      link.emplace(the_runtime, spare_bytes(config, dtype));
+    }
+  }
+
+  static constexpr BenchTest overhead_test = {
+      .phase = Phase::decode, .tokens = 5, .batch = 1, .depth = 16};
+
+  /// There is room for so much beside weights and KV (limits_on()): one layer's weights.
+  static std::uint64_t spare_bytes(const ModelConfig& config, DType dtype) {
+    return static_cast<std::uint64_t>(layer_weight_bytes(model_dimensions(config, dtype)));
+  }
+  static void let_links_work() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
+  double link_alone_bytes_per_s(LinkLoad::Way way) const {
+    LinkLoad load(*link, way);
+    let_links_work();
+    return load.stop();
+  }
+  CalibrationTwoWays two_ways() const {
+    CalibrationTwoWays sample = {
+        .there_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::there),
+        .back_alone_bytes_per_s = link_alone_bytes_per_s(LinkLoad::Way::back)};
+    // Each way with two pieces at once, as a run has several.
+    LinkLoad there(*link, LinkLoad::Way::there, 2);
+    LinkLoad back(*link, LinkLoad::Way::back, 2);
+    there.restart();
+    let_links_work();
+    sample.back_beside_bytes_per_s = back.stop();
+    sample.there_beside_bytes_per_s = there.stop();
+    return sample;
+  }
+
+  /// Seconds that a device's kernels of an iteration's layers take.
+  double layers_s(Device device, const CalibrationBatch& batch) {
+    BenchRunner& of = device == Device::cpu ? *on_cpu : runner;
+    constexpr std::int64_t prefill_times = 2;
+    const BenchSlice slice = batch.shape.phase == Phase::prefill
+                                 ? of.run_whole(test_of(batch, 1), prefill_times)
+                                 : of.run_whole(test_of(batch, most_iterations), 1);
+    const KernelTotals& kernels = device == Device::cpu ? slice.kernels : slice.accelerator_kernels;
+    double sum_s = 0;
+    for (const Sublayer sublayer : timed_sublayers) {
+      const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, sublayer);
+      if (sublayer == Sublayer::lm_head || entry.count == 0) continue;
+      sum_s += entry.seconds / static_cast<double>(entry.count);
+    }
+    return sum_s * static_cast<double>(model.config.num_layers);
+  }
+
+  MachineRates rates() {
+    return accelerator && accelerator->rates ? *accelerator->rates : probes.measure();
+  }
+
+  /// One iteration, unless that takes long: KV that was not used for some seconds is slow to read
+  /// at first, and a run uses it all the time.
+  void warm_up(const CalibrationBatch& batch) {
+    if (batch.shape.total_rows() >= long_rows) return;
+    const auto known = iterations.find(describe(batch));
+    const bool is_long = known != iterations.end() && known->second == 1;
+    if (is_long && reads_little_kv(batch.shape)) return;
+    const BenchSlice slice = runner.run_whole(test_of(batch, 1), 1);
+    iterations[describe(batch)] = static_cast<std::int64_t>(measurement_s / slice.seconds) + 1;
+  }
+
+  bool reads_little_kv(const BatchShape& shape) const {
+    const double kv_bytes =
+        static_cast<double>(shape.batch * shape.context * model.config.num_layers) *
+        kv_bytes_per_token(model_dimensions(model.config, weights.shape().dtype));
+    return kv_bytes < static_cast<double>(weights.weight_bytes()) / 8;
+  }
+
+  BenchSlice run(const CalibrationBatch& batch) {
+    const auto found = iterations.find(describe(batch));
+    const std::int64_t wanted = found == iterations.end() ? 1 : found->second;
+    const std::int64_t count = std::min(wanted, most_iterations);
+    if (batch.shape.phase == Phase::prefill) return runner.run_whole(test_of(batch, 1), count);
+    return runner.run_whole(test_of(batch, count), 1);
+  }
+};
+
+BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
+                       std::int64_t num_layers, const std::vector<CalibrationBatch>& batches,
+                       const std::optional<MeteredAccelerator>& accelerator) {
+  const ModelConfig few = with_layers(config, num_layers);
+  const std::uint64_t weights = packed_weight_bytes(few, dtype);
+  const std::uint64_t table =
+      static_cast<std::uint64_t>(config.vocab_size * config.embed_size) * size_bytes(dtype);
+  const std::uint64_t kv =
+      KvCache::size_bytes(decoder_shape(few, dtype), num_layers, Loaded::pages_of(batches));
+  const std::uint64_t rest =
+      activation_bytes(few, dtype, default_prefill_chunk_tokens, Loaded::slots_of(batches)) +
+      ReadProbe::buffer_bytes(weights) +
+      (accelerator ? LinkProbe::host_bytes(Loaded::spare_bytes(config, dtype)) : 0);
+  const std::uint64_t available = available_memory_bytes();
+  if (weights + table + kv + rest > available) {
+    throw Error("not enough memory to calibrate: {} needed, {} available",
+                format_bytes(weights + table + kv + rest), format_bytes(available));
+  }
+  loaded_ = std::make_unique<Loaded>(few, dtype, runtime, batches, accelerator);
+}
+
+BatchMeter::~BatchMeter() = default;
+
+CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
+  loaded_->warm_up(batch);
+  const MachineRates before = loaded_->before ? *loaded_->before : loaded_->rates();
+  const BenchSlice slice = loaded_->run(batch);
+  const MachineRates after = loaded_->rates();
+  loaded_->before = after;
+  CalibrationSample sample;
+  sample.rates = mean_rates(before, after);
+  const KernelTotals& kernels = loaded_->accelerator ? slice.accelerator_kernels : slice.kernels;
+  for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
+    const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, timed_sublayers[i]);
+    if (entry.count > 0) sample.seconds[i] = entry.seconds / static_cast<double>(entry.count);
+  }
+  return sample;
+}
+
+double BatchMeter::measure_task_overhead_us() {
+  const auto outside_s = [&](BenchRunner& runner) {
+    const BenchSlice slice = runner.run_whole(Loaded::overhead_test, 1);
+    const double busy_s = slice.busy_s + slice.accelerator_kernels.seconds();
+    return (slice.seconds - busy_s) / static_cast<double>(Loaded::overhead_test.tokens);
+  };
+  constexpr int times = 5;  // by turns; the smallest: whatever else runs only adds to it
+  double apart_s = outside_s(loaded_->apart);
+  double fused_s = outside_s(loaded_->fused);
+  for (int i = 1; i < times; ++i) {
+    apart_s = std::min(apart_s, outside_s(loaded_->apart));
+    fused_s = std::min(fused_s, outside_s(loaded_->fused));
+  }
+  loaded_->before.reset();
+  // A layer is one task, or five: attention stays fused.
+  const auto added = static_cast<double>(4 * loaded_->model.config.num_layers);
+  constexpr double least_us = 0.1;
+  return std::max(least_us, 1e6 * (apart_s - fused_s) / added);
+}
+
+void BatchMeter::measure_links(Calibration& into) {
+  loaded_->before.reset();
+  for (CalibrationLink& link : loaded_->link->measure()) into.links.push_back(std::move(link));
+}
+
+void BatchMeter::measure_interference(Calibration& into) {
+  loaded_->before.reset();
+  into.two_ways.push_back(loaded_->two_ways());
+  const double alone = into.two_ways.back().there_alone_bytes_per_s;
+  for (const CalibrationBatch& batch : loaded_->beside) {
+    for (const Device device : {Device::gpu, Device::cpu}) {
+      CalibrationInterference sample;
+      sample.device = device;
+      sample.phase = batch.shape.phase;
+      sample.link_alone_bytes_per_s = alone;
+      sample.kernels_alone_s = loaded_->layers_s(device, batch);
+      LinkLoad load(*loaded_->link, LinkLoad::Way::there);
+      sample.kernels_beside_s = loaded_->layers_s(device, batch);
+      sample.link_beside_bytes_per_s = load.stop();
+      into.interference.push_back(sample);
+    }
+  }
+}
+
+void calibrate(Calibration& calibration, BatchMeter& meter,
+               const std::vector<CalibrationBatch>& batches,
+               const std::function<double(const CalibrationBatch&)>& cost_s,
+               const CalibrationProgress& progress, const std::function<void()>& save) {
+  double done_s = 0;
+  double total_s = 0;
+  const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
+  for (const CalibrationBatch& batch : batches) {
+    total_s += cost_s(batch) *
+               static_cast<double>(calibration.repetitions * (is_short(batch) ? short_times : 1));
+  }
+  Clock::time_point saved = Clock::now();
+  const auto step = [&](const std::string& what) {
+    if (interrupt_flag()) throw Interrupted();
+    if (progress) progress(done_s, total_s, what);
+    if (std::chrono::duration<double>(Clock::now() - saved).count() < save_every_s) return;
+    save();
+    saved = Clock::now();
+  };
+  try {
+    const bool of_accelerator = calibration.measured_device() == Device::gpu;
+    for (std::int64_t round = 0; round < short_times * calibration.repetitions; ++round) {
+      const bool is_whole = round % short_times == 0;
+      const std::int64_t num_whole = round / short_times;
+      if (of_accelerator && is_whole && std::ssize(calibration.links) <= 2 * num_whole)
+        meter.measure_links(calibration);  // both ways
+      for (const CalibrationBatch& batch : batches) {
+        const std::int64_t repetition = is_short(batch) ? round : num_whole;
+        if (!is_short(batch) && !is_whole) continue;
+        step(describe(batch));
+        CalibrationPoint& point = calibration.at(batch);
+        if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
+        done_s += cost_s(batch);
+      }
+      step("task overhead");
+      if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {
+        // The overhead last: it says that this round has both, also after Ctrl-C.
+        if (of_accelerator) meter.measure_interference(calibration);
+        calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
+      }
+    }
+  } catch (const Interrupted&) {
+    save();
+    throw;
+  }
+  save();
+}
+
+std::string describe(const CalibrationBatch& batch) {
+  const BatchShape& shape = batch.shape;
+  if (shape.phase == Phase::decode)
+    return fmt::format("decode, batch {}, context {}", shape.batch, shape.context);
+  return fmt::format("prefill, {} x {} rows after {}", shape.batch, shape.rows,
+                     shape.context - shape.rows);
+}
+
+}  // namespace sluice

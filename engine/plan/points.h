@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/commands/command_line.h"
+#include "perfmodels/footprint.h"
+#include "schedulers/checked_policy.h"
+
+namespace sluice {
+
+/// What `plan` and `simulate` are asked for: every combination is a point.
+struct PointLists {
+  std::vector<std::string> models;
+  std::vector<std::string> machines;
+  std::vector<std::string> policies;  ///< names or files, or any_policy
+  std::map<std::string, std::string> policy_options;
+  std::vector<std::int64_t> batches;  ///< as_many_as_fit among them
+  std::vector<std::int64_t> input_tokens;
+  std::vector<std::int64_t> output_tokens;
+  double weight_bits = 16;
+  HostTiers host_tiers;
+
+  std::size_t size() const {
+    return models.size() * machines.size() * policies.size() * batches.size() *
+           input_tokens.size() * output_tokens.size();
+  }
+  /// By output length, then input length, then batch.
+  std::vector<Workload> workloads() const;
+};
+
+/// Stands for the fastest of all policies that come with Sluice.
+inline constexpr const char* any_policy = "auto";
+
+/// --model, --machine, --policy, --policy-option, --batch, --input-tokens, --output-tokens,
+/// --weight-bits, --parameters-tier and --kv-tier.
+void declare_points(CommandLine& line);
+/// What they say. Throws UsageError.
+PointLists read_points(const CommandLine& line);
+
+}  // namespace sluice

@@ -1,0 +1,140 @@
+#include "engine/plan/policy_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/policy_run.h"
+
+namespace sluice {
+namespace {
+
+/// What there is to choose from, the best first: plans that fit, plans that need more memory than
+/// the machine has, none.
+int rank(const Candidate& candidate) {
+  if (!candidate.plan) return 2;
+  return candidate.fits() ? 0 : 1;
+}
+
+double seconds_per_sequence(const Plan& plan) {
+  return plan.latency_s() / static_cast<double>(plan.workload.batch);
+}
+
+/// How fast it is, in what compares these candidates.
+std::string speed_text(const Plan& plan, bool same_batch) {
+  if (same_batch) return fmt::format("{:.3g} s", plan.latency_s());
+  return fmt::format("{:.3g} tokens/s with {} sequences", plan.tokens_per_s(), plan.workload.batch);
+}
+
+}  // namespace
+
+Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload) {
+  Candidate candidate = {
+      .policy = &policy, .workload = workload, .plan = std::nullopt, .problem = ""};
+  if (workload.batch == as_many_as_fit) {
+    candidate.workload.batch = std::max<std::int64_t>(
+        1, largest_fitting_batch(policy.policy(), costs, candidate.workload));
+  }
+  try {
+    candidate.plan = make_plan(policy.policy(), costs, candidate.workload);
+  } catch (const Error& error) {
+    candidate.problem = error.what();
+  }
+  return candidate;
+}
+
+LoadedPolicies load_known_policies(const HostTiers& tiers) {
+  LoadedPolicies policies;
+  for (const std::string& name : find_policies(policy_folders())) {
+    try {
+      policies.push_back(
+          std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
+      policies.back()->policy().set_host_tiers(tiers);
+    } catch (const Error& error) {
+      logger().warn("a policy that was not asked for is left out: {}", error.what());
+    }
+  }
+  if (policies.empty())
+    throw Error("no policy was found beside the program; give one with --policy FILE");
+  return policies;
+}
+
+std::vector<Candidate> plan_with_each(const LoadedPolicies& policies, const CostModel& costs,
+                                      const Workload& workload) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(policies.size());
+  for (const auto& policy : policies) candidates.push_back(plan_with(*policy, costs, workload));
+  return candidates;
+}
+
+const Candidate& fastest(const std::vector<Candidate>& candidates) {
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [](const Candidate& a, const Candidate& b) {
+                             if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
+                             return seconds_per_sequence(*a.plan) < seconds_per_sequence(*b.plan);
+                           });
+}
+
+std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen) {
+  if (!chosen.plan) return fmt::format("no policy's plan fits: {}", chosen.problem);
+  const bool same_batch =
+      std::all_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+        return candidate.workload.batch == chosen.workload.batch;
+      });
+  std::vector<std::string> others;
+  for (const Candidate& candidate : candidates) {
+    if (&candidate == &chosen) continue;
+    const std::string& name = candidate.policy->name();
+    others.push_back(candidate.fits()
+                         ? fmt::format("{} {}", name, speed_text(*candidate.plan, same_batch))
+                         : fmt::format("{} does not fit", name));
+  }
+  return fmt::format("{} is fastest, {}; {}", chosen.policy->name(),
+                     speed_text(*chosen.plan, same_batch), fmt::join(others, ", "));
+}
+
+RunPolicy::RunPolicy(const CommandLine& line) : asked_for_(line.given("policy")) {
+  std::map<std::string, std::string> options = read_policy_options(line);
+  if (asked_for_) {
+    policy_ = std::make_unique<LoadedPolicy>(line.get<std::string>("policy"), options);
+  } else if (!options.empty()) {
+    throw UsageError("--policy-option {}=...: give the --policy that it is for",
+                     options.begin()->first);
+  }
+}
+
+LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload,
+                                const TierSettings& tiers) {
+  if (!asked_for_) choose(costs, workload, tiers);
+  policy_->policy().set_host_tiers(tiers.host_tiers());
+  return *policy_;
+}
+
+void RunPolicy::choose(const CostModel& costs, const Workload& workload,
+                       const TierSettings& tiers) {
+  if (!costs.has(Device::gpu)) {
+    policy_ = std::make_unique<LoadedPolicy>("cpu-only", std::map<std::string, std::string>{});
+    reason_ = "there is no GPU here that Sluice can use";
+    return;
+  }
+  LoadedPolicies policies = load_known_policies(tiers.host_tiers());
+  std::vector<Candidate> candidates = plan_with_each(policies, costs, workload);
+  for (Candidate& candidate : candidates) {
+    if (tiers.disk && candidate.plan) candidate.plan->shortage.clear();
+  }
+  const Candidate& chosen = fastest(candidates);
+  reason_ = explain_choice(candidates, chosen);
+  if (!chosen.fits()) throw Error("{}", reason_);
+  for (auto& policy : policies) {
+    if (policy.get() == chosen.policy) policy_ = std::move(policy);
+  }
+}
+
+std::string RunPolicy::describe() const {
+  return fmt::format("policy {} ({})", policy_->name(), reason_);
+}
+
+}  // namespace sluice

@@ -1,0 +1,79 @@
+// The simulator's program: one point, on the machine whose files STARPU_PERF_MODEL_DIR names.
+// `sluice simulate` writes them and starts it; its result goes to stdout as one JSON object.
+#include <starpu.h>
+
+#include <iostream>
+
+#include "base/error.h"
+#include "codelets/runtime/runtime.h"
+#include "engine/commands/compute_options.h"
+#include "engine/plan/machine_costs.h"
+#include "engine/policy_run.h"
+#include "engine/simulate/simulation.h"
+#include "engine/simulate/simulation_report.h"
+#include "engine/trace/trace_session.h"
+
+namespace sluice {
+namespace {
+
+namespace po = boost::program_options;
+
+int run(const CommandLine::Arguments& arguments) {
+  CommandLine line("sluice-simulate [options]", "Simulates one point; sluice simulate calls it.");
+  line.options().add_options()                                            //
+      ("model", po::value<std::string>()->required(), "shape or folder")  //
+      ("machine", po::value<std::string>()->required(), "profile, or this")(
+          "batch", po::value<std::int64_t>()->required(), "sequences at once")      //
+      ("input-tokens", po::value<std::int64_t>()->required(), "of each prompt")     //
+      ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
+      ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
+  declare_policy_options(line);
+  declare_host_tiers(line);
+  declare_simulated_host(line);
+  declare_trace_option(line);
+  if (!line.parse(arguments)) return 0;
+  const auto& model = line.get<std::string>("model");
+  const auto& machine = line.get<std::string>("machine");
+  const ModelConfig config = find_model_config(model);
+  const DType dtype = default_dtype;
+  ModelDimensions dimensions = model_dimensions(config, dtype);
+  dimensions.weight_bits = line.get<double>("weight-bits");
+  const MachineCosts costs = simulated_costs(machine, dimensions, model, read_simulated_host(line));
+  LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
+  policy.policy().set_host_tiers(read_host_tiers(line));
+  const Workload workload = {.batch = line.get<std::int64_t>("batch"),
+                             .input_tokens = line.get<std::int64_t>("input-tokens"),
+                             .output_tokens = line.get<std::int64_t>("output-tokens")};
+  TraceSession trace(line);
+  const auto run_point = [&] {
+    const Simulation simulation = simulate({.config = config,
+                                            .dtype = dtype,
+                                            .costs = costs.model,
+                                            .policy = policy,
+                                            .workload = workload,
+                                            .trace = trace});
+    std::cout << simulation_json({.model = model,
+                                  .machine = costs.machine,
+                                  .policy = policy.name(),
+                                  .workload = workload,
+                                  .plan = simulation.plan,
+                                  .problem = "",
+                                  .running_costs = costs.running_costs},
+                                 simulation);
+    return 0;
+  };
+  return trace.around(run_point, false);
+}
+
+}  // namespace
+}  // namespace sluice
+
+// StarPU renames it, and runs it as an actor of the simulation.
+int main(int argc, char** argv) {
+  try {
+    return sluice::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  return 1;
+}

@@ -1,0 +1,139 @@
+#include "engine/simulate/simulated_contention.h"
+
+#include <simgrid/actor.h>
+#include <simgrid/host.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <simgrid/s4u.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+namespace s4u = simgrid::s4u;
+
+/// What is on its way for a moment only waits for the link's latency.
+constexpr double least_bytes = 65536;
+/// More than any simulation lasts.
+constexpr double endless_flops = 1e30;
+
+/// The devices of platform.cc.
+struct Worker {
+  Device device;
+  const char* host;
+};
+constexpr std::array workers = {Worker{Device::gpu, "CUDA0"}, Worker{Device::cpu, "CPU0"}};
+
+class Rivalry {
+ public:
+  explicit Rivalry(const CostModel& costs)
+      : of_({costs.interference(Phase::prefill), costs.interference(Phase::decode)}) {
+    for (s4u::Link* link : s4u::Engine::get_instance()->get_all_links()) {
+      const std::string_view name = link->get_cname();
+      if (name.find("CUDA0") != std::string_view::npos || name.ends_with("GPU"))
+        bandwidths_[link] = link->get_bandwidth();
+    }
+  }
+
+  void enter(Phase phase) {
+    phase_ = phase;
+    update_link();
+  }
+
+  /// The calling actor's host computes, or does no longer: `change` is 1 or -1.
+  void count_kernel(int change) {
+    const auto* const found =
+        std::find_if(workers.begin(), workers.end(), [](const Worker& worker) {
+          return s4u::this_actor::get_host()->get_name() == worker.host;
+        });
+    if (found == workers.end()) return;
+    kernels_.at(static_cast<std::size_t>(found->device)) += change;
+    update_link();
+  }
+
+  void transfer_starts() {
+    if (num_transfers_++ > 0) return;
+    for (const Worker& worker : workers) {
+      const double share = now().kernels_on(worker.device) - 1;
+      s4u::Host* host = s4u::Host::by_name_or_null(worker.host);
+      if (share <= 0 || host == nullptr) continue;
+      rivals_.push_back(
+          s4u::Exec::init()->set_host(host)->set_flops_amount(endless_flops)->set_priority(share));
+      rivals_.back()->start();
+    }
+  }
+  void transfer_ends() {
+    if (--num_transfers_ > 0) return;
+    for (const s4u::ExecPtr& rival : std::exchange(rivals_, {})) rival->cancel();
+  }
+
+ private:
+  const Interference& now() const { return of_.at(static_cast<std::size_t>(phase_)); }
+
+  void update_link() {
+    double slowdown = 1;
+    for (const Worker& worker : workers) {
+      if (kernels_.at(static_cast<std::size_t>(worker.device)) > 0)
+        slowdown = std::max(slowdown, now().link_beside(worker.device));
+    }
+    if (slowdown == slowdown_) return;
+    slowdown_ = slowdown;
+    for (const auto& [link, bytes_per_s] : bandwidths_) link->set_bandwidth(bytes_per_s / slowdown);
+  }
+
+  std::array<Interference, 2> of_;  ///< by phase
+  Phase phase_ = Phase::prefill;
+  std::map<s4u::Link*, double> bandwidths_;  ///< with nothing beside
+  std::array<int, 2> kernels_{};             ///< that run, by device
+  int num_transfers_ = 0;                    ///< that are on their way, and not too small
+  double slowdown_ = 1;                      ///< of the link, now
+  std::vector<s4u::ExecPtr> rivals_;
+};
+
+std::unique_ptr<Rivalry> in_use;
+
+}  // namespace
+
+bool SimulatedContention::is_needed(const CostModel& costs) {
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    const Interference of = costs.interference(phase);
+    for (const Worker& worker : workers) {
+      if (of.kernels_on(worker.device) > 1 || of.link_beside(worker.device) > 1) return true;
+    }
+  }
+  return false;
+}
+
+SimulatedContention::SimulatedContention(const CostModel& costs) {
+  in_use = std::make_unique<Rivalry>(costs);
+}
+
+SimulatedContention::~SimulatedContention() { in_use.reset(); }
+
+void SimulatedContention::enter(Phase phase) { in_use->enter(phase); }
+
+}  // namespace sluice
+
+// StarPU, a shared library, calls these two instead of SimGrid's, from an actor a worker and an
+// actor a direction of a link: no signal of SimGrid's says when a transfer starts.
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): ours say what they are
+
+extern "C" void sg_actor_execute(double flops) {
+  if (sluice::in_use) sluice::in_use->count_kernel(1);
+  simgrid::s4u::this_actor::execute(flops);
+  if (sluice::in_use) sluice::in_use->count_kernel(-1);
+}
+
+extern "C" void sg_host_sendto(sg_host_t from, sg_host_t to, double bytes) {
+  const bool counts = sluice::in_use && bytes >= sluice::least_bytes;
+  if (counts) sluice::in_use->transfer_starts();
+  simgrid::s4u::Comm::sendto(from, to, static_cast<std::uint64_t>(bytes));
+  if (counts && sluice::in_use) sluice::in_use->transfer_ends();
+}
+
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)

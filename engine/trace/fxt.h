@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/trace/trace.h"
+#include "perfmodels/task_cost.h"
+
+namespace sluice {
+
+/// Predicts the parts of a stage, as stage_parts() does.
+using StageParts = std::function<std::vector<SublayerSeconds>(const TaskTag&, Device)>;
+
+/// Reads what a TraceRecorder left: StarPU's events as FxT has them, and our marks between them. A
+/// stage that no kernel stamped (a GPU's, the stand-in's, a simulated one) is divided in proportion
+/// to its `parts`; without them it counts as its first sublayer.
+/// Throws Error when the file cannot be read, has no begin or no end (a full disk), or does not
+/// hold the events that StarPU 1.4 records.
+Trace read_fxt(const std::string& path, const StageParts& parts = nullptr);
+
+}  // namespace sluice

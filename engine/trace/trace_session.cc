@@ -1,0 +1,127 @@
+#include "engine/trace/trace_session.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "engine/commands/command_line.h"
+#include "engine/trace/fxt.h"
+#include "engine/trace/trace_formats.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<const char*, 4> file_names = {"trace.jsonl", "paje.trace", "dag.dot",
+                                                   "perfetto.json"};
+
+void check_holds_no_trace(const fs::path& folder) {
+  for (const char* name : file_names) {
+    if (fs::exists(folder / name)) {
+      throw Error("--trace {}: it holds {} of an earlier run; give another folder, or delete it",
+                  folder.string(), name);
+    }
+  }
+}
+
+/// A file that goes when it has been read, or cannot be: FxT's names every process of the machine.
+class RemovedAtEnd {
+ public:
+  explicit RemovedAtEnd(fs::path path) : path_(std::move(path)) {}
+  ~RemovedAtEnd() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  RemovedAtEnd(const RemovedAtEnd&) = delete;
+  RemovedAtEnd& operator=(const RemovedAtEnd&) = delete;
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+void declare_trace_option(CommandLine& line) {
+  line.options().add_options()  //
+      ("trace", boost::program_options::value<std::string>(),
+       "record the run into this folder, for sluice trace, ViTE, pajeng and Perfetto");
+}
+
+TraceSession::TraceSession(const CommandLine& line) {
+  if (!line.given("trace")) return;
+  folder_ = line.get<std::string>("trace");
+  if (folder_.empty()) throw UsageError("--trace needs the name of a folder");
+  std::error_code error;
+  if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
+    throw Error("--trace {}: it is a file; give a folder", folder_);
+  check_holds_no_trace(folder_);
+  made_folder_ = fs::create_directory(folder_, error);
+  if (error) throw Error("--trace {}: cannot make the folder: {}", folder_, error.message());
+  check_writable((fs::path(folder_) / file_names[0]).string());
+  recorder_ = std::make_unique<TraceRecorder>(fs::absolute(folder_));
+}
+
+TraceSession::~TraceSession() {
+  if (recorder_ == nullptr || started_) return;
+  std::error_code ignored;
+  fs::remove(recorder_->file(), ignored);
+  if (made_folder_) fs::remove(folder_, ignored);  // if nothing came into it
+}
+
+void TraceSession::divide_stages_by(std::shared_ptr<const CostModel> costs, MemoryPlan memory) {
+  parts_ = [costs = std::move(costs), memory = std::move(memory)](const TaskTag& tag,
+                                                                  Device device) {
+    return stage_parts(*costs, tag, device, &memory);
+  };
+}
+
+int TraceSession::around(const std::function<int()>& run, bool quiet) {
+  int status = 0;
+  try {
+    status = run();
+  } catch (...) {
+    try {
+      write_files(true);
+    } catch (const Error&) {  // what went wrong first is what is said
+    }
+    throw;
+  }
+  write_files(quiet);
+  return status;
+}
+
+void TraceSession::write_files(bool quiet) {
+  if (recorder_ == nullptr || !started_) return;
+  const fs::path folder = folder_;
+  const Trace trace = [&] {
+    const RemovedAtEnd record(recorder_->file());
+    return read_fxt(recorder_->file().string(), parts_);
+  }();
+  write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
+  write_file((folder / "paje.trace").string(), trace_as_paje(trace));
+  write_file((folder / "dag.dot").string(), trace_as_dot(trace));
+  write_file((folder / "perfetto.json").string(), trace_as_perfetto(trace));
+  if (trace.num_lost > 0) {
+    fmt::print(stderr,
+               "sluice: the trace lacks {} of {} tasks; set STARPU_TRACE_BUFFER_SIZE (MiB)\n",
+               trace.num_lost, static_cast<std::int64_t>(trace.tasks.size()) + trace.num_lost);
+  }
+  if (trace.num_flushes > 0) {
+    fmt::print(stderr,
+               "sluice: the trace's buffer was written out {} times during the run, which took "
+               "time; set STARPU_TRACE_BUFFER_SIZE (MiB, now 64 unless set)\n",
+               trace.num_flushes);
+  }
+  if (!quiet) {
+    fmt::print(stderr, "trace of {} tasks in {}; read it with: sluice trace {}\n",
+               trace.tasks.size(), folder_, folder_);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "codelets/runtime/trace_recorder.h"
+#include "engine/trace/fxt.h"
+
+namespace sluice {
+
+class CommandLine;
+
+/// --trace of the commands that run a model.
+void declare_trace_option(CommandLine& line);
+
+/// What --trace DIR asks for; without it, nothing happens. The folder is made, if needed, and must
+/// hold no trace. What it holds at the end: trace.jsonl (which `sluice trace` reads), paje.trace,
+/// dag.dot, perfetto.json.
+class TraceSession {
+ public:
+  /// Throws Error when the folder cannot be written or holds a trace.
+  explicit TraceSession(const CommandLine& line);
+  ~TraceSession();
+  TraceSession(const TraceSession&) = delete;
+  TraceSession& operator=(const TraceSession&) = delete;
+
+  /// Runs `run`, which makes a Runtime and lets it go, and writes the files, also when it throws.
+  /// Says on stderr where they are unless `quiet`; that something is missing, always.
+  int around(const std::function<int()>& run, bool quiet);
+
+  /// While it lives, what the Runtime does is recorded.
+  class Recording {
+   public:
+    explicit Recording(TraceRecorder* recorder) : recorder_(recorder) {
+      if (recorder_ != nullptr) recorder_->start();
+    }
+    ~Recording() {
+      if (recorder_ != nullptr) recorder_->stop();
+    }
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+
+   private:
+    TraceRecorder* recorder_;
+  };
+  /// By what read_fxt() divides stages that nothing stamps, once `run` has ended.
+  void divide_stages_by(std::shared_ptr<const CostModel> costs, MemoryPlan memory);
+  /// Once, inside of `run`, while no task runs.
+  Recording record() {
+    started_ = true;
+    return Recording(recorder_.get());
+  }
+
+ private:
+  void write_files(bool quiet);
+
+  std::string folder_;
+  std::unique_ptr<TraceRecorder> recorder_;
+  StageParts parts_;
+  bool started_ = false;
+  bool made_folder_ = false;
+};
+
+}  // namespace sluice
