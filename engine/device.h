@@ -11,7 +11,7 @@
 
 #include "codelets/runtime/runtime.h"
 #include "engine/accelerator.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/plan/planner.h"
 #include "engine/policy_run.h"
 #include "engine/tiers.h"

@@ -19,11 +19,8 @@ constexpr std::int64_t float_bytes = 4;
 std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration& largest) {
   const std::int64_t context_tokens =
       recurring_context_tokens(largest.context_tokens, largest.sequences);
-  // Iterations of few rows a sequence split the most, those of all rows have the longest lists.
-  const std::int64_t few_rows = std::min(largest.rows, (rows_worth_a_tile - 1) * largest.sequences);
-  const std::int64_t slots = most_attention_amounts(shape, few_rows, largest.sequences,
-                                                    context_tokens, LongRuns::row_by_row)
-                                 .slots;
+  const std::int64_t slots =
+      most_attention_slots_up_to(shape, largest.rows, largest.sequences, context_tokens);
   const std::int64_t outputs =
       slots * shape.num_heads * (shape.padded_head_dim() + 2) * float_bytes;
   const std::int64_t lists = 2 * slots + largest.rows +

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "engine/commands/command_line.h"
 
 namespace sluice {
 namespace {

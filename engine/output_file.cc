@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/prompts.h"
 
 namespace sluice {
 namespace {

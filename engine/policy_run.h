@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/measure/run_record.h"
 #include "graphs/decoder_graph.h"
 #include "schedulers/loader.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "engine/commands/compute_options.h"
+#include "engine/compute_options.h"
 #include "engine/interrupt.h"
 #include "engine/plan/what_if.h"
 #include "engine/progress.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "codelets/runtime/disk_node.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/plan/machine_costs.h"
 #include "engine/tables.h"
 #include "graphs/kv_cache.h"

@@ -44,7 +44,7 @@ Model open_model(const std::string& path_or_name) {
 bool names_model(const std::string& path_or_name) {
   std::error_code error;
   return path_or_name == "tiny" || path_or_name.find('/') != std::string::npos ||
-         std::filesystem::exists(path_or_name, error);
+         std::filesystem::is_directory(path_or_name, error);
 }
 
 }  // namespace sluice

@@ -26,7 +26,7 @@ struct Model {
 Model open_model(const std::string& path_or_name);
 
 /// Whether open_model() is meant, and no shape: a folder that exists, a path or "tiny". A folder
-/// named as a shape counts as the folder.
+/// comes before a shape of its name.
 bool names_model(const std::string& path_or_name);
 
 /// A named shape ("opt-30b", "llama-3.1-8b"...): architecture only, for planning, benchmarks,

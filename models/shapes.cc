@@ -1,12 +1,11 @@
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "models/model.h"
 
 namespace sluice {
@@ -198,29 +197,6 @@ std::vector<NamedShape> make_shapes() {
   };
 }
 
-/// Levenshtein's distance: insertions, deletions and replacements that turn one into the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
-    }
-  }
-  return row.back();
-}
-
-std::vector<std::string> names_nearest_first(std::string_view name) {
-  std::vector<std::string> names;
-  for (const NamedShape& shape : named_shapes()) names.push_back(shape.name);
-  std::stable_sort(names.begin(), names.end(), [name](const std::string& a, const std::string& b) {
-    return edit_distance(name, a) < edit_distance(name, b);
-  });
-  return names;
-}
-
 }  // namespace
 
 const std::vector<NamedShape>& named_shapes() {
@@ -229,11 +205,13 @@ const std::vector<NamedShape>& named_shapes() {
 }
 
 const ModelConfig& find_shape(const std::string& name) {
+  std::vector<std::string> names;
   for (const NamedShape& shape : named_shapes()) {
     if (shape.name == name) return shape.config;
+    names.push_back(shape.name);
   }
   throw Error("no shape is called '{}'; known are {}", name,
-              fmt::join(names_nearest_first(name.substr(0, 64)), ", "));
+              fmt::join(nearest_first(name.substr(0, 64), std::move(names)), ", "));
 }
 
 }  // namespace sluice

@@ -11,11 +11,11 @@ namespace sluice {
 ///                arithmetic = FLOP / gemm(rows); with experts, rows of one touched expert
 ///                and, where weights are narrower than 16 bits, their widening: 2 bytes an element
 ///                at the dequantisation rate
-///   2, 3 decode  reading = (x + y) / attention bandwidth(batch, context); at most the tier's rate
+///   2, 3 decode  reading = (x + y) / attention bandwidth(batch, visible_tokens()); at most the
+///   tier's rate
 ///                arithmetic = FLOP / attention rate(rows)
 ///   2, 3 prefill reading as 1; arithmetic as decode's. Where the profile's attention is causal,
-///                only the FLOP of keys that a row sees: rows (rows + 1) / 2 + rows (context -
-///                rows) for each sequence
+///                only the FLOP of keys that a row sees: causal_share()
 /// Reading and arithmetic are added or the longer one counts, as the device's profile says. Several
 /// GPUs share every sublayer evenly; what they say to each other is not counted.
 class AnalyticModel : public CostModel {

@@ -72,7 +72,7 @@ UnitLoad cached_kv(const CostModel& costs, const ChainPart& part, const Placemen
   const Tier home = part.kv.value_or(layers_home);
   UnitLoad load;
   for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
-    const double bytes = sublayer_work(costs.model(), sublayer, part.shape).y_bytes;
+    const double bytes = context_kv_bytes(costs.model(), part.shape);
     add_load(costs, home, part.attention.value_or(placement[sublayer]), bytes, load);
   }
   if (home == Tier::disk) load.behind_disk_s = load.link_s[index(Device::gpu)];

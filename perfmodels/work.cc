@@ -115,6 +115,11 @@ double causal_share(const ModelDimensions& model, const BatchShape& shape) {
          (rows * visible_tokens(model, shape));
 }
 
+double context_kv_bytes(const ModelDimensions& model, const BatchShape& shape) {
+  const auto tokens = static_cast<double>(shape.batch * std::max(shape.context, shape.rows));
+  return tokens * kv_bytes_per_token(model) / 2;
+}
+
 double lm_head_elements(const ModelDimensions& model) {
   const auto embed = static_cast<double>(model.embed_size);
   const double projection =

@@ -96,8 +96,13 @@ double visible_keys(double rows, double prior, std::int64_t window);
 /// Tokens of a sequence whose K and V some of its rows sees: all, or those within the window.
 double visible_tokens(const ModelDimensions& model, const BatchShape& shape);
 
-/// Of sublayer_work()'s FLOP of qk and sv, those of keys that a row sees.
+/// Of sublayer_work()'s FLOP of qk and sv, those of keys that a row sees: visible_keys() over
+/// rows x visible_tokens().
 double causal_share(const ModelDimensions& model, const BatchShape& shape);
+
+/// Bytes of K, or of V, of a batch's contexts in one layer: what moves where they are not at home,
+/// since a layer's KV moves as a whole, also what lies before a window.
+double context_kv_bytes(const ModelDimensions& model, const BatchShape& shape);
 
 /// Elements that the LM head multiplies with: the table, and the projection before it, if there is
 /// one.

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "codelets/attention/attention_plan_cuda.h"
 #include "codelets/cuda/block.h"

@@ -43,6 +43,20 @@ struct AttentionAmounts {
   std::int64_t tiles = 0;
 };
 
+/// Slots of rows whose contexts are cut into chunks, `split_tokens` in all.
+constexpr std::int64_t most_attention_slots(const DecoderShape& shape, std::int64_t split_rows,
+                                            std::int64_t split_tokens) {
+  return std::min(split_rows * max_chunks_of(shape), split_rows + split_tokens / min_chunk_tokens);
+}
+
+/// The same of all batches of up to so many rows, sequences and context tokens.
+constexpr std::int64_t most_attention_slots_up_to(const DecoderShape& shape, std::int64_t rows,
+                                                  std::int64_t sequences,
+                                                  std::int64_t context_tokens) {
+  constexpr std::int64_t few = rows_worth_a_tile - 1;
+  return most_attention_slots(shape, std::min(rows, few * sequences), few * context_tokens);
+}
+
 /// The most that a batch can come to of so many rows and sequences, whose contexts have so many
 /// tokens together.
 constexpr AttentionAmounts most_attention_amounts(const DecoderShape& shape, std::int64_t rows,
@@ -53,8 +67,7 @@ constexpr AttentionAmounts most_attention_amounts(const DecoderShape& shape, std
   // With more than `few` rows a sequence on average, at least one has no row that is split.
   most.split_rows = rows > few * sequences ? few * (sequences - 1) : rows;
   const std::int64_t split_tokens = (rows == sequences ? 1 : few) * context_tokens;
-  most.slots = std::min(most.split_rows * max_chunks_of(shape),
-                        most.split_rows + split_tokens / min_chunk_tokens);
+  most.slots = most_attention_slots(shape, most.split_rows, split_tokens);
   most.parts = most.slots + (long_runs == LongRuns::row_by_row ? rows : 0);
   if (long_runs == LongRuns::as_tiles && rows > sequences) {
     most.tiles =

@@ -1,20 +1,17 @@
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
-#include <memory>
 
 #include "base/files.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
-#include "engine/commands/command_line.h"
-#include "engine/commands/compute_options.h"
+#include "engine/command_line.h"
 #include "engine/commands/output_options.h"
+#include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/measure/bench.h"
 #include "engine/measure/bench_report.h"
 #include "engine/measure/sweep.h"
-#include "engine/output_file.h"
 #include "engine/progress.h"
 #include "engine/run_setup.h"
 #include "engine/trace/trace_session.h"

@@ -9,9 +9,9 @@
 #include "base/median.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "engine/commands/command_line.h"
-#include "engine/commands/compute_options.h"
+#include "engine/command_line.h"
 #include "engine/commands/output_options.h"
+#include "engine/compute_options.h"
 #include "engine/device.h"
 #include "engine/interrupt.h"
 #include "engine/measure/calibrate.h"
@@ -362,7 +362,7 @@ void add_summary(TableRows& rows, const std::vector<Compared>& all, Sublayer sub
 
 /// How many predictions are true, and of those that are not, how many measurements say no better
 /// themselves how long it takes.
-std::string verdict(const std::vector<Compared>& all) {
+std::string verdict(const std::vector<Compared>& all, int repeat) {
   const auto is_true = [](const Compared& each) { return is_within(each.error_at_rates); };
   const auto near = std::count_if(all.begin(), all.end(), is_true);
   const auto unsteady = std::count_if(all.begin(), all.end(), [&](const Compared& each) {
@@ -370,7 +370,7 @@ std::string verdict(const std::vector<Compared>& all) {
   });
   std::string text =
       fmt::format("{} of {} are within 10 % at the rates probed beside", near, all.size());
-  if (near < std::ssize(all)) {
+  if (near < std::ssize(all) && repeat > 1) {
     text += fmt::format("; of the other {}, {} do not repeat within 10 % themselves",
                         std::ssize(all) - near, unsteady);
   }
@@ -383,10 +383,11 @@ std::string format_check(const Settings& settings, const std::vector<Compared>& 
     for (const Sublayer sublayer : timed_sublayers) {
       add_summary(rows, all, sublayer, &Compared::error, "calibrated rates");
       add_summary(rows, all, sublayer, &Compared::error_at_rates, "rates probed beside");
-      add_summary(rows, all, sublayer, &Compared::spread, "its repetitions");
+      if (settings.repeat > 1)
+        add_summary(rows, all, sublayer, &Compared::spread, "its repetitions");
     }
     const auto table = settings.format == OutputFormat::table ? format_table : format_markdown;
-    return fmt::format("{}\n{}\n", table(rows), verdict(all));
+    return fmt::format("{}\n{}\n", table(rows), verdict(all, settings.repeat));
   }
   Json objects = Json::array();
   for (const Compared& each : all) {
@@ -401,7 +402,7 @@ std::string format_check(const Settings& settings, const std::vector<Compared>& 
                        {"predicted_at_rates_s", each.at_rates_s},
                        {"error", each.error},
                        {"error_at_rates", each.error_at_rates},
-                       {"spread", each.spread}});
+                       {"spread", settings.repeat > 1 ? Json(each.spread) : Json()}});
   }
   return settings.format == OutputFormat::json ? objects.dump(2) + "\n"
                                                : format_objects_csv(objects);

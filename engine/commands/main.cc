@@ -14,7 +14,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/nearest_word.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/interrupt.h"
 
 namespace {

@@ -1,6 +1,6 @@
 #include "base/error.h"
 #include "base/units.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/interrupt.h"
 #include "engine/progress.h"
 #include "models/model.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/draw/picture.h"
 #include "engine/tables.h"
 

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <memory>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/commands/command_line.h"
-#include "engine/commands/compute_options.h"
+#include "engine/command_line.h"
 #include "engine/commands/output_options.h"
+#include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/plan/machine_list.h"
 #include "engine/plan/plan_report.h"

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/commands/output_options.h"
 #include "engine/trace/gantt.h"
 #include "engine/trace/trace_analysis.h"

@@ -9,12 +9,10 @@
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "engine/commands/command_line.h"
-#include "engine/commands/compute_options.h"
+#include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/measure/link_probe.h"
-#include "perfmodels/layer_cost.h"
 #include "perfmodels/roofline.h"
 
 namespace sluice {

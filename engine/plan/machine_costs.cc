@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
-#include "engine/commands/compute_options.h"
+#include "engine/compute_options.h"
 #include "engine/measure/calibration_store.h"
 #include "models/model.h"
 #include "perfmodels/accelerated_model.h"

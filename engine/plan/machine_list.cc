@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "engine/commands/compute_options.h"
+#include "engine/compute_options.h"
 #include "engine/measure/bench.h"
 
 namespace sluice {

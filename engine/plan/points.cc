@@ -1,7 +1,7 @@
 #include "engine/plan/points.h"
 
-#include "engine/commands/compute_options.h"
 #include "engine/commands/output_options.h"
+#include "engine/compute_options.h"
 #include "engine/plan/policy_choice.h"
 #include "engine/policy_run.h"
 

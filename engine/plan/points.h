@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "perfmodels/footprint.h"
 #include "schedulers/checked_policy.h"
 

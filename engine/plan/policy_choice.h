@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/plan/planner.h"
 #include "engine/tiers.h"
 #include "schedulers/loader.h"

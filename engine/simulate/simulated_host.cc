@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include "engine/commands/compute_options.h"
+#include "engine/compute_options.h"
 #include "engine/device.h"
 
 namespace sluice {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "perfmodels/accelerated_model.h"
 #include "perfmodels/work.h"
 

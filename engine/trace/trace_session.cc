@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "engine/trace/fxt.h"
 #include "engine/trace/trace_formats.h"
 

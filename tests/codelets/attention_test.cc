@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "codelets/attention/attention_split.h"
 #include "codelets/qk/qk.h"
 #include "codelets/sv/sv.h"
 #include "tests/codelets/attention_cases.h"
@@ -243,6 +244,23 @@ TEST(ScoreLayoutTest, IsAsLargeAsTheBuilderSays) {
   const ScoreLayout windowed(shape, batch.view());
   EXPECT_EQ(windowed.offset(3), 3 * (1 + 2 + 2));
   EXPECT_EQ(windowed.columns(20), 2);
+}
+
+TEST(AttentionSplitTest, NoSmallerBatchNeedsMoreSlotsThanTheLargestIsGiven) {
+  DecoderShape shape;
+  shape.num_heads = shape.num_kv_heads = 8;
+  constexpr std::int64_t context = 5000;
+  for (const auto& [rows, sequences] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {9, 9}, {20, 9}, {200, 9}, {300, 2}}) {
+    const std::int64_t given = most_attention_slots_up_to(shape, rows, sequences, context);
+    for (std::int64_t fewer = 1; fewer <= sequences; ++fewer) {
+      for (std::int64_t some = fewer; some <= rows; ++some) {
+        EXPECT_LE(most_attention_amounts(shape, some, fewer, context, LongRuns::as_tiles).slots,
+                  given)
+            << some << " rows of " << fewer << " sequences";
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -5,9 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "base/files.h"
-#include "engine/prompts.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_folder.h"

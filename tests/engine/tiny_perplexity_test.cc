@@ -5,7 +5,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/prompts.h"
 #include "models/model.h"
 #include "tests/support/engine.h"
 

@@ -106,6 +106,16 @@ TEST(AnalyticModelTest, AWindowHidesKeysAndTokens) {
   EXPECT_NEAR(causal.compute_s(Device::cpu, Sublayer::sv, chunk), (4.06 + 0.16) * us, 1e-12);
 }
 
+TEST(AnalyticModelTest, AWindowsKvMovesAsAWhole) {
+  ModelDimensions windowed = opt;
+  windowed.sliding_window_tokens = 200;
+  const LayerCost cost =
+      layer_cost(round_model(windowed), Placement(Device::gpu), BatchShape::decode(10, 500),
+                 LayerHomes::all(Tier::hbm, Tier::ddr));
+  // 10 x 500 tokens' keys, 10 MB at 25 GB/s.
+  EXPECT_NEAR(cost.sublayers[1].stored_s, (10 + 400) * us, 1e-12);
+}
+
 TEST(AnalyticModelTest, ExpertsShareTheRows) {
   ModelDimensions moe = opt;
   moe.num_experts = 4;

@@ -92,7 +92,8 @@ TEST(LoaderTest, RefusesAWrongMagic) {
 
 TEST(LoaderTest, RefusesAnotherApiVersion) {
   expect_parts(refusal(fixture("old_api")),
-               {"old_api.so", "policy API version 0", "this Sluice has 5", "build it"});
+               {"old_api.so", "policy API version 0",
+                fmt::format("this Sluice has {}", policy_api_version), "build it"});
 }
 
 TEST(LoaderTest, RefusesAnotherStarpuFlavour) {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <numeric>
 
-#include "base/error.h"
 #include "models/config_json.h"
 #include "models/family.h"
 #include "models/weights.h"

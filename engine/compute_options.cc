@@ -1,4 +1,4 @@
-#include "engine/commands/compute_options.h"
+#include "engine/compute_options.h"
 
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"

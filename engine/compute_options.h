@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "engine/commands/command_line.h"
+#include "engine/command_line.h"
 #include "models/config.h"
 #include "perfmodels/work.h"
 
