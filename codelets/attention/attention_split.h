@@ -34,8 +34,10 @@ constexpr std::int64_t chunk_tokens_of(const DecoderShape& shape, std::int64_t p
 
 enum class LongRuns : std::uint8_t { as_tiles, row_by_row };
 
-/// Entries of the lists that a batch is cut into, of so many bytes each at most.
+/// Bytes of an entry of the lists below at most.
 constexpr std::int64_t most_attention_entry_bytes = 24;
+
+/// Entries of the lists that a batch is cut into.
 struct AttentionAmounts {
   std::int64_t parts = 0;
   std::int64_t slots = 0;  ///< for partial results
