@@ -1,6 +1,7 @@
 #include "base/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -82,18 +83,39 @@ std::uint64_t left_in_cgroup(const std::filesystem::path& top, const std::filesy
   return left;
 }
 
+/// Null when the address space cannot be had.
+std::byte* map(std::size_t size_bytes) {
+  void* mapped = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
+}
+
+/// From the start of a huge page on: else what comes before the first whole one lies in small
+/// pages, scattered otherwise in each process.
+std::byte* map_huge(std::size_t size_bytes) {
+  const std::size_t mapped_bytes =
+      size_bytes + std::min(huge_page_bytes, std::numeric_limits<std::size_t>::max() - size_bytes);
+  std::byte* const mapped = map(mapped_bytes);
+  if (mapped == nullptr) return nullptr;
+  const auto address = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::size_t before = (huge_page_bytes - address % huge_page_bytes) % huge_page_bytes;
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t end = before + (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
+  if (before > 0) munmap(mapped, before);
+  if (end < mapped_bytes) munmap(mapped + end, mapped_bytes - end);
+  madvise(mapped + before, size_bytes, MADV_HUGEPAGE);
+  return mapped + before;
+}
+
 }  // namespace
 
 Buffer::Buffer(std::size_t size_bytes) {
   if (size_bytes == 0) return;
-  void* mapped = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) {
+  data_ = size_bytes >= huge_page_bytes ? map_huge(size_bytes) : map(size_bytes);
+  if (data_ == nullptr) {
     throw Error("cannot reserve {} bytes of memory: {}; use a smaller model, batch or context",
                 size_bytes, std::strerror(errno));
   }
-  if (size_bytes >= huge_page_bytes) madvise(mapped, size_bytes, MADV_HUGEPAGE);
-  data_ = static_cast<std::byte*>(mapped);
   size_ = size_bytes;
 }
 

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// Page-aligned, zeroed memory that is committed on first touch. The one place that allocates large
-/// memory.
+/// Zeroed memory that is committed on first touch, from the start of a page on; of a huge one
+/// (2 MiB), where it is as large. The one place that allocates large memory.
 class Buffer {
  public:
   Buffer() = default;

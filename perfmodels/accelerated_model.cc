@@ -42,7 +42,10 @@ double AcceleratedModel::transfer_s(Tier from, Tier to, double bytes) const {
 }
 
 Interference AcceleratedModel::interference(Phase phase) const {
-  return parts_.accelerator == nullptr ? Interference{} : parts_.accelerator->interference(phase);
+  Interference found =
+      parts_.accelerator == nullptr ? Interference{} : parts_.accelerator->interference(phase);
+  if (parts_.shares_cores) found.together = 2;
+  return found;
 }
 
 double AcceleratedModel::two_way_slowdown() const {

@@ -24,6 +24,7 @@ class AcceleratedModel : public CostModel {
     std::shared_ptr<const CostModel> accelerator;  ///< knows the GPU; null: one as fast as the CPU
     std::uint64_t hbm_bytes = 0;                   ///< that may be used
     std::optional<LinkRate> link;  ///< without it, what the accelerator's model says
+    bool shares_cores = false;     ///< a stand-in: it computes where the CPU does
   };
   /// Throws Error where neither says what the link takes.
   explicit AcceleratedModel(Parts parts);
@@ -38,7 +39,7 @@ class AcceleratedModel : public CostModel {
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   /// Between CXL memory and HBM straight: the slower link's time.
   double transfer_s(Tier from, Tier to, double bytes) const override;
-  /// As measured with the accelerator.
+  /// As measured with the accelerator; cores that both compute on are shared evenly.
   Interference interference(Phase phase) const override;
   double two_way_slowdown() const override;
   double task_overhead_s(Device device, int num_sublayers) const override;

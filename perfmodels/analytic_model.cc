@@ -61,6 +61,9 @@ double AnalyticModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     case Sublayer::attention:
       return attention_s(device, Sublayer::qk, shape, operand) +
              attention_s(device, Sublayer::sv, shape, operand);
+    case Sublayer::kv_store:
+      return work.x_bytes / memory_bytes_per_s(device, own_tier(device)) +
+             work.y_bytes / memory_bytes_per_s(device, operand);
     default:
       throw Error("sublayer {} has no cost of its own, expected one of a layer's",
                   to_string(sublayer));

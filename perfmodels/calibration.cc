@@ -57,6 +57,11 @@ Json json_of(const CalibrationPoint& point) {
           {"samples", std::move(samples)}};
 }
 
+Json json_of(const CalibrationKvStore& sample) {
+  return {
+      {"phase", to_string(sample.phase)}, {"rows", sample.rows}, {"us", sample.seconds / micro}};
+}
+
 Json json_of(const CalibrationLink& link) {
   Json points = Json::array();
   for (const CalibrationLink::Point& point : link.points)
@@ -162,6 +167,13 @@ CalibrationPoint read_point(const ProfileField& field) {
   return point;
 }
 
+CalibrationKvStore read_kv_store(const ProfileField& field) {
+  field.expect_keys({"phase", "rows", "us"});
+  return {.phase = static_cast<Phase>(field.at("phase").word({"prefill", "decode"})),
+          .rows = read_count(field, "rows"),
+          .seconds = micro * field.at("us").positive()};
+}
+
 CalibrationLink read_link(const ProfileField& field) {
   field.expect_keys({"from", "to", "bytes_us"});
   CalibrationLink link;
@@ -256,6 +268,8 @@ std::string format_calibration(const Calibration& calibration) {
   json["ddr_bytes"] = calibration.ddr_bytes;
   json["repetitions"] = calibration.repetitions;
   json["task_overhead_us"] = calibration.task_overhead_us;
+  for (const CalibrationKvStore& sample : calibration.kv_stores)
+    json["kv_stores"].push_back(json_of(sample));
   Json links = Json::array();
   for (const CalibrationLink& link : calibration.links) links.push_back(json_of(link));
   json["links"] = std::move(links);
@@ -276,7 +290,7 @@ Calibration parse_calibration(std::string_view json_text, std::string_view where
   const ProfileDocument document({{std::string(where), json}});
   const ProfileField root(document);
   root.expect_keys({"format", "setup", "model", "ddr_bytes", "repetitions", "task_overhead_us",
-                    "links", "interference", "two_ways", "points"});
+                    "kv_stores", "links", "interference", "two_ways", "points"});
   if (read_count(root, "format") != file_format)
     root.at("format").refuse(fmt::format("{}; measure again with --force", file_format));
   Calibration calibration;
@@ -286,6 +300,8 @@ Calibration parse_calibration(std::string_view json_text, std::string_view where
   calibration.repetitions = read_count(root, "repetitions");
   for (const ProfileField& sample : elements_of(root, "task_overhead_us", json))
     calibration.task_overhead_us.push_back(sample.positive());
+  for (const ProfileField& sample : elements_of(root, "kv_stores", json))
+    calibration.kv_stores.push_back(read_kv_store(sample));
   for (const ProfileField& link : elements_of(root, "links", json))
     calibration.links.push_back(read_link(link));
   for (const ProfileField& sample : elements_of(root, "interference", json))

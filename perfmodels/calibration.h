@@ -52,6 +52,13 @@ struct CalibrationLink {
   std::vector<Point> points;  ///< bytes ascending
 };
 
+/// Storing the K and V of new tokens into one layer's slab, where that is at home.
+struct CalibrationKvStore {
+  Phase phase = Phase::prefill;
+  std::int64_t rows = 0;  ///< of one prompt; decoding, one a sequence
+  double seconds = 0;
+};
+
 /// A device's kernels and the link to the accelerator's memory, each alone and both at once.
 struct CalibrationInterference {
   Device device = Device::gpu;  ///< whose kernels
@@ -93,6 +100,7 @@ struct Calibration {
   std::uint64_t ddr_bytes = 0;
   std::int64_t repetitions = 0;                       ///< that each point is to have
   std::vector<double> task_overhead_us;               ///< one a repetition; of the device
+  std::vector<CalibrationKvStore> kv_stores;          ///< all repetitions; none in older files
   std::vector<CalibrationLink> links;                 ///< all repetitions; an accelerator's only
   std::vector<CalibrationInterference> interference;  ///< all repetitions; an accelerator's only
   std::vector<CalibrationTwoWays> two_ways;           ///< the same; none in older files

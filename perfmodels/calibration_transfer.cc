@@ -88,6 +88,8 @@ Calibration transferred(const Calibration& measured, const ModelDimensions& mode
   const MeasuredModel costs(measured, measured.model);
   Calibration result = measured;
   result.model = model;
+  const double kv_bytes = kv_bytes_per_token(model) / kv_bytes_per_token(measured.model);
+  for (CalibrationKvStore& sample : result.kv_stores) sample.seconds *= kv_bytes;
   for (CalibrationPoint& point : result.points) {
     const BatchShape& shape = point.batch.shape;
     const SizeLaw law = law_of(costs, shape.total_rows());

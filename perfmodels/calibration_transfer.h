@@ -39,6 +39,7 @@ double layer_distance(const ModelDimensions& a, const ModelDimensions& b);
 ///                         MeasuredModel has of the sublayers 1, 4, 5 and 6
 ///   attention             reading, at the sample's bandwidth, grows with bytes of K and V; the
 ///                         rest with FLOP; they blend as in carried_over()
+///   storing KV            grows with bytes of K and V
 /// Throws Error when not transferable(), and when a sublayer or phase was not measured.
 Calibration transferred(const Calibration& measured, const ModelDimensions& model);
 

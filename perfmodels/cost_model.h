@@ -14,6 +14,7 @@ namespace sluice {
 struct Interference {
   std::array<double, 2> kernels = {1, 1};  ///< by device: of its kernels while data moves
   std::array<double, 2> link = {1, 1};     ///< by device: of the data while its kernels run
+  double together = 1;  ///< of either device's kernels while the other's run, on the same cores
   double kernels_on(Device device) const { return kernels[static_cast<std::size_t>(device)]; }
   double link_beside(Device device) const { return link[static_cast<std::size_t>(device)]; }
 };
@@ -33,7 +34,8 @@ class CostModel {
   /// Seconds that one sublayer of one layer takes on a device that the machine has, with its
   /// operands in the memory where that device computes; `operand` names the tier that a CPU reads
   /// the weight (or, for sublayers 2 and 3, the KV) from, DDR or CXL. LIA equation 8 by its
-  /// meaning.
+  /// meaning. Also of `kv_store`, which writes to `operand`: a task of its own where sublayers 1 to
+  /// 3 do not all run beside the KV.
   virtual double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                            Tier operand) const = 0;
   double compute_s(Device device, Sublayer sublayer, const BatchShape& shape) const {

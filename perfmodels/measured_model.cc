@@ -86,6 +86,7 @@ struct MeasuredModel::Reduction {
     }
     fill_decode();
     fill_prefill();
+    fill_kv_stores();
     fill_links();
     for (const Phase phase : {Phase::prefill, Phase::decode}) {
       for (const Device device : {Device::gpu, Device::cpu}) fill_interference(phase, device);
@@ -93,6 +94,16 @@ struct MeasuredModel::Reduction {
     fill_two_ways();
     if (calibration.task_overhead_us.empty()) throw Error("the task overhead was not measured");
     into.task_overhead_s_ = micro * median(calibration.task_overhead_us);
+  }
+
+  void fill_kv_stores() const {
+    std::array<std::map<std::int64_t, std::vector<double>>, 2> seconds;  ///< by phase, rows
+    for (const CalibrationKvStore& sample : calibration.kv_stores)
+      seconds.at(static_cast<std::size_t>(sample.phase))[sample.rows].push_back(sample.seconds);
+    for (std::size_t phase = 0; phase < seconds.size(); ++phase) {
+      for (auto& [rows, each] : seconds[phase])
+        into.kv_stores_[phase].add(static_cast<double>(rows), median(std::move(each)));
+    }
   }
 
   void fill_links() const {
@@ -277,6 +288,8 @@ double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     case Sublayer::qk:
     case Sublayer::sv:
       return compute_s(device, Sublayer::attention, shape) / 2;
+    case Sublayer::kv_store:
+      return now_s(kv_store_s(shape), sublayer_load(model_, sublayer, shape));
     default:
       throw Error("sublayer {} has no cost of its own, expected one of a layer's",
                   to_string(sublayer));
@@ -285,6 +298,12 @@ double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchSha
 
 double MeasuredModel::linear_s(Sublayer sublayer, double rows) const {
   return linear_[timed_index(sublayer)].at(rows);
+}
+
+double MeasuredModel::kv_store_s(const BatchShape& shape) const {
+  const SecondsCurve& curve = kv_stores_[static_cast<std::size_t>(shape.phase)];
+  if (!curve.empty()) return curve.at(static_cast<double>(shape.total_rows()));
+  return sublayer_load(model_, Sublayer::kv_store, shape).seconds(reference_);
 }
 
 double MeasuredModel::lm_head_s(Device /*device*/, std::int64_t logit_rows) const {

@@ -43,6 +43,8 @@ class SecondsCurve {
 ///                         new rows, at each batch. Straight between; beyond the last, straight
 ///                         on over tokens, and over rows as a smaller batch goes on that was
 ///                         measured with more, or else straight on over the keys that a row sees
+///   storing KV            a curve over rows in each phase; calibrations that have none: the
+///                         memory's rate
 /// 2 and 3 are half of attention each: the fused stage has no seam to measure at.
 class MeasuredModel : public CostModel {
  public:
@@ -87,6 +89,7 @@ class MeasuredModel : public CostModel {
   double decode_attention_s(const BatchShape& shape) const;
   double prefill_attention_s(const BatchShape& shape) const;
   double prefill_row_s(const ByBatch& by_rows, double rows, double prior) const;
+  double kv_store_s(const BatchShape& shape) const;
   double now_s(double seconds, const SublayerLoad& load) const;
 
   ModelDimensions model_;
@@ -97,6 +100,7 @@ class MeasuredModel : public CostModel {
   std::array<SecondsCurve, timed_sublayers.size()> linear_;  ///< none of attention
   ByBatch decode_;                                           ///< by batch, over pages
   std::map<std::int64_t, ByBatch> prefill_;            ///< by batch, by rows, over prior tokens + 1
+  std::array<SecondsCurve, 2> kv_stores_;              ///< by phase, over rows
   std::map<std::array<Tier, 2>, SecondsCurve> links_;  ///< from and to
   std::array<Interference, 2> interference_{};
   double two_way_slowdown_ = 1;

@@ -52,6 +52,7 @@ SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
     return {2 * half.bytes, 2 * half.flops, true};
   }
   const SublayerWork work = sublayer_work(model, sublayer, shape);
+  if (sublayer == Sublayer::kv_store) return {work.x_bytes + work.y_bytes, 0, false};
   if (sublayer != Sublayer::qk && sublayer != Sublayer::sv)
     return {work.y_bytes, work.flops, false};
   return {work.y_bytes, work.flops * causal_share(model, shape), true};

@@ -8,7 +8,7 @@ namespace sluice {
 
 /// What a sublayer must read from memory and compute; activations stay in caches.
 struct SublayerLoad {
-  double bytes = 0;  ///< weights, or K and V
+  double bytes = 0;  ///< weights, or K and V; of storing K and V, read and written
   double flops = 0;  ///< of keys that a row sees only
   bool attends = false;
 
@@ -30,7 +30,8 @@ double carried_over(double seconds, const SublayerLoad& load, const MachineRates
 double resized_attention(double seconds, const SublayerLoad& from, const SublayerLoad& to,
                          const MachineRates& rates);
 
-/// Of one of a layer's sublayers, or `attention`, which is 2 and 3.
+/// Of one of a layer's sublayers, `attention`, which is 2 and 3, or `kv_store`, which writes its
+/// bytes.
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape);
 SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows);

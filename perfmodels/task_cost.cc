@@ -19,17 +19,16 @@ const LayerHomes* homes_of(const TaskTag& tag, const MemoryPlan* memory) {
   return is_known ? &memory->layers[layer] : nullptr;
 }
 
-bool stores_on_disk(const TaskTag& tag, const MemoryPlan* memory) {
+bool writes_to_disk(const TaskTag& tag, const MemoryPlan* memory) {
   const LayerHomes* homes = homes_of(tag, memory);
-  return homes != nullptr && homes->kv == Tier::disk;
+  return tag.sublayer == Sublayer::kv_store && homes != nullptr && homes->kv == Tier::disk;
 }
 
 /// The memory that a device reads a sublayer's weight or KV from.
 Tier operand_tier(const TaskTag& tag, Sublayer sublayer, Device device, const MemoryPlan* memory) {
   const LayerHomes* homes = homes_of(tag, memory);
   if (homes == nullptr) return own_tier(device);
-  const std::span<const WeightKind> weights =
-      sublayer == Sublayer::attention ? weights_of(Sublayer::qk) : weights_of(sublayer);
+  const std::span<const WeightKind> weights = weights_of(sublayer);
   const Tier home = weights.empty() ? homes->kv : (*homes)[weights.front()];
   return reader_of(home) == device ? home : own_tier(device);
 }
@@ -38,17 +37,17 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                       const MemoryPlan* memory) {
   if (tag.sublayer == Sublayer::lm_head) return costs.lm_head_s(device, tag.num_logit_rows);
   const BatchShape shape = batch_shape(tag);
-  if (tag.sublayer == Sublayer::attention)
-    return costs.compute_s(device, Sublayer::attention, shape,
-                           operand_tier(tag, Sublayer::attention, device, memory));
+  if (tag.sublayer == Sublayer::attention || tag.sublayer == Sublayer::kv_store) {
+    return costs.compute_s(device, tag.sublayer, shape,
+                           operand_tier(tag, tag.sublayer, device, memory)) +
+           (writes_to_disk(tag, memory) ? write_kv_s(costs, shape) : 0);
+  }
   double seconds = 0;
   for (const Sublayer sublayer : layer_sublayers) {
     if (tag.sublayer <= sublayer && sublayer <= tag.last_sublayer)
       seconds +=
           costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
   }
-  if (tag.sublayer == Sublayer::kv_store && stores_on_disk(tag, memory))
-    seconds = write_kv_s(costs, shape);
   return seconds > 0 ? seconds : costs.task_overhead_s(device, 1);
 }
 

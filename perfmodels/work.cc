@@ -87,6 +87,8 @@ SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
       if (model.num_experts > 0) work.x_bytes *= static_cast<double>(model.experts_per_token);
       return work;
     }
+    case Sublayer::kv_store:
+      return {rows * kv_bytes_per_token(model), rows * kv_bytes_per_token(model), 0};
     default:
       return {};
   }

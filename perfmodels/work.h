@@ -79,6 +79,7 @@ struct BatchShape {
 ///   out_proj  x 2 T q        y weight   2 T q hidden
 ///   fc1       x 2 T hidden   y weights of the experts touched   2 T hidden ffn (twice if gated)
 ///   fc2       x 2 T ffn      y the same   2 T ffn hidden   (x for every expert of a token)
+///   kv_store  (ours) x K and V of the new tokens, read   y the same, written
 struct SublayerWork {
   double x_bytes = 0;
   double y_bytes = 0;

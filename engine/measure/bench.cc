@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "codelets/kv_store/kv_store.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 
@@ -236,6 +237,43 @@ BenchSlice BenchRunner::run_whole(const BenchTest& test, std::int64_t times) {
   BenchSlice slice;
   run_slice(iterations, test, std::numeric_limits<double>::infinity(), slice);
   return slice;
+}
+
+double BenchRunner::time_kv_store(const BenchTest& test) {
+  const std::vector<BenchPiece> first = bench_iterations(test).front();
+  const SubBatch sub_batch = sub_batch_of(first, test);
+  const std::vector<std::int32_t> words = sub_batch.parts.front().batch.build();
+  const std::int64_t rows = BatchView(words.data()).num_rows();
+  const std::int64_t num_layers = model_.config().num_layers;
+  const std::size_t layer_bytes = new_kv_bytes(model_.shape(), rows);
+  const Buffer new_kv(static_cast<std::size_t>(num_layers) * layer_bytes);
+  {
+    const PausedWorkers paused;
+    fill_with_random_values(runtime_.setup_pool(), {new_kv.data(), new_kv.size()},
+                            model_.shape().dtype);
+  }
+  runtime_.reset_busy();
+  {
+    const DataHandle batch =
+        DataHandle::of_memory(words.data(), words.size() * sizeof(std::int32_t));
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+      KvStoreArgs args{.tag = {}, .shape = model_.shape()};
+      args.tag.layer = static_cast<std::int32_t>(layer);
+      args.tag.sublayer = args.tag.last_sublayer = Sublayer::kv_store;
+      args.tag.phase = test.phase;
+      args.tag.device = reader_of(kv_.home(layer)).value_or(Device::cpu);
+      args.tag.num_tokens = rows;
+      args.tag.num_sequences = test.batch;
+      const DataHandle of_layer = DataHandle::of_memory(
+          new_kv.data() + static_cast<std::size_t>(layer) * layer_bytes, layer_bytes);
+      submit_kv_store(args, {batch, of_layer, kv_.slab(layer)});
+    }
+    starpu_task_wait_for_all();
+  }
+  KernelTotals kernels = runtime_.kernel_totals();
+  kernels += runtime_.accelerator_totals();
+  const KernelTotals::Entry& stores = kernels.of(test.phase, Sublayer::kv_store);
+  return stores.seconds / static_cast<double>(stores.count);
 }
 
 /// As Generator does it: an iteration is submitted before the one before it is looked at.

@@ -214,6 +214,7 @@ struct BatchMeter::Loaded {
   Model model;
   LoadedModel weights;
   std::optional<MeteredAccelerator> accelerator;
+  std::vector<CalibrationBatch> stored;  ///< whose KV is stored apart
   std::vector<CalibrationBatch> beside;  ///< for interference
   /// Of the batches; of one short sequence; beside an accelerator, of `beside` on the CPU.
   std::vector<KvCache> caches;
@@ -244,6 +245,19 @@ struct BatchMeter::Loaded {
     model.config = config;
     model.weights = random_weights(model.config, dtype, 0);
     return model;
+  }
+
+  /// Of those that are measured, fresh prompts, and decoding with the shortest contexts.
+  static std::vector<CalibrationBatch> batches_stored(
+      const std::vector<CalibrationBatch>& batches) {
+    std::vector<CalibrationBatch> chosen;
+    for (const CalibrationBatch& batch : batches) {
+      const BatchShape& shape = batch.shape;
+      const bool is_prompt = shape.batch == 1 && shape.context == shape.rows;
+      if (shape.phase == Phase::prefill ? is_prompt : shape.context == shortest_context)
+        chosen.push_back(batch);
+    }
+    return chosen;
   }
 
   /// Of those that are measured, one of each phase with work enough.
@@ -299,6 +313,7 @@ struct BatchMeter::Loaded {
                   if (interrupt_flag()) throw Interrupted();
                 }),
         accelerator(the_accelerator),
+        stored(batches_stored(batches)),
         beside(batches_beside(batches)),
         caches(make_caches(batches)),
         residence(bring(batches)),
@@ -450,6 +465,16 @@ double BatchMeter::measure_task_overhead_us() {
   return std::max(least_us, 1e6 * (apart_s - fused_s) / added);
 }
 
+void BatchMeter::measure_kv_stores(Calibration& into) {
+  for (const CalibrationBatch& batch : loaded_->stored) {
+    const BatchShape& shape = batch.shape;
+    into.kv_stores.push_back({.phase = shape.phase,
+                              .rows = shape.total_rows(),
+                              .seconds = loaded_->runner.time_kv_store(test_of(batch, 1))});
+  }
+  loaded_->before.reset();
+}
+
 void BatchMeter::measure_links(Calibration& into) {
   loaded_->before.reset();
   for (CalibrationLink& link : loaded_->link->measure()) into.links.push_back(std::move(link));
@@ -511,6 +536,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       step("task overhead");
       if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {
         // The overhead last: it says that this round has both, also after Ctrl-C.
+        meter.measure_kv_stores(calibration);
         if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }

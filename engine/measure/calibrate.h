@@ -75,6 +75,8 @@ class BatchMeter {
   /// Microseconds that a task costs beside its kernel: what --no-fuse adds to an iteration, by the
   /// tasks that it adds.
   double measure_task_overhead_us();
+  /// Adds what storing KV takes, once.
+  void measure_kv_stores(Calibration& into);
   /// Adds the link to the accelerator's memory and the one back, once. Only with an accelerator.
   void measure_links(Calibration& into);
   /// Adds what that link and kernels do to each other, on either device and in either phase, and

@@ -209,7 +209,8 @@ MachineCosts with_stand_in(MachineCosts host, std::optional<MachineCosts> measur
       .cpu = std::move(host.model),
       .accelerator = measured ? std::move(measured->model) : nullptr,
       .hbm_bytes = stand_in.memory_bytes - stand_in.memory_bytes / padding_share,
-      .link = stand_in.link};
+      .link = stand_in.link,
+      .shares_cores = true};
   if (!measured && !parts.link) parts.link = nominal_link;
   host.model = std::make_unique<AcceleratedModel>(std::move(parts));
   return host;

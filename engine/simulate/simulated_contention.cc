@@ -54,26 +54,47 @@ class Rivalry {
     if (found == workers.end()) return;
     kernels_.at(static_cast<std::size_t>(found->device)) += change;
     update_link();
+    update_shared_cores();
   }
 
   void transfer_starts() {
     if (num_transfers_++ > 0) return;
     for (const Worker& worker : workers) {
-      const double share = now().kernels_on(worker.device) - 1;
-      s4u::Host* host = s4u::Host::by_name_or_null(worker.host);
-      if (share <= 0 || host == nullptr) continue;
-      rivals_.push_back(
-          s4u::Exec::init()->set_host(host)->set_flops_amount(endless_flops)->set_priority(share));
-      rivals_.back()->start();
+      if (auto rival = start_rival(worker, now().kernels_on(worker.device)))
+        beside_transfers_.push_back(std::move(rival));
     }
   }
   void transfer_ends() {
-    if (--num_transfers_ > 0) return;
-    for (const s4u::ExecPtr& rival : std::exchange(rivals_, {})) rival->cancel();
+    if (--num_transfers_ == 0) end(beside_transfers_);
   }
 
  private:
+  using Rivals = std::vector<s4u::ExecPtr>;
+
   const Interference& now() const { return of_.at(static_cast<std::size_t>(phase_)); }
+
+  /// What has a worker's kernels take so many times as long while it lasts; null where nothing
+  /// does.
+  static s4u::ExecPtr start_rival(const Worker& worker, double times) {
+    s4u::Host* host = s4u::Host::by_name_or_null(worker.host);
+    if (times <= 1 || host == nullptr) return nullptr;
+    s4u::ExecPtr rival = s4u::Exec::init()->set_host(host)->set_flops_amount(endless_flops);
+    rival->set_priority(times - 1)->start();
+    return rival;
+  }
+  static void end(Rivals& rivals) {
+    for (const s4u::ExecPtr& rival : std::exchange(rivals, {})) rival->cancel();
+  }
+
+  void update_shared_cores() {
+    const bool both = kernels_[0] > 0 && kernels_[1] > 0;
+    if (!both) return end(beside_kernels_);
+    if (!beside_kernels_.empty()) return;
+    for (const Worker& worker : workers) {
+      if (auto rival = start_rival(worker, now().together))
+        beside_kernels_.push_back(std::move(rival));
+    }
+  }
 
   void update_link() {
     double slowdown = 1;
@@ -92,7 +113,8 @@ class Rivalry {
   std::array<int, 2> kernels_{};             ///< that run, by device
   int num_transfers_ = 0;                    ///< that are on their way, and not too small
   double slowdown_ = 1;                      ///< of the link, now
-  std::vector<s4u::ExecPtr> rivals_;
+  Rivals beside_transfers_;
+  Rivals beside_kernels_;  ///< while both devices compute
 };
 
 std::unique_ptr<Rivalry> in_use;
@@ -102,6 +124,7 @@ std::unique_ptr<Rivalry> in_use;
 bool SimulatedContention::is_needed(const CostModel& costs) {
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     const Interference of = costs.interference(phase);
+    if (of.together > 1) return true;
     for (const Worker& worker : workers) {
       if (of.kernels_on(worker.device) > 1 || of.link_beside(worker.device) > 1) return true;
     }

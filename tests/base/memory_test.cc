@@ -95,6 +95,20 @@ TEST(BufferTest, TakesAllItsMemoryWhenAsked) {
   Buffer().commit();
 }
 
+TEST(BufferTest, LargeOnesStartWithAHugePage) {
+  constexpr std::size_t huge_page_bytes = 2 * mebibyte;
+  // Sizes that are no whole pages leave the next one anywhere.
+  for (const std::size_t size : {huge_page_bytes, huge_page_bytes + 1, 5 * mebibyte + 4097}) {
+    const Buffer first(size);
+    const Buffer second(size);
+    for (const Buffer* buffer : {&first, &second}) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % huge_page_bytes, 0U) << size;
+      EXPECT_EQ(buffer->size(), size);
+      buffer->data()[0] = buffer->data()[size - 1] = std::byte{1};
+    }
+  }
+}
+
 TEST(BufferTest, GivesItsMemoryBack) {
   const std::uint64_t before = anonymous_resident_bytes();
   {

@@ -227,6 +227,7 @@ TEST_F(CalibratedTest, AnAcceleratorHasAFileOfItsOwnAndSimulationsTakeIt) {
     for (const char* sublayer : {"qkv_us", "attention_us", "out_proj_us", "fc1_us", "fc2_us"})
       EXPECT_GT(point["samples"].at(0).at(sublayer), 0);
   }
+  EXPECT_GE(file["kv_stores"].size(), 4U);
   // Kernels there that take a second each: the simulation goes by that file.
   for (json& point : file["points"]) {
     for (json& sample : point["samples"]) {
@@ -315,6 +316,25 @@ TEST_F(CalibratedTest, KernelsAndDataSlowEachOtherInSimulations) {
   // that costs next to nothing here: kernels take ten times as long as data.
   EXPECT_LT(seconds(1, 2) - alone, 0.1 * kernels_slow);
   EXPECT_NEAR((seconds(3, 2) - alone) / kernels_slow, 2, 0.1);
+}
+
+TEST_F(CalibratedTest, DevicesOnTheSameCoresSlowEachOtherInSimulations) {
+  const std::string cpu_path = files_in(*data).at(0);
+  const std::string before = content_of(cpu_path);
+  json cpu = json::parse(before);
+  const std::string path = cpu_path.substr(0, cpu_path.size() - 5) + "-on-stand-in.json";
+  const auto seconds = [&](double kv_store_us) {
+    for (json& sample : cpu["kv_stores"]) sample["us"] = kv_store_us;
+    std::ofstream(cpu_path) << cpu;
+    return streamed_s(*data, cpu, path, 1, 1);
+  };
+  const double quick = seconds(1);
+  const double slow = seconds(30e3);
+  std::ofstream(cpu_path) << before;
+  // The CPU stores each layer's KV while the stand-in computes the next one, which takes longer, or
+  // the head: the prompt's and that of seven tokens more.
+  const auto layers = cpu["model"]["num_layers"].get<double>();
+  EXPECT_NEAR((slow - quick) / (8 * layers * 30e-3), 1, 0.1);
 }
 
 TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {

@@ -52,6 +52,15 @@ TEST(AcceleratedModelTest, WithoutAMeasurementItIsAsFastAsTheCpu) {
   EXPECT_THROW(AcceleratedModel({cpu(), nullptr, hbm_bytes, std::nullopt}), Error);
 }
 
+TEST(AcceleratedModelTest, OnSharedCoresKernelsOfBothTakeTwiceAsLong) {
+  AcceleratedModel::Parts parts = {cpu(), accelerator(), hbm_bytes, std::nullopt};
+  EXPECT_EQ(AcceleratedModel(parts).interference(Phase::decode).together, 1);
+  parts.shares_cores = true;
+  const Interference shared = AcceleratedModel(parts).interference(Phase::decode);
+  EXPECT_EQ(shared.together, 2);
+  EXPECT_EQ(shared.kernels_on(Device::cpu), 2);  // as measured
+}
+
 TEST(AcceleratedModelTest, ALinkThatIsSaidGoesBeforeTheMeasuredOne) {
   const AcceleratedModel measured({cpu(), accelerator(), hbm_bytes, std::nullopt});
   EXPECT_NEAR(measured.transfer_s(Tier::ddr, Tier::hbm, 1e6), 1e-3, 1e-12);

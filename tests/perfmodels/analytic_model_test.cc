@@ -74,6 +74,19 @@ TEST(AnalyticModelTest, DecodeAttentionFollowsBatchAndContext) {
               1e-12);
 }
 
+TEST(AnalyticModelTest, StoringKvReadsAndWritesTheNewTokens) {
+  const AnalyticModel model = round_model();
+  // 10 rows: 40 kB of K and V read and as much written at 100 GB/s; prefill 2 x 500: 4 MB.
+  EXPECT_NEAR(model.compute_s(Device::cpu, Sublayer::kv_store, BatchShape::decode(10, 500)),
+              0.8 * us, 1e-12);
+  EXPECT_NEAR(model.compute_s(Device::cpu, Sublayer::kv_store, BatchShape::prefill(2, 500)),
+              80 * us, 1e-12);
+  // Written to CXL at 25 GB/s.
+  EXPECT_NEAR(
+      model.compute_s(Device::cpu, Sublayer::kv_store, BatchShape::decode(10, 500), Tier::cxl),
+      2 * us, 1e-12);
+}
+
 TEST(AnalyticModelTest, PrefillAttentionCountsAllKeysOrTheTriangle) {
   const BatchShape whole = BatchShape::prefill(2, 1000);
   // 2 x 1000 rows x 1000 keys x 2000 FLOP = 4 GFLOP at 5 TFLOP/s; 8 MB at 100 GB/s.

@@ -34,6 +34,10 @@ TEST(CalibrationTest, ComesBackFromItsFile) {
     for (std::size_t i = 0; i < timed_sublayers.size(); ++i)
       EXPECT_DOUBLE_EQ(found->samples[0].seconds[i], point.samples[0].seconds[i]);
   }
+  ASSERT_EQ(read.kv_stores.size(), written.kv_stores.size());
+  EXPECT_EQ(read.kv_stores[1].phase, Phase::decode);
+  EXPECT_EQ(read.kv_stores[1].rows, 8);
+  EXPECT_DOUBLE_EQ(read.kv_stores[1].seconds, 160e-6);
   ASSERT_EQ(read.links.size(), 1U);
   EXPECT_EQ(read.links[0].to, Tier::cxl);
   EXPECT_DOUBLE_EQ(read.links[0].points[1].seconds, 2e-6);

@@ -120,6 +120,14 @@ TEST(TransferredTest, AttentionThatOnlyReadsGoesWithBytes) {
               2 * 100 * 4 * 512 / 1e9, 1e-12);
 }
 
+TEST(TransferredTest, StoringKvGoesWithBytes) {
+  const Calibration measured = round_calibration(smooth_attention_s);
+  const ModelDimensions other = wider_model();  // heads twice as wide
+  const MeasuredModel costs(transferred(measured, other), other);
+  EXPECT_NEAR(costs.compute_s(Device::cpu, Sublayer::kv_store, BatchShape::prefill(1, 64)),
+              2 * 64e-6, 1e-12);
+}
+
 TEST(TransferredTest, ToTheSameLayersNothingChanges) {
   const Calibration measured = round_calibration(smooth_attention_s);
   const Calibration same = transferred(measured, measured.model);

@@ -55,6 +55,14 @@ inline Calibration round_calibration(const std::function<double(const BatchShape
     for (const std::int64_t prior : {0, 512}) add(prefill_of(1, rows, prior));
   }
   add(prefill_of(4, 32, 0));
+  // Storing KV: 1 us a row of a prompt, 4 us each that decodes; of three repetitions the middle.
+  for (const double times : {5, 1, 1}) {
+    for (const std::int64_t rows : {8, 128}) {
+      const double row_s = 1e-6 * times * static_cast<double>(rows);
+      calibration.kv_stores.push_back({.phase = Phase::prefill, .rows = rows, .seconds = row_s});
+      calibration.kv_stores.push_back({.phase = Phase::decode, .rows = rows, .seconds = 4 * row_s});
+    }
+  }
   return calibration;
 }
 

@@ -237,6 +237,20 @@ TEST(MeasuredModelTest, OfAnAcceleratorItKnowsThatAlone) {
   EXPECT_NEAR(costs.transfer_s(Tier::hbm, Tier::ddr, 2e6), 4e-3, 1e-12);
 }
 
+TEST(MeasuredModelTest, StoringKvIsTheMedianOfItsRows) {
+  Calibration calibration = round_calibration(smooth_attention_s);
+  const auto seconds = [&](const BatchShape& shape) {
+    return MeasuredModel(calibration, round_model())
+        .compute_s(Device::cpu, Sublayer::kv_store, shape);
+  };
+  EXPECT_NEAR(seconds(BatchShape::prefill(2, 16)), 32e-6, 1e-12);
+  EXPECT_NEAR(seconds(BatchShape::prefill(1, 512)), 512e-6, 1e-12);
+  EXPECT_NEAR(seconds(BatchShape::decode(16, 100)), 64e-6, 1e-12);
+  // An older file: 128 bytes a token, read and written, at 1 GB/s.
+  calibration.kv_stores.clear();
+  EXPECT_NEAR(seconds(BatchShape::decode(16, 100)), 2 * 16 * 128e-9, 1e-15);
+}
+
 TEST(MeasuredModelTest, ASmallPieceTakesNoLongerThanALargeOne) {
   Calibration calibration = accelerator_calibration(smooth_attention_s);
   calibration.links[0].points = {{1000, 9e-3}, {2000, 1e-3}, {3000, 2e-3}, {4000, 1.5e-3}};

@@ -64,24 +64,36 @@ TEST(TaskCostTest, SeveralLayersAreSummedEachWhereItsOperandsLive) {
 
 TEST(TaskCostTest, WhatNoModelKnowsCostsATask) {
   const MeasuredModel costs = costs_of_tests();
-  for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling, Sublayer::kv_store})
+  for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling})
     EXPECT_DOUBLE_EQ(task_seconds(costs, decode_tag(sublayer, sublayer), Device::cpu), 2.5e-6);
 }
 
-TEST(TaskCostTest, StoringKvOnADiskTakesWhatTheDiskTakes) {
-  const test::ToyCosts costs(2);
+TEST(TaskCostTest, StoringKvTakesWhatTheModelSaysOfItsTier) {
+  test::ToyCosts costs(2);
+  costs.kv_store_s = {0.25, 1};
+  const TaskTag tag = decode_tag(Sublayer::kv_store, Sublayer::kv_store);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu), 1);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::gpu), 0.25);
+  MemoryPlan memory;
+  memory.layers.assign(2, LayerHomes::all(Tier::ddr, Tier::cxl));
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 3);
+}
+
+TEST(TaskCostTest, StoringKvOnADiskTakesWhatTheDiskTakesBesides) {
+  test::ToyCosts costs(2);
+  costs.kv_store_s = {0, 1};
   MemoryPlan memory;
   memory.layers.assign(2, LayerHomes::all(Tier::ddr, Tier::ddr));
   memory.layers[1].kv = Tier::disk;
   TaskTag tag = decode_tag(Sublayer::kv_store, Sublayer::kv_store);
   // 4 sequences: 15 tokens of 40 bytes read at 1 byte/s, 16 written at half of that.
-  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 4 * 40 * (15 + 2 * 16));
-  EXPECT_LT(task_seconds(costs, tag, Device::cpu), 1e-3);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 1 + 4 * 40 * (15 + 2 * 16));
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu), 1);
   tag.phase = Phase::prefill;
   tag.num_tokens = 4 * 20;  // two pages each
-  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 4 * 40 * 2 * 32);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 1 + 4 * 40 * 2 * 32);
   tag.layer = 0;
-  EXPECT_LT(task_seconds(costs, tag, Device::cpu, &memory), 1e-3);
+  EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 1);
 }
 
 /// Answers nonsense.

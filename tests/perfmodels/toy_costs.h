@@ -33,7 +33,10 @@ class ToyCosts : public CostModel {
   std::uint64_t capacity_bytes(Tier /*tier*/) const override { return 1ULL << 40; }
   double compute_s(Device device, Sublayer sublayer, const BatchShape& /*shape*/,
                    Tier operand) const override {
-    const double seconds = (device == Device::gpu ? gpu_s : cpu_s)[index(sublayer)];
+    const bool of_gpu = device == Device::gpu;
+    const double seconds = sublayer == Sublayer::kv_store
+                               ? (of_gpu ? kv_store_s.first : kv_store_s.second)
+                               : (of_gpu ? gpu_s : cpu_s)[index(sublayer)];
     return operand == Tier::cxl ? cxl_factor * seconds : seconds;
   }
   double lm_head_s(Device device, std::int64_t /*logit_rows*/) const override {
@@ -53,6 +56,7 @@ class ToyCosts : public CostModel {
   bool has_cpu = true;
   std::array<double, 6> gpu_s = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6};  ///< by sublayer
   std::array<double, 6> cpu_s = {1, 2, 3, 4, 5, 6};
+  std::pair<double, double> kv_store_s = {0, 0};  ///< GPU, CPU
   std::pair<double, double> head_s = {0, 0};      ///< GPU, CPU
   std::pair<double, double> overhead_s = {0, 0};  ///< GPU, CPU
   double cxl_factor = 3;
