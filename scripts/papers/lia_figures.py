@@ -3,8 +3,9 @@
 
   lia_figures.py [--sluice PROGRAM]
 
-No parameter was fitted to any of these. IPEX is `cpu-only`, FlexGen is `flexgen` with AVX-512's rates. Which lengths the
-figures show is not in the text but for the longest, 2048 less what comes out: 32, 256 and that are taken, 32 and 256 out.
+No parameter was fitted to any of these but the 1 s and the 10.2 % of Figure 4. IPEX is `cpu-only`, FlexGen is `flexgen`
+with AVX-512's rates. Which lengths the figures show is not in the text but for the longest, 2048 less what comes out: 32,
+256 and that are taken, 32 and 256 out.
 Needs Python 3 alone, and about ten minutes.
 """
 import argparse

@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 
 PROFILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../perfmodels/profiles")
-AVX512_ATTENTION = 0.368  # of AMX's, fitted to FlexGen's CPU times in Table 5 (spr-a100-avx512)
 AVX512_GEMM = 1 / 4.5  # section 4.1
 
 # (section, machine, models, what, batches) -> paper's ranges of LIA over IPEX and over FlexGen.
@@ -54,8 +53,10 @@ def without_amx(machine, folder):
     gemm = cpu["gemm_tflop_per_s"]
     slow = {"over": "rows", "peak": gemm["peak"] * AVX512_GEMM, "half_at": gemm["half_at"] * AVX512_GEMM,
             "source": "derived: LIA section 4.1"}
-    attention = {"value": cpu["attention_bandwidth_gb_per_s"]["value"] * AVX512_ATTENTION,
-                 "source": "fitted: FlexGen's CPU times in LIA Table 5"}
+    share = cpu["attention_bandwidth_gb_per_s"]["value"] / cpu_of("spr-a100")["attention_bandwidth_gb_per_s"]["value"]
+    attention = cpu_of("spr-a100-avx512")["attention_bandwidth_gb_per_s"]
+    attention = attention | {"values": [[rate * share for rate in rates] for rates in attention["values"]],
+                             "source": "derived: spr-a100-avx512's, as AMX's rates"}
     path = os.path.join(folder, machine + "-avx512.json")
     with open(path, "w", encoding="ascii") as file:
         json.dump({"name": machine + "-avx512", "description": "AVX-512 only", "base": machine,

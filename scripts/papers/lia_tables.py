@@ -3,8 +3,10 @@
 
   lia_tables.py [--sluice PROGRAM]          prints both tables with the errors
   lia_tables.py --simulate                  the same by `sluice simulate`
-  lia_tables.py --fit [--sluice PROGRAM]    fits the profile's eight free parameters to section 4 and Table 5,
-                                            prints them, Table 4 with them, and the leave-one-batch-out error
+  lia_tables.py --fit [--sluice PROGRAM]    fits the profile's eight free parameters to section 4, Table 5 and, those of
+                                            AVX-512's attention, section 3.2; prints them, Table 4 with them, and the
+                                            leave-one-batch-out error
+  lia_tables.py --fit --only NAME,NAME      fits these parameters, the others as shipped
 
 No parameter is fitted to Table 4, but one reading is taken from it and Table 5: what HBM keeps free (`reserve=paper`, RESERVE).
 Table 4 is printed without that reading as well. Needs Python 3 alone.
@@ -42,6 +44,9 @@ TABLE_4_OPTIONS = {
 }
 # Section 4: figures that a parameter should agree with.
 SECTION_4 = {"cpu_gemm": 20.0, "cpu_bandwidth": 199.0}
+# Section 3.2 (Figure 4), OPT-175B, B=32: seconds of a step's attention with AVX-512 at L=64, and what it saves of a step at
+# L=1024 beside KV's transfer.
+ATTENTION_S_64, SAVED_1024 = 1.0, 0.102
 
 # Name -> (where the fit begins: the shipped profile's value, meaning). Each has part in several cells of Table 5.
 PARAMETERS = {
@@ -51,13 +56,20 @@ PARAMETERS = {
     "cpu_bandwidth": (198.0, "GB/s at which the CPU reads weights"),
     "cpu_attention": (60.7, "GB/s at which AMX decode attention reads KV"),
     "gpu_gemm": (145.0, "TFLOP/s of the A100's GEMMs"),
-    "gpu_overhead": (1.3, "us that each sublayer adds on the GPU"),
-    "avx512_attention": (0.368, "FlexGen's AVX-512 decode attention, as a share of cpu_attention"),
+    "avx512_attention": (0.633, "FlexGen's AVX-512 decode attention over long contexts, as a share of cpu_attention"),
+    "avx512_half_tokens": (188.0, "tokens of context over which it reaches half of that"),
 }
+CONTEXTS = tuple(2 ** i for i in range(4, 13))
 
 
 def number(value):
     return {"value": value, "source": "fitted"}
+
+
+def avx512_attention(values):
+    peak, half = values["cpu_attention"] * values["avx512_attention"], values["avx512_half_tokens"]
+    return {"batch": [1], "context": list(CONTEXTS), "source": "fitted",
+            "values": [[round(peak * tokens / (tokens + half), 2) for tokens in CONTEXTS]]}
 
 
 def profiles(values):
@@ -65,11 +77,10 @@ def profiles(values):
     link = [{"from": a, "to": b, "pinned": True, "bandwidth_gb_per_s": number(values["link"]),
              "latency_us": number(10)} for a, b in (("ddr", "hbm"), ("hbm", "ddr"))]
     gemm = {"over": "rows", "peak": values["cpu_gemm"], "half_at": values["cpu_half_rows"], "source": "fitted"}
-    gpu = {"gemm_tflop_per_s": number(values["gpu_gemm"]), "attention_tflop_per_s": number(values["gpu_gemm"]),
-           "task_overhead_us": number(values["gpu_overhead"])}
+    gpu = {"gemm_tflop_per_s": number(values["gpu_gemm"]), "attention_tflop_per_s": number(values["gpu_gemm"])}
     cpu = {"memory_bandwidth_gb_per_s": number(values["cpu_bandwidth"]), "gemm_tflop_per_s": gemm,
            "attention_tflop_per_s": gemm, "attention_bandwidth_gb_per_s": number(values["cpu_attention"])}
-    slow = {"attention_bandwidth_gb_per_s": number(values["cpu_attention"] * values["avx512_attention"])}
+    slow = {"attention_bandwidth_gb_per_s": avx512_attention(values)}
     # Without its CXL memory: Tables 4 and 5 were measured on DDR.
     common = {"links": link, "gpu": gpu, "tiers": {"cxl": None}}
     return ({"name": "fit", "description": "being fitted", "base": "spr-a100", "cpu": cpu} | common,
@@ -92,9 +103,9 @@ class Planner:
     def lia(self, options, batches, reserve=RESERVE):
         return self.plans(self.amx, "lia", ["reserve=" + reserve] + options, batches)
 
-    def plans(self, machine, policy, options, batches=BATCHES):
+    def plans(self, machine, policy, options, batches=BATCHES, shape=SHAPE):
         command = [self.program, self.command, "--machine", machine, "--policy", policy,
-                   "--batch", ",".join(map(str, batches))] + SHAPE
+                   "--batch", ",".join(map(str, batches))] + shape
         for option in options:
             command += ["--policy-option", option]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -116,6 +127,15 @@ class Planner:
                 "IPEX": {b: (p["latency_s"],) for b, p in ipex.items()},
                 "FlexGen": {b: parts(p) for b, p in flexgen.items()}}
 
+    def figure_4(self):
+        """Seconds of a step's attention at L=64, and the share of a step at L=1024 that computing it saves."""
+        def decode(tokens_in, placement):
+            shape = ["--model", "opt-175b", "--input-tokens", str(tokens_in), "--output-tokens", "2", "--json"]
+            options = ["prefill=000000", "decode=" + placement, "opt1=off", "opt2=off", "cxl=off"]
+            step = self.plans(self.avx512, "lia", options, (32,), shape)[32]["decode"]
+            return step["cpu_s"], sum(step[key] for key in ("load_s", "cpu_s", "gpu_s", "store_s"))
+        return decode(64, "011000")[0], 1 - decode(1024, "011000")[1] / decode(1024, "000000")[1]
+
     def table_4(self, batches=BATCHES, reserve=RESERVE):
         rows = {}
         for name, options in TABLE_4_OPTIONS.items():
@@ -124,23 +144,26 @@ class Planner:
 
 
 def residuals(program, values, batches):
-    """Each part's error as a share of its run's time, and section 4's figures."""
-    ours = Planner(program, values).table_5(batches)
+    """Each part's error as a share of its run's time, and the figures of sections 4 and 3.2."""
+    planner = Planner(program, values)
+    ours = planner.table_5(batches)
     errors = []
     for system, rows in TABLE_5.items():
         for batch in batches:
             total = sum(rows[batch])
             errors += [(mine - paper) / total for mine, paper in zip(ours[system][batch], rows[batch])]
     errors += [0.5 * math.log(values[name] / paper) for name, paper in SECTION_4.items()]
+    attention_s, saved = planner.figure_4()
+    errors += [0.5 * math.log(attention_s / ATTENTION_S_64), saved - SAVED_1024]
     return errors
 
 
-def fit(program, batches, steps):
-    """Nelder and Mead's simplex over the parameters' logarithms."""
-    names = list(PARAMETERS)
+def fit(program, batches, steps, names):
+    """Nelder and Mead's simplex over these parameters' logarithms, the others as shipped."""
+    shipped = {name: value for name, (value, _) in PARAMETERS.items()}
 
     def cost(point):
-        values = {name: math.exp(x) for name, x in zip(names, point)}
+        values = shipped | {name: math.exp(x) for name, x in zip(names, point)}
         return sum(error * error for error in residuals(program, values, batches))
 
     start = [math.log(PARAMETERS[name][0]) for name in names]
@@ -172,7 +195,7 @@ def fit(program, batches, steps):
                 simplex[1:] = [(cost(p), p) for p in
                                ([(a + b) / 2 for a, b in zip(best, v[1])] for v in simplex[1:])]
     best = min(simplex)
-    return {name: math.exp(x) for name, x in zip(names, best[1])}
+    return shipped | {name: math.exp(x) for name, x in zip(names, best[1])}
 
 
 def percent(mine, paper):
@@ -208,6 +231,7 @@ def main():
     parser.add_argument("--sluice", default="sluice", help="the program")
     parser.add_argument("--simulate", action="store_true", help="ask the simulator instead of the planner")
     parser.add_argument("--fit", action="store_true", help="fit the free parameters to Table 5")
+    parser.add_argument("--only", metavar="NAME,NAME", default=",".join(PARAMETERS), help="parameters to fit")
     parser.add_argument("--steps", type=int, default=250, help="of the simplex")
     arguments = parser.parse_args()
     if not arguments.fit:
@@ -216,7 +240,10 @@ def main():
         print_table_4(planner.table_4())
         print_table_4(planner.table_4(reserve="engine"), title="Table 4 with `reserve=engine`, s")
         return
-    values = fit(arguments.sluice, BATCHES, arguments.steps)
+    names = arguments.only.split(",")
+    if not set(names) <= set(PARAMETERS):
+        parser.error(f"--only {arguments.only}: expected some of {', '.join(PARAMETERS)}")
+    values = fit(arguments.sluice, BATCHES, arguments.steps, names)
     print("| parameter | value | meaning |\n|---|---:|---|")
     for name, value in values.items():
         print(f"| {name} | {value:.4g} | {PARAMETERS[name][1]} |")
@@ -228,7 +255,7 @@ def main():
     for batch in BATCHES:
         others = tuple(b for b in BATCHES if b != batch)
         print(f"fitted without B={batch}:\n")
-        values = fit(arguments.sluice, others, arguments.steps)
+        values = fit(arguments.sluice, others, arguments.steps, names)
         left_out += print_table_4(Planner(arguments.sluice, values).table_4((batch,)), (batch,))
     print(f"leave one batch out: mean error {100 * sum(left_out) / len(left_out):.1f} %, "
           f"worst {100 * max(left_out):.0f} %")

@@ -330,6 +330,23 @@ std::int64_t flip(const AnalyticModel& model, const Shape& shape, const std::str
 
 BatchShape prompt(std::int64_t tokens) { return BatchShape::prefill(1, tokens); }
 
+/// LIA section 3.2, Figure 4, FlexGen with B = 32: computing attention on the CPU instead of moving
+/// KV makes a step of decode longer at L = 64 and 128, and saves up to 10.2 %, at L = 1024.
+TEST(LiaFigure4Test, OffloadedAttentionPaysOverLongContextsOnly) {
+  const AnalyticModel model(load_profile("spr-a100-avx512"), opt_175b);
+  const auto saved = [&](std::int64_t context) {
+    const auto step_s = [&](const char* placement) {
+      return layer_cost(model, Placement::parse(placement).value(), BatchShape::decode(32, context),
+                        LayerHomes::all(Tier::ddr, Tier::ddr))
+          .sum_s();
+    };
+    return 1 - step_s("011000") / step_s("000000");
+  };
+  EXPECT_LT(saved(64), 0);
+  EXPECT_LT(saved(128), 0);
+  EXPECT_NEAR(saved(1024), 0.102, 0.03);
+}
+
 /// LIA section 6, Figure 8b: 11 to 70 % of sublayer 1's rate is lost to CXL memory, 10 to 82 % of
 /// sublayer 2's in decode, whose operations a byte do not grow with the batch.
 TEST(LiaFigure8bTest, CxlMemorySlowsAttentionMoreThanMatrices) {
