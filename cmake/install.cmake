@@ -5,7 +5,8 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 
 install(FILES schedulers/look_ahead.h schedulers/plugin.h schedulers/policy.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/schedulers)
-install(FILES perfmodels/cost_model.h perfmodels/footprint.h perfmodels/layer_cost.h perfmodels/placement.h
+install(FILES perfmodels/chain.h perfmodels/cost_model.h perfmodels/footprint.h perfmodels/layer_cost.h
+              perfmodels/memory_plan.h perfmodels/placement.h
               perfmodels/task.h perfmodels/timeline.h perfmodels/work.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/perfmodels)
 install(TARGETS sluice)

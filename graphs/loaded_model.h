@@ -13,7 +13,7 @@
 #include "codelets/runtime/shape.h"
 #include "graphs/kv_cache.h"
 #include "models/model.h"
-#include "perfmodels/timeline.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 

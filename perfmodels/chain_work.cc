@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "perfmodels/layer_cost.h"
 #include "perfmodels/layer_run.h"
 
 namespace sluice {

@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "perfmodels/timeline.h"
+#include "perfmodels/chain.h"
+#include "perfmodels/cost_model.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "perfmodels/timeline.h"
+#include "perfmodels/chain.h"
+#include "perfmodels/cost_model.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <exception>
 
+#include "perfmodels/layer_cost.h"
+
 namespace sluice {
 namespace {
 

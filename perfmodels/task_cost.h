@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "perfmodels/cost_model.h"
-#include "perfmodels/timeline.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 

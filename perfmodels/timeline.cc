@@ -10,11 +10,6 @@
 
 namespace sluice {
 
-std::int64_t MemoryPlan::resident_layers() const {
-  return std::count_if(layers.begin(), layers.end(),
-                       [](const LayerHomes& homes) { return homes.resident(); });
-}
-
 BusyTimes& BusyTimes::operator+=(const BusyTimes& other) {
   cpu_s += other.cpu_s;
   gpu_s += other.gpu_s;
@@ -374,19 +369,6 @@ IterationEstimate estimate_iteration(const CostModel& costs, const MemoryPlan& m
                                      std::span<const Chain> chains, Prefetch prefetch,
                                      Start start) {
   return Simulation(costs, memory, chains, prefetch, start == Start::steady ? 2 : 1).run();
-}
-
-std::vector<Chain> cut_into_mini_batches(const BatchShape& shape, std::int64_t mini_batches,
-                                         const std::vector<Placement>& placements) {
-  std::vector<Chain> chains;
-  const std::int64_t count = std::clamp<std::int64_t>(mini_batches, 1, shape.batch);
-  for (std::int64_t i = 0; i < count; ++i) {
-    BatchShape part = shape;
-    part.batch = shape.batch * (i + 1) / count - shape.batch * i / count;
-    chains.push_back(
-        {.parts = {{.shape = part}}, .placements = placements, .takes_turns = count > 1});
-  }
-  return chains;
 }
 
 }  // namespace sluice

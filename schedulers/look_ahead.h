@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "perfmodels/timeline.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 

@@ -10,15 +10,16 @@
 
 #include "perfmodels/cost_model.h"
 #include "perfmodels/footprint.h"
+#include "perfmodels/layer_cost.h"
+#include "perfmodels/memory_plan.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
-#include "perfmodels/timeline.h"
 
 namespace sluice {
 
 /// Raised whenever something in this header, in plugin.h or in perfmodels/ changes that a policy's
 /// shared object was compiled with. The loader takes no other number.
-inline constexpr std::uint32_t policy_api_version = 6;
+inline constexpr std::uint32_t policy_api_version = 7;
 
 /// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
 /// nobody took is an error of the user's, reported by the loader.

@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "codelets/runtime/disk_node.h"
+#include "base/direct_file.h"
 
 namespace sluice {
 namespace {

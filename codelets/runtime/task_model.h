@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "perfmodels/cost_model.h"
-#include "perfmodels/timeline.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 

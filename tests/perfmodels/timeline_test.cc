@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <random>
 
+#include "perfmodels/layer_cost.h"
 #include "tests/perfmodels/toy_costs.h"
 
 namespace sluice {
