@@ -7,6 +7,7 @@
 #include <random>
 
 #include "codelets/kv_store/kv_store.h"
+#include "codelets/runtime/failure.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 
@@ -267,9 +268,10 @@ double BenchRunner::time_kv_store(const BenchTest& test) {
       const DataHandle of_layer = DataHandle::of_memory(
           new_kv.data() + static_cast<std::size_t>(layer) * layer_bytes, layer_bytes);
       submit_kv_store(args, {batch, of_layer, kv_.slab(layer)});
+      starpu_task_wait_for_all();  // an accelerator has room for one layer's
     }
-    starpu_task_wait_for_all();
   }
+  run_failure().rethrow();
   KernelTotals kernels = runtime_.kernel_totals();
   kernels += runtime_.accelerator_totals();
   const KernelTotals::Entry& stores = kernels.of(test.phase, Sublayer::kv_store);

@@ -9,6 +9,7 @@
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/units.h"
+#include "codelets/kv_store/kv_store.h"
 #include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
@@ -418,6 +419,8 @@ BatchMeter::BatchMeter(const ModelConfig& config, DType dtype, Runtime& runtime,
   const std::uint64_t rest =
       activation_bytes(few, dtype, default_prefill_chunk_tokens, Loaded::slots_of(batches)) +
       ReadProbe::buffer_bytes(weights) +
+      static_cast<std::uint64_t>(num_layers) *
+          new_kv_bytes(decoder_shape(few, dtype), default_prefill_chunk_tokens) +
       (accelerator ? LinkProbe::host_bytes(Loaded::spare_bytes(config, dtype)) : 0);
   const std::uint64_t available = available_memory_bytes();
   if (weights + table + kv + rest > available) {
