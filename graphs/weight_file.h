@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "base/direct_file.h"
 #include "base/dtype.h"
-#include "codelets/runtime/disk_node.h"
 #include "models/model.h"
 
 namespace sluice {

@@ -38,12 +38,22 @@ Json json_of(const ModelDimensions& model) {
           {"kv_element_bytes", model.kv_element_bytes}};
 }
 
+void add_rates(Json& json, const MachineRates& rates) {
+  json["read_gb_per_s"] = rates.read_bandwidth_bytes_per_s / giga;
+  json["gemm_tflop_per_s"] = rates.gemm_flop_per_s / tera;
+}
+
+MachineRates read_rates(const ProfileField& field) {
+  return {.read_bandwidth_bytes_per_s = giga * field.at("read_gb_per_s").positive(),
+          .gemm_flop_per_s = tera * field.at("gemm_tflop_per_s").positive()};
+}
+
 Json json_of(const CalibrationPoint& point) {
   const BatchShape& shape = point.batch.shape;
   Json samples = Json::array();
   for (const CalibrationSample& sample : point.samples) {
-    Json json = {{"read_gb_per_s", sample.rates.read_bandwidth_bytes_per_s / giga},
-                 {"gemm_tflop_per_s", sample.rates.gemm_flop_per_s / tera}};
+    Json json;
+    add_rates(json, sample.rates);
     for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
       if (sample.seconds[i] > 0) json[seconds_key(timed_sublayers[i])] = sample.seconds[i] / micro;
     }
@@ -58,8 +68,10 @@ Json json_of(const CalibrationPoint& point) {
 }
 
 Json json_of(const CalibrationKvStore& sample) {
-  return {
-      {"phase", to_string(sample.phase)}, {"rows", sample.rows}, {"us", sample.seconds / micro}};
+  Json json = {{"phase", to_string(sample.phase)}, {"rows", sample.rows}};
+  add_rates(json, sample.rates);
+  json["us"] = sample.seconds / micro;
+  return json;
 }
 
 Json json_of(const CalibrationLink& link) {
@@ -137,8 +149,7 @@ CalibrationSample read_sample(const ProfileField& field) {
   field.expect_keys({"read_gb_per_s", "gemm_tflop_per_s", "qkv_us", "attention_us", "out_proj_us",
                      "fc1_us", "fc2_us", "lm_head_us"});
   CalibrationSample sample;
-  sample.rates = {.read_bandwidth_bytes_per_s = giga * field.at("read_gb_per_s").positive(),
-                  .gemm_flop_per_s = tera * field.at("gemm_tflop_per_s").positive()};
+  sample.rates = read_rates(field);
   for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
     const std::string key = seconds_key(timed_sublayers[i]);
     if (timed_sublayers[i] != Sublayer::lm_head) {
@@ -168,9 +179,10 @@ CalibrationPoint read_point(const ProfileField& field) {
 }
 
 CalibrationKvStore read_kv_store(const ProfileField& field) {
-  field.expect_keys({"phase", "rows", "us"});
+  field.expect_keys({"phase", "rows", "read_gb_per_s", "gemm_tflop_per_s", "us"});
   return {.phase = static_cast<Phase>(field.at("phase").word({"prefill", "decode"})),
           .rows = read_count(field, "rows"),
+          .rates = read_rates(field),
           .seconds = micro * field.at("us").positive()};
 }
 

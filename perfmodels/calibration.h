@@ -56,6 +56,7 @@ struct CalibrationLink {
 struct CalibrationKvStore {
   Phase phase = Phase::prefill;
   std::int64_t rows = 0;  ///< of one prompt; decoding, one a sequence
+  MachineRates rates;     ///< as CalibrationSample's
   double seconds = 0;
 };
 

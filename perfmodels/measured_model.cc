@@ -98,8 +98,12 @@ struct MeasuredModel::Reduction {
 
   void fill_kv_stores() const {
     std::array<std::map<std::int64_t, std::vector<double>>, 2> seconds;  ///< by phase, rows
-    for (const CalibrationKvStore& sample : calibration.kv_stores)
-      seconds.at(static_cast<std::size_t>(sample.phase))[sample.rows].push_back(sample.seconds);
+    for (const CalibrationKvStore& sample : calibration.kv_stores) {
+      const SublayerLoad load =
+          sublayer_load(into.model_, Sublayer::kv_store, BatchShape::prefill(1, sample.rows));
+      seconds.at(static_cast<std::size_t>(sample.phase))[sample.rows].push_back(
+          carried_over(sample.seconds, load, sample.rates, into.reference_));
+    }
     for (std::size_t phase = 0; phase < seconds.size(); ++phase) {
       for (auto& [rows, each] : seconds[phase])
         into.kv_stores_[phase].add(static_cast<double>(rows), median(std::move(each)));

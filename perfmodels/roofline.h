@@ -30,8 +30,8 @@ double carried_over(double seconds, const SublayerLoad& load, const MachineRates
 double resized_attention(double seconds, const SublayerLoad& from, const SublayerLoad& to,
                          const MachineRates& rates);
 
-/// Of one of a layer's sublayers, `attention`, which is 2 and 3, or `kv_store`, which writes its
-/// bytes.
+/// Of one of a layer's sublayers, `attention`, which is 2 and 3, or `kv_store`, which reads
+/// and writes them.
 SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape);
 SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows);

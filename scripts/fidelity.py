@@ -9,7 +9,8 @@ points. Time to first token of the prefill, time per token of the decodes; their
 calibration, but for the prefill's 512. "measured" is the median of the runs. Two predictions: at the median rates of
 the calibration, and at those probed beside each run (`simulate --rates`), with the median of the runs' errors: others
 who use the machine change its rates. --keep leaves calibration and weights in DIR, and takes what an earlier call has
-left there. Needs Python 3 alone, an otherwise idle machine, and room for the weights in DIR or TMPDIR.
+left there. Uses three quarters of the free memory once before.
+Needs Python 3 alone, an otherwise idle machine, and room for the weights in DIR or TMPDIR.
 """
 import json
 import os

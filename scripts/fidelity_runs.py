@@ -52,7 +52,7 @@ def touch_memory(program):
     used, which takes up to ten times as long as anything later, and would be measured instead."""
     available, _ = program.run("info", "--json")
     size = json.loads(available)["available_bytes"] * 3 // 4
-    with mmap.mmap(-1, size) as memory:
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for at in range(0, size, mmap.PAGESIZE):
             memory[at] = 1

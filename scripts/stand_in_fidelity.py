@@ -8,7 +8,8 @@ with random weights, and runs `sluice generate --device standin:SIZE` with all w
 of its own, all points by turns. `sluice simulate --machine this` gets the rates of memory and GEMMs that a short run on
 the CPU with --explain finds beside each run. For comparison, the link's as the runs' own traces have them: bytes over
 the time for which large pieces were on their way, and the median time of those under 4 KiB. Overlap: seconds for which data was on its way to the accelerator while
-a device computed. Medians of the runs' ratios. --threads: of each side; without it, all cores. Needs Python 3 alone and an otherwise idle machine.
+a device computed. Medians of the runs' ratios. --threads: of each side; without it, all cores. Uses three quarters of the
+free memory once before. Needs Python 3 alone and an otherwise idle machine.
 """
 import json
 import os

@@ -1,8 +1,5 @@
 #include "codelets/runtime/disk_node.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -13,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "codelets/runtime/failure.h"
 
 namespace sluice {

@@ -258,6 +258,7 @@ double BenchRunner::time_kv_store(const BenchTest& test) {
     const DataHandle batch =
         DataHandle::of_memory(words.data(), words.size() * sizeof(std::int32_t));
     for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+      if (interrupt_flag()) throw Interrupted();
       KvStoreArgs args{.tag = {}, .shape = model_.shape()};
       args.tag.layer = static_cast<std::int32_t>(layer);
       args.tag.sublayer = args.tag.last_sublayer = Sublayer::kv_store;

@@ -469,12 +469,18 @@ double BatchMeter::measure_task_overhead_us() {
 }
 
 void BatchMeter::measure_kv_stores(Calibration& into) {
+  const std::size_t begin = into.kv_stores.size();
+  const MachineRates before = loaded_->rates();
   for (const CalibrationBatch& batch : loaded_->stored) {
     const BatchShape& shape = batch.shape;
     into.kv_stores.push_back({.phase = shape.phase,
                               .rows = shape.total_rows(),
+                              .rates = {},
                               .seconds = loaded_->runner.time_kv_store(test_of(batch, 1))});
   }
+  const MachineRates after = loaded_->rates();
+  for (std::size_t i = begin; i < into.kv_stores.size(); ++i)
+    into.kv_stores[i].rates = mean_rates(before, after);
   loaded_->before.reset();
 }
 
@@ -538,7 +544,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
       }
       step("task overhead");
       if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {
-        // The overhead last: it says that this round has both, also after Ctrl-C.
+        // The overhead last: it says that this round has all of these, also after Ctrl-C.
         meter.measure_kv_stores(calibration);
         if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());

@@ -94,6 +94,8 @@ class Rivalry {
       if (auto rival = start_rival(worker, now().together))
         beside_kernels_.push_back(std::move(rival));
     }
+    // Starting one lets other actors go on: a kernel may have ended meanwhile.
+    if (kernels_[0] == 0 || kernels_[1] == 0) end(beside_kernels_);
   }
 
   void update_link() {

@@ -230,7 +230,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sluice", default="sluice", help="the program")
     parser.add_argument("--simulate", action="store_true", help="ask the simulator instead of the planner")
-    parser.add_argument("--fit", action="store_true", help="fit the free parameters to Table 5")
+    parser.add_argument("--fit", action="store_true", help="fit the free parameters to Table 5, sections 4 and 3.2")
     parser.add_argument("--only", metavar="NAME,NAME", default=",".join(PARAMETERS), help="parameters to fit")
     parser.add_argument("--steps", type=int, default=250, help="of the simplex")
     arguments = parser.parse_args()

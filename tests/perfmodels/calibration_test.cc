@@ -38,6 +38,7 @@ TEST(CalibrationTest, ComesBackFromItsFile) {
   EXPECT_EQ(read.kv_stores[1].phase, Phase::decode);
   EXPECT_EQ(read.kv_stores[1].rows, 8);
   EXPECT_DOUBLE_EQ(read.kv_stores[1].seconds, 160e-6);
+  EXPECT_DOUBLE_EQ(read.kv_stores[1].rates.read_bandwidth_bytes_per_s, 1e9);
   ASSERT_EQ(read.links.size(), 1U);
   EXPECT_EQ(read.links[0].to, Tier::cxl);
   EXPECT_DOUBLE_EQ(read.links[0].points[1].seconds, 2e-6);

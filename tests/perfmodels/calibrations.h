@@ -59,8 +59,12 @@ inline Calibration round_calibration(const std::function<double(const BatchShape
   for (const double times : {5, 1, 1}) {
     for (const std::int64_t rows : {8, 128}) {
       const double row_s = 1e-6 * times * static_cast<double>(rows);
-      calibration.kv_stores.push_back({.phase = Phase::prefill, .rows = rows, .seconds = row_s});
-      calibration.kv_stores.push_back({.phase = Phase::decode, .rows = rows, .seconds = 4 * row_s});
+      const auto add_store = [&](Phase phase, double seconds) {
+        calibration.kv_stores.push_back(
+            {.phase = phase, .rows = rows, .rates = round_rates, .seconds = seconds});
+      };
+      add_store(Phase::prefill, row_s);
+      add_store(Phase::decode, 4 * row_s);
     }
   }
   return calibration;
