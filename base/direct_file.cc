@@ -65,6 +65,14 @@ void DirectFile::close() noexcept {
   direct_ = cached_ = -1;
 }
 
+bool DirectFile::may_try_again(const char* what, int& descriptor) const {
+  if (errno == EINTR) return true;
+  if (errno != EINVAL || descriptor != direct_) return false;
+  logger().info("{}: its file system refuses {} past the page cache", path_.string(), what);
+  descriptor = cached_;
+  return true;
+}
+
 void DirectFile::read(std::uint64_t offset, std::size_t size, std::byte* to) const {
   const bool aligned =
       reinterpret_cast<std::uintptr_t>(to) % alignment == 0 && offset % alignment == 0;
@@ -79,12 +87,7 @@ void DirectFile::read_all(int descriptor, std::uint64_t offset, std::size_t size
   const std::uint64_t end = offset + size;
   while (size > 0) {
     const ssize_t got = pread(descriptor, to, size, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EINVAL && descriptor == direct_) {
-      logger().info("{}: its file system refuses reads past the page cache", path_.string());
-      descriptor = cached_;
-      continue;
-    }
+    if (got < 0 && may_try_again("reads", descriptor)) continue;
     if (got < 0) {
       throw Error("{}: cannot be read at byte {}: {}", path_.string(), offset,
                   std::strerror(errno));
@@ -109,12 +112,7 @@ void DirectFile::write_all(int descriptor, std::uint64_t offset, std::size_t siz
                            const std::byte* from) const {
   while (size > 0) {
     const ssize_t written = pwrite(descriptor, from, size, static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EINVAL && descriptor == direct_) {
-      logger().info("{}: its file system refuses writes past the page cache", path_.string());
-      descriptor = cached_;
-      continue;
-    }
+    if (written < 0 && may_try_again("writes", descriptor)) continue;
     if (written == 0) errno = ENOSPC;
     if (written <= 0) {
       throw Error("{}: cannot be written at byte {}: {}", path_.string(), offset,

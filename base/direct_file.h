@@ -46,6 +46,9 @@ class DirectFile {
  private:
   void close() noexcept;
   void open_directly(int flags);
+  /// After a call that failed: it was interrupted, or may go through the page cache, which
+  /// `descriptor` then is.
+  bool may_try_again(const char* what, int& descriptor) const;
   void read_all(int descriptor, std::uint64_t offset, std::size_t size, std::byte* to) const;
   void write_all(int descriptor, std::uint64_t offset, std::size_t size,
                  const std::byte* from) const;
