@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +14,9 @@ namespace sluice {
 namespace {
 
 constexpr double micro = 1e-6;
+/// Rates that lie within a fifth of each other are alike. (Of 0.1 to 0.5, that foresaw a second
+/// calibration of one machine best: docs/calibrate.md.)
+constexpr double alike = 0.2;
 
 double straight(double x, double x0, double y0, double x1, double y1) {
   return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
@@ -51,6 +55,60 @@ SublayerLoad load_of(const ModelDimensions& model, Sublayer sublayer,
                                        : sublayer_load(model, sublayer, batch.shape);
 }
 
+/// How far apart, in standard deviations of what is alike; squared.
+double distance2(const MachineRates& a, const MachineRates& b) {
+  const double bandwidth = std::log(a.read_bandwidth_bytes_per_s / b.read_bandwidth_bytes_per_s);
+  const double gemm = std::log(a.gemm_flop_per_s / b.gemm_flop_per_s);
+  return (bandwidth * bandwidth + gemm * gemm) / (alike * alike);
+}
+
+/// Repetitions of one measurement, each at rates of its own.
+class Samples {
+ public:
+  void add(double seconds, const SublayerLoad& load, const MachineRates& rates) {
+    samples_.push_back({seconds, load, rates});
+  }
+  bool empty() const { return samples_.empty(); }
+
+  /// At least one.
+  double seconds_at(const MachineRates& now) const {
+    double nearest2 = std::numeric_limits<double>::infinity();
+    for (const Sample& sample : samples_)
+      nearest2 = std::min(nearest2, distance2(sample.rates, now));
+    std::vector<WeightedValue> values;
+    values.reserve(samples_.size());
+    for (const Sample& sample : samples_) {
+      constexpr double least = 1e-6;
+      values.push_back(
+          {.value = carried_over(sample.seconds, sample.load, sample.rates, now),
+           .weight = std::max(least, std::exp((nearest2 - distance2(sample.rates, now)) / 2))});
+    }
+    return weighted_median(std::move(values));
+  }
+
+ private:
+  struct Sample {
+    double seconds;
+    SublayerLoad load;
+    MachineRates rates;
+  };
+  std::vector<Sample> samples_;
+};
+
+MachineRates median_rates(const Calibration& calibration) {
+  std::vector<double> bandwidth;
+  std::vector<double> gemm;
+  for (const CalibrationPoint& point : calibration.points) {
+    for (const CalibrationSample& sample : point.samples) {
+      bandwidth.push_back(sample.rates.read_bandwidth_bytes_per_s);
+      gemm.push_back(sample.rates.gemm_flop_per_s);
+    }
+  }
+  if (bandwidth.empty()) throw Error("the calibration has no measurement");
+  return {.read_bandwidth_bytes_per_s = median(std::move(bandwidth)),
+          .gemm_flop_per_s = median(std::move(gemm))};
+}
+
 }  // namespace
 
 void SecondsCurve::add(double x, double seconds) {
@@ -80,7 +138,6 @@ struct MeasuredModel::Reduction {
   MeasuredModel& into;
 
   void run() {
-    find_reference();
     for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
       if (timed_sublayers[i] != Sublayer::attention) fill_linear(i);
     }
@@ -97,16 +154,16 @@ struct MeasuredModel::Reduction {
   }
 
   void fill_kv_stores() const {
-    std::array<std::map<std::int64_t, std::vector<double>>, 2> seconds;  ///< by phase, rows
+    std::array<std::map<std::int64_t, Samples>, 2> samples;  ///< by phase, rows
     for (const CalibrationKvStore& sample : calibration.kv_stores) {
       const SublayerLoad load =
           sublayer_load(into.model_, Sublayer::kv_store, BatchShape::prefill(1, sample.rows));
-      seconds.at(static_cast<std::size_t>(sample.phase))[sample.rows].push_back(
-          carried_over(sample.seconds, load, sample.rates, into.reference_));
+      samples.at(static_cast<std::size_t>(sample.phase))[sample.rows].add(sample.seconds, load,
+                                                                          sample.rates);
     }
-    for (std::size_t phase = 0; phase < seconds.size(); ++phase) {
-      for (auto& [rows, each] : seconds[phase])
-        into.kv_stores_[phase].add(static_cast<double>(rows), median(std::move(each)));
+    for (std::size_t phase = 0; phase < samples.size(); ++phase) {
+      for (const auto& [rows, each] : samples[phase])
+        into.kv_stores_[phase].add(static_cast<double>(rows), each.seconds_at(into.rates_));
     }
   }
 
@@ -152,45 +209,31 @@ struct MeasuredModel::Reduction {
     if (!slowdowns.empty()) into.two_way_slowdown_ = std::max(1.0, median(std::move(slowdowns)));
   }
 
-  void find_reference() const {
-    std::vector<double> bandwidth;
-    std::vector<double> gemm;
-    for (const CalibrationPoint& point : calibration.points) {
-      for (const CalibrationSample& sample : point.samples) {
-        bandwidth.push_back(sample.rates.read_bandwidth_bytes_per_s);
-        gemm.push_back(sample.rates.gemm_flop_per_s);
-      }
-    }
-    if (bandwidth.empty()) throw Error("the calibration has no measurement");
-    into.reference_ = {.read_bandwidth_bytes_per_s = median(bandwidth),
-                       .gemm_flop_per_s = median(gemm)};
-  }
-
-  /// Seconds at the reference rates, of every sample that has them.
-  void collect(const CalibrationPoint& point, std::size_t i, std::vector<double>& seconds) const {
+  /// Of a sublayer, where it was measured.
+  void collect(const CalibrationPoint& point, std::size_t i, Samples& samples) const {
     const SublayerLoad load = load_of(into.model_, timed_sublayers[i], point.batch);
     for (const CalibrationSample& sample : point.samples) {
-      if (sample.seconds[i] > 0)
-        seconds.push_back(carried_over(sample.seconds[i], load, sample.rates, into.reference_));
+      if (sample.seconds[i] > 0) samples.add(sample.seconds[i], load, sample.rates);
     }
   }
 
   double attention_s(const CalibrationPoint& point) const {
-    std::vector<double> seconds;
-    collect(point, timed_index(Sublayer::attention), seconds);
-    if (seconds.empty()) throw Error("a point has no attention");
-    return median(seconds);
+    Samples samples;
+    collect(point, timed_index(Sublayer::attention), samples);
+    if (samples.empty()) throw Error("a point has no attention");
+    return samples.seconds_at(into.rates_);
   }
 
   void fill_linear(std::size_t i) const {
     const bool head = timed_sublayers[i] == Sublayer::lm_head;
-    std::map<std::int64_t, std::vector<double>> by_rows;
+    std::map<std::int64_t, Samples> by_rows;
     for (const CalibrationPoint& point : calibration.points) {
       const std::int64_t rows = head ? point.batch.logit_rows : point.batch.shape.total_rows();
       if (rows > 0) collect(point, i, by_rows[rows]);
     }
-    for (auto& [rows, seconds] : by_rows) {
-      if (!seconds.empty()) into.linear_[i].add(static_cast<double>(rows), median(seconds));
+    for (const auto& [rows, samples] : by_rows) {
+      if (!samples.empty())
+        into.linear_[i].add(static_cast<double>(rows), samples.seconds_at(into.rates_));
     }
     if (into.linear_[i].empty()) throw Error("{} was not measured", to_string(timed_sublayers[i]));
   }
@@ -223,16 +266,16 @@ struct MeasuredModel::Reduction {
   }
 
   void fill_decode() const {
-    std::map<std::int64_t, std::map<double, std::vector<double>>> seconds;  ///< by batch, pages
+    std::map<std::int64_t, std::map<double, Samples>> samples;  ///< by batch, pages
     for (const CalibrationPoint* point : attention_points(Phase::decode)) {
       const BatchShape& shape = point->batch.shape;
       collect(*point, timed_index(Sublayer::attention),
-              seconds[shape.batch][pages_of(shape.context)]);
+              samples[shape.batch][pages_of(shape.context)]);
     }
-    for (auto& [batch, by_pages] : seconds) {
-      for (auto& [pages, each] : by_pages) {
+    for (const auto& [batch, by_pages] : samples) {
+      for (const auto& [pages, each] : by_pages) {
         if (each.empty()) throw Error("a point has no attention");
-        into.decode_[batch].add(pages, median(std::move(each)));
+        into.decode_[batch].add(pages, each.seconds_at(into.rates_));
       }
     }
   }
@@ -256,20 +299,23 @@ struct MeasuredModel::Reduction {
 };
 
 MeasuredModel::MeasuredModel(const Calibration& calibration, const ModelDimensions& model)
-    : model_(model), device_(calibration.measured_device()), ddr_bytes_(calibration.ddr_bytes) {
-  if (!same_layers(calibration.model, model))
+    : MeasuredModel(std::make_shared<const Calibration>(calibration), model,
+                    median_rates(calibration)) {}
+
+MeasuredModel::MeasuredModel(std::shared_ptr<const Calibration> calibration,
+                             const ModelDimensions& model, const MachineRates& rates)
+    : calibration_(std::move(calibration)),
+      model_(model),
+      device_(calibration_->measured_device()),
+      ddr_bytes_(calibration_->ddr_bytes),
+      rates_(rates) {
+  if (!same_layers(calibration_->model, model))
     throw Error("the calibration is of a model with other layers");
-  Reduction{calibration, *this}.run();
+  Reduction{*calibration_, *this}.run();
 }
 
 MeasuredModel MeasuredModel::at_rates(const MachineRates& rates) const {
-  MeasuredModel other = *this;
-  other.now_ = rates;
-  return other;
-}
-
-double MeasuredModel::now_s(double seconds, const SublayerLoad& load) const {
-  return now_ ? carried_over(seconds, load, reference_, *now_) : seconds;
+  return {calibration_, model_, rates};
 }
 
 double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
@@ -283,17 +329,14 @@ double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     case Sublayer::out_proj:
     case Sublayer::fc1:
     case Sublayer::fc2:
-      return now_s(linear_s(sublayer, static_cast<double>(shape.total_rows())),
-                   sublayer_load(model_, sublayer, shape));
+      return linear_s(sublayer, static_cast<double>(shape.total_rows()));
     case Sublayer::attention:
-      return now_s(
-          shape.phase == Phase::decode ? decode_attention_s(shape) : prefill_attention_s(shape),
-          sublayer_load(model_, sublayer, shape));
+      return shape.phase == Phase::decode ? decode_attention_s(shape) : prefill_attention_s(shape);
     case Sublayer::qk:
     case Sublayer::sv:
       return compute_s(device, Sublayer::attention, shape) / 2;
     case Sublayer::kv_store:
-      return now_s(kv_store_s(shape), sublayer_load(model_, sublayer, shape));
+      return kv_store_s(shape);
     default:
       throw Error("sublayer {} has no cost of its own, expected one of a layer's",
                   to_string(sublayer));
@@ -307,13 +350,12 @@ double MeasuredModel::linear_s(Sublayer sublayer, double rows) const {
 double MeasuredModel::kv_store_s(const BatchShape& shape) const {
   const SecondsCurve& curve = kv_stores_[static_cast<std::size_t>(shape.phase)];
   if (!curve.empty()) return curve.at(static_cast<double>(shape.total_rows()));
-  return sublayer_load(model_, Sublayer::kv_store, shape).seconds(reference_);
+  return sublayer_load(model_, Sublayer::kv_store, shape).seconds(rates_);
 }
 
 double MeasuredModel::lm_head_s(Device /*device*/, std::int64_t logit_rows) const {
   if (logit_rows <= 0) return 0;
-  return now_s(linear_s(Sublayer::lm_head, static_cast<double>(logit_rows)),
-               lm_head_load(model_, logit_rows));
+  return linear_s(Sublayer::lm_head, static_cast<double>(logit_rows));
 }
 
 double MeasuredModel::decode_attention_s(const BatchShape& shape) const {

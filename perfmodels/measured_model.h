@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "perfmodels/calibration.h"
@@ -32,10 +32,11 @@ class SecondsCurve {
   std::vector<double> seconds_;
 };
 
-/// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model. A
-/// point's time is the median of its repetitions, each first carried over to the machine's median
-/// rates (carried_over()): machines that others use too change theirs within seconds
-/// (docs/calibrate.md).
+/// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model at
+/// some rates of the machine: machines that others use too change theirs within seconds
+/// (docs/calibrate.md). A point's time is the median of its repetitions, each first carried over to
+/// those rates (carried_over()). The more a repetition's own rates were like those the more it
+/// counts: rates come with what no probe sees, as where a virtual machine's cores lie.
 ///   1, 4, 5, 6, LM head   a curve over rows
 ///   attention, decode     over KV pages at each batch, which are read as a whole; straight between
 ///                         batches, in proportion beyond the largest one
@@ -52,8 +53,8 @@ class MeasuredModel : public CostModel {
   /// measured.
   MeasuredModel(const Calibration& calibration, const ModelDimensions& model);
 
-  /// Median over all samples: what its times are for, unless at_rates() says otherwise.
-  const MachineRates& rates() const { return reference_; }
+  /// What its times are for: the median over all samples, unless at_rates() says otherwise.
+  const MachineRates& rates() const { return rates_; }
   /// The same machine when its memory and arithmetic give other rates.
   MeasuredModel at_rates(const MachineRates& rates) const;
 
@@ -85,18 +86,19 @@ class MeasuredModel : public CostModel {
   using ByBatch = std::map<std::int64_t, SecondsCurve>;
   struct Reduction;
 
+  MeasuredModel(std::shared_ptr<const Calibration> calibration, const ModelDimensions& model,
+                const MachineRates& rates);
   double linear_s(Sublayer sublayer, double rows) const;
   double decode_attention_s(const BatchShape& shape) const;
   double prefill_attention_s(const BatchShape& shape) const;
   double prefill_row_s(const ByBatch& by_rows, double rows, double prior) const;
   double kv_store_s(const BatchShape& shape) const;
-  double now_s(double seconds, const SublayerLoad& load) const;
 
+  std::shared_ptr<const Calibration> calibration_;
   ModelDimensions model_;
   Device device_ = Device::cpu;
   std::uint64_t ddr_bytes_ = 0;
-  MachineRates reference_;
-  std::optional<MachineRates> now_;
+  MachineRates rates_;
   std::array<SecondsCurve, timed_sublayers.size()> linear_;  ///< none of attention
   ByBatch decode_;                                           ///< by batch, over pages
   std::map<std::int64_t, ByBatch> prefill_;            ///< by batch, by rows, over prior tokens + 1

@@ -313,19 +313,20 @@ double predicted_s(const MeasuredModel& costs, const CalibrationBatch& batch, Su
                                        : costs.compute_s(costs.device(), sublayer, batch.shape);
 }
 
-Compared compare(const MeasuredModel& costs, const CalibrationBatch& batch, Sublayer sublayer,
-                 const std::vector<CalibrationSample>& samples) {
-  Compared compared = {.batch = batch, .sublayer = sublayer};
-  compared.predicted_s = predicted_s(costs, batch, sublayer);
+/// `beside`: the costs at each sample's rates.
+Compared compare(const MeasuredModel& costs, const std::vector<MeasuredModel>& beside,
+                 const CalibrationPoint& point, Sublayer sublayer) {
+  Compared compared = {.batch = point.batch, .sublayer = sublayer};
+  compared.predicted_s = predicted_s(costs, point.batch, sublayer);
   std::vector<double> measured;
   std::vector<double> at_rates;
   std::vector<double> errors;
   std::vector<double> errors_at_rates;
   std::vector<double> ratios;
-  for (const CalibrationSample& sample : samples) {
-    const double seconds = sample.seconds[timed_index(sublayer)];
+  for (std::size_t i = 0; i < point.samples.size(); ++i) {
+    const double seconds = point.samples[i].seconds[timed_index(sublayer)];
     measured.push_back(seconds);
-    at_rates.push_back(predicted_s(costs.at_rates(sample.rates), batch, sublayer));
+    at_rates.push_back(predicted_s(beside[i], point.batch, sublayer));
     errors.push_back(compared.predicted_s / seconds - 1);
     errors_at_rates.push_back(at_rates.back() / seconds - 1);
     ratios.push_back(seconds / at_rates.back());
@@ -432,9 +433,13 @@ int run_check(const Settings& settings) {
   bar.clear();
   std::vector<Compared> all;
   for (const CalibrationPoint& point : measured.points) {
+    std::vector<MeasuredModel> beside;
+    beside.reserve(point.samples.size());
+    for (const CalibrationSample& sample : point.samples)
+      beside.push_back(costs.at_rates(sample.rates));
     for (const Sublayer sublayer : timed_sublayers) {
       if (point.samples.front().seconds[timed_index(sublayer)] > 0)
-        all.push_back(compare(costs, point.batch, sublayer, point.samples));
+        all.push_back(compare(costs, beside, point, sublayer));
     }
   }
   std::cout << format_check(settings, all);

@@ -206,6 +206,30 @@ TEST(MeasuredModelTest, AtOtherRatesIsCarriedOver) {
                    costs.compute_s(Device::cpu, Sublayer::fc1, shape));
 }
 
+TEST(MeasuredModelTest, RepetitionsAtRatesLikeTheMomentsCountMore) {
+  // A machine in two states, of which only the bandwidth tells: attention takes 5 ms more in one of
+  // them than its load explains.
+  Calibration calibration = round_calibration(smooth_attention_s);
+  const std::size_t attention = timed_index(Sublayer::attention);
+  for (CalibrationPoint& point : calibration.points) {
+    const CalibrationSample fast = point.samples.front();
+    CalibrationSample slow = fast;
+    slow.rates = slow_rates();
+    const SublayerLoad load =
+        sublayer_load(calibration.model, Sublayer::attention, point.batch.shape);
+    slow.seconds[attention] =
+        carried_over(fast.seconds[attention], load, round_rates, slow_rates()) + 5e-3;
+    point.samples = {fast, fast, fast, slow, slow};
+  }
+  const MeasuredModel costs(calibration, round_model());
+  const BatchShape shape = BatchShape::decode(4, 128);
+  const SublayerLoad load = sublayer_load(round_model(), Sublayer::attention, shape);
+  const double alone_s = smooth_attention_s(shape);
+  EXPECT_NEAR(attention_s(costs, shape), alone_s, 1e-9);
+  EXPECT_NEAR(attention_s(costs.at_rates(slow_rates()), shape),
+              carried_over(alone_s, load, round_rates, slow_rates()) + 5e-3, 1e-9);
+}
+
 TEST(MeasuredModelTest, KnowsItsMachine) {
   Calibration calibration = round_calibration(smooth_attention_s);
   calibration.links.push_back(
