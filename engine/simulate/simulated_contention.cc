@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <simgrid/s4u.hpp>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ namespace s4u = simgrid::s4u;
 
 /// What is on its way for a moment only waits for the link's latency.
 constexpr double least_bytes = 65536;
+/// After a kernel, until what waited for it is on its way: StarPU's workers look once a
+/// microsecond.
+constexpr double set_off_s = 2e-6;
 /// More than any simulation lasts.
 constexpr double endless_flops = 1e30;
 
@@ -27,7 +31,8 @@ struct Worker {
   Device device;
   const char* host;
 };
-constexpr std::array workers = {Worker{Device::gpu, "CUDA0"}, Worker{Device::cpu, "CPU0"}};
+constexpr Worker gpu = {Device::gpu, "CUDA0"};
+constexpr std::array workers = {gpu, Worker{Device::cpu, "CPU0"}};
 
 class Rivalry {
  public:
@@ -55,6 +60,23 @@ class Rivalry {
     kernels_.at(static_cast<std::size_t>(found->device)) += change;
     update_link();
     update_shared_cores();
+  }
+
+  /// Devices that share cores are two processes, of which one sends what the other's kernels have
+  /// made over the connection that brings it its kernels.
+  bool is_sender(const s4u::Host* host) const {
+    return now().together > 1 && host->get_name() == gpu.host;
+  }
+  void sending_starts() { ++num_sent_; }
+  void sending_ends() {
+    if (--num_sent_ == 0) nothing_is_sent_->notify_all();
+  }
+  /// A kernel of a sender starts behind what the end of the one before it has set off.
+  void wait_for_sending() {
+    if (!is_sender(s4u::this_actor::get_host())) return;
+    s4u::this_actor::sleep_for(set_off_s);
+    const std::unique_lock<s4u::Mutex> lock(*sending_);
+    while (num_sent_ > 0) nothing_is_sent_->wait(lock);
   }
 
   void transfer_starts() {
@@ -117,6 +139,9 @@ class Rivalry {
   double slowdown_ = 1;                      ///< of the link, now
   Rivals beside_transfers_;
   Rivals beside_kernels_;  ///< while both devices compute
+  int num_sent_ = 0;       ///< pieces that a sender has on their way
+  s4u::MutexPtr sending_ = s4u::Mutex::create();
+  s4u::ConditionVariablePtr nothing_is_sent_ = s4u::ConditionVariable::create();
 };
 
 std::unique_ptr<Rivalry> in_use;
@@ -149,15 +174,21 @@ void SimulatedContention::enter(Phase phase) { in_use->enter(phase); }
 // NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): ours say what they are
 
 extern "C" void sg_actor_execute(double flops) {
-  if (sluice::in_use) sluice::in_use->count_kernel(1);
+  if (sluice::in_use) {
+    sluice::in_use->wait_for_sending();
+    sluice::in_use->count_kernel(1);
+  }
   simgrid::s4u::this_actor::execute(flops);
   if (sluice::in_use) sluice::in_use->count_kernel(-1);
 }
 
 extern "C" void sg_host_sendto(sg_host_t from, sg_host_t to, double bytes) {
   const bool counts = sluice::in_use && bytes >= sluice::least_bytes;
+  const bool is_sent = sluice::in_use && sluice::in_use->is_sender(from);
   if (counts) sluice::in_use->transfer_starts();
+  if (is_sent) sluice::in_use->sending_starts();
   simgrid::s4u::Comm::sendto(from, to, static_cast<std::uint64_t>(bytes));
+  if (is_sent && sluice::in_use) sluice::in_use->sending_ends();
   if (counts && sluice::in_use) sluice::in_use->transfer_ends();
 }
 
