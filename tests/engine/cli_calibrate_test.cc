@@ -250,9 +250,10 @@ TEST_F(CalibratedTest, AnAcceleratorHasAFileOfItsOwnAndSimulationsTakeIt) {
 }
 
 /// Seconds of a simulation in which all weights stream to a stand-in whose kernels take long, as
-/// `interference` has them slow each other: kernels and data, in times.
+/// `interference` has them slow each other: kernels and data, in times. What comes back takes at
+/// least `back_us`.
 double streamed_s(const TemporaryFolder& data, const json& cpu, const std::string& path,
-                  double kernels_times, double link_times) {
+                  double kernels_times, double link_times, double back_us = 1e3 / 70) {
   json file = cpu;
   file["setup"]["device"] = "stand-in";
   for (json& point : file["points"]) {
@@ -263,9 +264,12 @@ double streamed_s(const TemporaryFolder& data, const json& cpu, const std::strin
       }
     }
   }
-  const json bytes_us = {{1e3, 1e3 / 70}, {1e9, 1e9 / 70}};  // 70 MB/s
-  file["links"] = {{{"from", "ddr"}, {"to", "hbm"}, {"bytes_us", bytes_us}},
-                   {{"from", "hbm"}, {"to", "ddr"}, {"bytes_us", bytes_us}}};
+  const auto link = [](const char* from, const char* to, double least_us) -> json {
+    return {{"from", from},
+            {"to", to},
+            {"bytes_us", {{1e3, least_us}, {1e9, least_us + 1e9 / 70}}}};  // 70 MB/s
+  };
+  file["links"] = {link("ddr", "hbm", 1e3 / 70), link("hbm", "ddr", back_us)};
   for (const char* phase : {"prefill", "decode"}) {
     file["interference"].push_back({{"device", "gpu"},
                                     {"phase", phase},
@@ -335,6 +339,19 @@ TEST_F(CalibratedTest, DevicesOnTheSameCoresSlowEachOtherInSimulations) {
   // the head: the prompt's and that of seven tokens more.
   const auto layers = cpu["model"]["num_layers"].get<double>();
   EXPECT_NEAR((slow - quick) / (8 * layers * 30e-3), 1, 0.1);
+}
+
+TEST_F(CalibratedTest, AStandInsKernelWaitsForWhatTheOneBeforeSendsBack) {
+  const std::string cpu_path = files_in(*data).at(0);
+  const json cpu = json::parse(content_of(cpu_path));
+  const std::string path = cpu_path.substr(0, cpu_path.size() - 5) + "-on-stand-in.json";
+  constexpr double longer_s = 5e-3;
+  const double added_s =
+      streamed_s(*data, cpu, path, 1, 1, 1e6 * longer_s) - streamed_s(*data, cpu, path, 1, 1, 1);
+  // Each layer's new KV comes back before the next layer, or the head, and the drawn tokens before
+  // the next iteration, of eight.
+  const auto layers = cpu["model"]["num_layers"].get<double>();
+  EXPECT_NEAR(added_s / (8 * (layers + 1) * longer_s), 1, 0.1);
 }
 
 TEST(CliCalibrateTest, InterruptedGoesOnWhereItWas) {
