@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/median.h"
+#include "perfmodels/attention_jobs.h"
 
 namespace sluice {
 namespace {
@@ -22,17 +23,24 @@ double straight(double x, double x0, double y0, double x1, double y1) {
   return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
 }
 
-/// Values at the buckets of a map around x: straight between two, the nearest one outside.
-template <typename Map, typename Value>
-double between(const Map& buckets, double x, const Value& value) {
+/// Values at the buckets of a map around x: straight between two, over what `scale` makes of x and
+/// theirs; the nearest one outside.
+template <typename Map, typename Value, typename Scale>
+double between(const Map& buckets, double x, const Value& value, const Scale& scale) {
   const auto above = std::find_if(buckets.begin(), buckets.end(), [&](const auto& bucket) {
     return static_cast<double>(bucket.first) >= x;
   });
   if (above == buckets.begin()) return value(*above);
   const auto& below = *std::prev(above);
   if (above == buckets.end()) return value(below);
-  return straight(x, static_cast<double>(below.first), value(below),
-                  static_cast<double>(above->first), value(*above));
+  const double low = scale(static_cast<double>(below.first));
+  const double high = scale(static_cast<double>(above->first));
+  if (!(low < high)) return value(*above);
+  return straight(scale(x), low, value(below), high, value(*above));
+}
+template <typename Map, typename Value>
+double between(const Map& buckets, double x, const Value& value) {
+  return between(buckets, x, value, [](double same) { return same; });
 }
 
 /// Attention reads whole KV pages when it decodes.
@@ -363,9 +371,21 @@ double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
   const double pages = pages_of(window > 0 ? std::min(shape.context, window) : shape.context);
   const auto batch = static_cast<double>(shape.batch);
   const auto most = static_cast<double>(decode_.rbegin()->first);
-  const double seconds =
-      between(decode_, batch, [&](const auto& bucket) { return bucket.second.at(pages); });
+  const double seconds = between(
+      decode_, batch, [&](const auto& bucket) { return bucket.second.at(pages); },
+      [&](double sequences) { return even_sequences(sequences, pages); });
   return seconds * std::max(1.0, batch / most);
+}
+
+double MeasuredModel::even_sequences(double sequences, double pages) const {
+  const CalibrationSetup& setup = calibration_->setup;
+  if (device_ == Device::gpu || setup.domains != 1 || pages > pages_of(AttentionJobs::whole_tokens))
+    return sequences;
+  const double page_bytes = page_tokens * kv_bytes_per_token(model_);
+  const auto jobs = static_cast<double>(
+      AttentionJobs::of_chunk(model_.num_kv_heads, static_cast<std::int64_t>(page_bytes)));
+  const auto threads = static_cast<double>(setup.threads);
+  return std::ceil(sequences * jobs / threads) * threads / jobs;
 }
 
 double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {

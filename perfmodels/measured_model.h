@@ -36,10 +36,11 @@ class SecondsCurve {
 /// some rates of the machine: machines that others use too change theirs within seconds
 /// (docs/calibrate.md). A point's time is the median of its repetitions, each first carried over to
 /// those rates (carried_over()). The more a repetition's own rates were like those the more it
-/// counts: rates come with what no probe sees, as where a virtual machine's cores lie.
+/// counts: rates come with what no probe sees, as which caches a virtual machine's cores share.
 ///   1, 4, 5, 6, LM head   a curve over rows
 ///   attention, decode     over KV pages at each batch, which are read as a whole; straight between
-///                         batches, in proportion beyond the largest one
+///                         batches, of short contexts over what keeps all threads as long, and in
+///                         proportion beyond the largest one
 ///   attention, prefill    seconds a row and sequence: over the tokens before at each number of
 ///                         new rows, at each batch. Straight between; beyond the last, straight
 ///                         on over tokens, and over rows as a smaller batch goes on that was
@@ -90,6 +91,9 @@ class MeasuredModel : public CostModel {
                 const MachineRates& rates);
   double linear_s(Sublayer sublayer, double rows) const;
   double decode_attention_s(const BatchShape& shape) const;
+  /// As many sequences of so many pages, or more, as keep all threads for as long: a thread takes a
+  /// short context as a whole, and others wait for the last one.
+  double even_sequences(double sequences, double pages) const;
   double prefill_attention_s(const BatchShape& shape) const;
   double prefill_row_s(const ByBatch& by_rows, double rows, double prior) const;
   double kv_store_s(const BatchShape& shape) const;

@@ -7,6 +7,7 @@
 #include "codelets/attention/attention.h"
 #include "codelets/kernels/strip_gemm.h"
 #include "codelets/runtime/runtime.h"
+#include "perfmodels/attention_jobs.h"
 
 namespace sluice {
 namespace {
@@ -17,12 +18,9 @@ constexpr std::int64_t rows_worth_a_tile = 8;
 constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_tokens = 2 * strip_columns;
 static_assert(tile_tokens <= simd::max_tile_tokens);
-/// Bytes of one page that one job reads, if there are as many: the hardware foresees what lies
-/// behind one another, and each jump costs what it fetched in vain.
-constexpr std::int64_t job_page_bytes = 128 << 10;
 /// A job reads a chunk of a row's context: about a quarter of it, so that threads can share it,
 /// but neither so few tokens that starting costs much nor more bytes than it takes to hide that.
-constexpr std::int64_t min_chunk_tokens = 256;
+constexpr std::int64_t min_chunk_tokens = AttentionJobs::whole_tokens;
 constexpr std::int64_t max_chunk_tokens = 1024;
 constexpr std::int64_t max_chunk_bytes = 2 << 20;
 
@@ -48,9 +46,8 @@ class Attention {
         operands_(operands),
         shape_(operands.args->shape),
         out_stride_(activation_stride(shape_.q_size(), shape_.dtype)),
-        heads_per_job_(std::clamp<std::int64_t>(
-            job_page_bytes * shape_.num_kv_heads / static_cast<std::int64_t>(shape_.page_bytes()),
-            1, shape_.num_kv_heads)),
+        heads_per_job_(AttentionJobs::heads(shape_.num_kv_heads,
+                                            static_cast<std::int64_t>(shape_.page_bytes()))),
         max_chunk_tokens_(std::clamp(
             max_chunk_bytes * shape_.num_kv_heads /
                 (static_cast<std::int64_t>(shape_.page_bytes()) * heads_per_job_) * page_tokens,

@@ -67,6 +67,33 @@ TEST(MeasuredModelTest, DecodeAttentionIsInterpolatedOverBatchAndPages) {
   }
 }
 
+TEST(MeasuredModelTest, ShortContextsTakeAsLongAsBatchesThatThreadsShareEvenly) {
+  Calibration calibration = round_calibration(smooth_attention_s);
+  calibration.setup.threads = 4;
+  const MeasuredModel costs(calibration, round_model());
+  const auto seconds = [&](std::int64_t batch, std::int64_t context) {
+    return attention_s(costs, BatchShape::decode(batch, context));
+  };
+  const auto smooth = [&](std::int64_t batch, std::int64_t context) {
+    return smooth_attention_s(BatchShape::decode(batch, context));
+  };
+  // Of 4, 5 to 8 and 16: two rounds for four, where one thread has a second sequence.
+  for (const std::int64_t context : {32, 256}) {
+    for (const std::int64_t batch : {5, 7, 8})
+      EXPECT_NEAR(seconds(batch, context), smooth(8, context), 1e-12) << batch << ", " << context;
+    EXPECT_NEAR(seconds(9, context), smooth(12, context), 1e-12);
+    // What was measured is not rounded, and one to four take as long.
+    EXPECT_NEAR(seconds(1, context), smooth(1, context), 1e-12);
+    EXPECT_NEAR(seconds(2, context), smooth(4, context), 1e-12);
+  }
+  // Longer ones are shared in chunks.
+  EXPECT_NEAR(seconds(5, 304), smooth(5, 304), 1e-12);
+  // Of another device nothing is known.
+  const MeasuredModel there(accelerator_calibration(smooth_attention_s), round_model());
+  EXPECT_NEAR(there.compute_s(Device::gpu, Sublayer::attention, BatchShape::decode(5, 32)),
+              smooth(5, 32), 1e-12);
+}
+
 TEST(MeasuredModelTest, DecodeAttentionIsProportionalBeyondTheBuckets) {
   const MeasuredModel costs = smooth_model();
   const double last = smooth_attention_s(BatchShape::decode(16, 512));
