@@ -14,6 +14,7 @@
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/measure/link_probe.h"
+#include "perfmodels/attention_jobs.h"
 #include "perfmodels/roofline.h"
 
 namespace sluice {
@@ -39,6 +40,9 @@ constexpr std::int64_t middle_of_page = page_tokens / 2;
 constexpr std::int64_t shortest_context = page_tokens + middle_of_page;
 constexpr std::int64_t shorter_context = 3 * page_tokens + middle_of_page;
 constexpr std::int64_t short_context = 8 * page_tokens + middle_of_page;
+/// Of a few sequences: beyond AttentionJobs::whole_tokens, threads share a context.
+constexpr std::int64_t shared_context = AttentionJobs::whole_tokens + middle_of_page;
+constexpr std::int64_t few_sequences = 4;
 constexpr std::int64_t largest_batch = 256;
 
 /// Logits only with short contexts: they take long.
@@ -178,6 +182,7 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
     choice.add(decode_batch(batch, shortest_context));
     choice.add(decode_batch(batch, shorter_context));
     choice.add(decode_batch(batch, short_context));
+    if (batch <= few_sequences) choice.add(decode_batch(batch, shared_context));
     for (const std::int64_t pages : {32, 128, 512})
       choice.add(decode_batch(batch, pages * page_tokens + middle_of_page));
   }
