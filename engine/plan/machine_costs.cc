@@ -51,8 +51,8 @@ std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const
     found = transferred(*found, model);
   }
   auto costs = std::make_unique<MeasuredModel>(*found, model);
-  if (rates) *costs = costs->at_rates(*rates);
   std::string source = fmt::format("calibrated at {}", rates_text(costs->rates()));
+  if (rates) *costs = costs->at_rates(*rates);
   if (!carried_from.empty()) source = fmt::format("carried over from {}, {}", carried_from, source);
   return MachineCosts{this_machine, std::move(source), true, std::move(carried_from),
                       std::move(costs)};
