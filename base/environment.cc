@@ -61,4 +61,27 @@ void ignore_starpu_variables() {
   }
 }
 
+// NOLINTBEGIN(concurrency-mt-unsafe): no other thread looks at them
+void StarpuVariables::set(const std::string& name, const std::string& value) {
+  const char* before = std::getenv(name.c_str());
+  before_.emplace(before_.begin(), name,
+                  before != nullptr ? std::optional<std::string>(before) : std::nullopt);
+  setenv(name.c_str(), value.c_str(), 1);
+}
+
+void StarpuVariables::set_default(const std::string& name, const std::string& value) {
+  if (std::getenv(name.c_str()) == nullptr) set(name, value);
+}
+
+StarpuVariables::~StarpuVariables() {
+  for (const auto& [name, value] : before_) {
+    if (value) {
+      setenv(name.c_str(), value->c_str(), 1);
+    } else {
+      unsetenv(name.c_str());
+    }
+  }
+}
+// NOLINTEND(concurrency-mt-unsafe)
+
 }  // namespace sluice

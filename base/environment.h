@@ -1,6 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace sluice {
 
@@ -19,5 +22,22 @@ const Environment& environment();
 /// scheduled, and what a machine has, is said by our own options. STARPU_HOME, STARPU_SILENT and
 /// STARPU_TRACE_BUFFER_SIZE stay. Call it before there are threads.
 void ignore_starpu_variables();
+
+/// What StarPU takes from the environment only: variables that are as they were before once this
+/// ends. Make it, set them and end it while StarPU has no threads, which look at them.
+class StarpuVariables {
+ public:
+  StarpuVariables() = default;
+  ~StarpuVariables();
+  StarpuVariables(const StarpuVariables&) = delete;
+  StarpuVariables& operator=(const StarpuVariables&) = delete;
+
+  void set(const std::string& name, const std::string& value);
+  /// Unless the user has set it.
+  void set_default(const std::string& name, const std::string& value);
+
+ private:
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;  ///< the last set first
+};
 
 }  // namespace sluice

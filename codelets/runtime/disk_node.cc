@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -15,7 +14,6 @@
 namespace sluice {
 namespace {
 
-constexpr const char* limit_variable = "STARPU_LIMIT_CPU_MEM";
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 /// Of a request, so that several threads share one; a multiple of DirectFile::alignment.
@@ -111,8 +109,7 @@ struct DiskOperations {
 DiskNode::DiskNode(std::uint64_t staging_bytes, int num_threads) : memory_(staging_bytes) {
   if (staging_bytes < mebibyte)
     throw Error("{} bytes of main memory are too few to read a disk into", staging_bytes);
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's threads exist
-  setenv(limit_variable, std::to_string(staging_bytes / mebibyte).c_str(), 1);
+  variables_.set("STARPU_LIMIT_CPU_MEM", std::to_string(staging_bytes / mebibyte));
   threads_.reserve(static_cast<std::size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { serve(); });
 }
@@ -124,8 +121,6 @@ DiskNode::~DiskNode() {
   }
   work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): after StarPU's threads are gone
-  unsetenv(limit_variable);
 }
 
 void DiskNode::attach() {

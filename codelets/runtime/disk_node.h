@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/direct_file.h"
+#include "base/environment.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/staging_memory.h"
 
@@ -96,6 +97,7 @@ class DiskNode {
   void note_end();
   void note_written(std::size_t size);
 
+  StarpuVariables variables_;
   StagingMemory memory_;
   int node_ = -1;
   std::deque<DiskExtent> extents_;

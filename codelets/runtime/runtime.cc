@@ -11,7 +11,6 @@
 #include <functional>
 
 #include "base/cpu.h"
-#include "base/environment.h"
 #include "base/log.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/task_model.h"
@@ -39,20 +38,18 @@ namespace {
 /// only.
 std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
-/// StarPU takes these from the environment only.
-void set_starpu_environment() {
+void set_starpu_environment(StarpuVariables& variables) {
   // Its measured buses are of the memories that there are: with an emulated GPU, of others.
   const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu" /
                                      fmt::format("{}-gpus", count_gpus());
   std::error_code ignored;
   std::filesystem::create_directories(home, ignored);
-  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
-  setenv("STARPU_HOME", home.c_str(), 0);
-  setenv("STARPU_WORKERS_NOBIND", "1", 1);   // the thread pools bind themselves,
-  setenv("STARPU_WORKERS_GETBIND", "0", 1);  // also where the thread that starts them may not run
-  setenv("STARPU_MAIN_THREAD_BIND", "0", 1);
-  setenv("STARPU_SILENT", "1", 0);
-  // NOLINTEND(concurrency-mt-unsafe)
+  variables.set_default("STARPU_HOME", home);
+  variables.set("STARPU_WORKERS_NOBIND", "1");  // the thread pools bind themselves,
+  variables.set("STARPU_WORKERS_GETBIND",
+                "0");  // also where the thread that starts them may not run
+  variables.set("STARPU_MAIN_THREAD_BIND", "0");
+  variables.set_default("STARPU_SILENT", "1");
 }
 
 }  // namespace
@@ -100,13 +97,12 @@ void look_for_gpu_failure() { gpu_worker->look_for_failure(); }
 /// StarPU cuts small blocks from larger ones (32 MiB), which a small memory has no room for.
 constexpr std::uint64_t smallest_shared_bytes = std::uint64_t{1} << 30;
 
-void limit_gpu_memory(std::uint64_t bytes) {
-  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
-  setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(bytes >> 20).c_str(), 1);
+void limit_gpu_memory(std::uint64_t bytes, StarpuVariables& variables) {
+  variables.set("STARPU_LIMIT_CUDA_MEM", std::to_string(bytes >> 20));
   // nor has a disk's window in main memory.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's threads exist
   const bool has_window = std::getenv("STARPU_LIMIT_CPU_MEM") != nullptr;
-  setenv("STARPU_SUBALLOCATOR", has_window || bytes < smallest_shared_bytes ? "0" : "1", 1);
-  // NOLINTEND(concurrency-mt-unsafe)
+  variables.set("STARPU_SUBALLOCATOR", has_window || bytes < smallest_shared_bytes ? "0" : "1");
 }
 
 /// What moved into the accelerator's memory and out of it, as far as StarPU was asked.
@@ -170,7 +166,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
   std::vector<int> all_cores;
   for (const std::vector<int>& cores : domains)
     all_cores.insert(all_cores.end(), cores.begin(), cores.end());
-  set_starpu_environment();
+  set_starpu_environment(variables_);
   run_failure();  // both processes have it
   accelerator_times_ = make_shared_kernel_times();
   if (options.stand_in_bytes > 0) {
@@ -184,7 +180,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
 
   has_gpu_ = options.gpu_bytes > 0;
-  if (has_gpu_) limit_gpu_memory(options.gpu_bytes);
+  if (has_gpu_) limit_gpu_memory(options.gpu_bytes, variables_);
   start(options);
   try {
     start_cpu_workers();
@@ -294,10 +290,6 @@ void Runtime::stop() noexcept {
   if (has_gpu_) {
     Failure::set_source(nullptr);
     starpu_execute_on_each_worker([](void*) { gpu_worker.reset(); }, nullptr, STARPU_CUDA);
-    // NOLINTBEGIN(concurrency-mt-unsafe): its other threads do not look
-    unsetenv("STARPU_LIMIT_CUDA_MEM");
-    unsetenv("STARPU_SUBALLOCATOR");
-    // NOLINTEND(concurrency-mt-unsafe)
   }
   watchdog_.reset();  // it asks StarPU
   starpu_shutdown();

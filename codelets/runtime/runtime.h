@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
@@ -118,6 +119,7 @@ class Runtime {
   void watch(unsigned node);
   void stop() noexcept;
 
+  StarpuVariables variables_;  ///< longer than StarPU
   SharedKernelTimes accelerator_times_;
   std::unique_ptr<StandIn> stand_in_;
   bool has_gpu_ = false;

@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -166,10 +165,6 @@ std::vector<int> sockets_of(pid_t process) {
   return sockets;
 }
 
-constexpr std::array starpu_variables = {"STARPU_TCPIP_MS_SLAVES", "STARPU_TCPIP_MS_PORT",
-                                         "STARPU_NTCPIPMSTHREADS", "STARPU_LIMIT_TCPIP_MS_MEM",
-                                         "STARPU_HOME"};
-
 }  // namespace
 
 StandIn::StandIn(std::uint64_t memory_bytes, const std::function<void()>& prepare)
@@ -180,14 +175,12 @@ StandIn::StandIn(std::uint64_t memory_bytes, const std::function<void()>& prepar
       "needs; scripts/starpu.sh builds one that has it");
 #endif
   folder_ = make_folder();
-  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
-  setenv("STARPU_TCPIP_MS_SLAVES", "1", 1);
-  setenv("STARPU_TCPIP_MS_PORT", std::to_string(port_).c_str(), 1);
-  setenv("STARPU_NTCPIPMSTHREADS", "1", 1);
-  setenv("STARPU_LIMIT_TCPIP_MS_MEM", std::to_string(memory_mb_).c_str(), 1);
+  variables_.set("STARPU_TCPIP_MS_SLAVES", "1");
+  variables_.set("STARPU_TCPIP_MS_PORT", std::to_string(port_));
+  variables_.set("STARPU_NTCPIPMSTHREADS", "1");
+  variables_.set("STARPU_LIMIT_TCPIP_MS_MEM", std::to_string(memory_mb_));
   // Each process has files of its own: both measure the link if one does.
-  setenv("STARPU_HOME", (folder_ / "host").c_str(), 1);
-  // NOLINTEND(concurrency-mt-unsafe)
+  variables_.set("STARPU_HOME", folder_ / "host");
   std::fflush(nullptr);
   const pid_t parent = getpid();
   process_ = fork();
@@ -252,8 +245,6 @@ StandIn::~StandIn() {
   fs::remove_all(folder_, ignored);
   for (const int signal_number : {SIGCHLD, SIGPIPE}) signal(signal_number, SIG_DFL);
   sigaction(SIGABRT, &abort_before, nullptr);
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): after StarPU's threads are gone
-  for (const char* name : starpu_variables) unsetenv(name);
 }
 
 }  // namespace sluice

@@ -8,6 +8,8 @@
 #include <functional>
 #include <vector>
 
+#include "base/environment.h"
+
 namespace sluice {
 
 /// An accelerator for machines without one, to test with: a second process, forked from this one,
@@ -39,6 +41,7 @@ class StandIn {
   std::uint64_t memory_mb_;
   int port_;
   std::filesystem::path folder_;  ///< of the files that StarPU writes as it starts
+  StarpuVariables variables_;
   pid_t process_ = -1;
   std::vector<int> its_sockets_;  ///< held open, so that StarPU does not see it die before we do
   unsigned node_ = STARPU_MAIN_RAM;

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <string_view>
 
 namespace sluice {
@@ -58,24 +57,15 @@ void mark_machine() {
 }  // namespace
 
 TraceRecorder::TraceRecorder(const std::filesystem::path& folder) : file_(folder / "fxt_0") {
-  // NOLINTBEGIN(concurrency-mt-unsafe): before StarPU's threads exist
-  setenv("STARPU_FXT_TRACE", "1", 1);
-  setenv("STARPU_FXT_PREFIX", folder.c_str(), 1);
-  setenv("STARPU_FXT_SUFFIX", "fxt", 1);
+  variables_.set("STARPU_FXT_TRACE", "1");
+  variables_.set("STARPU_FXT_PREFIX", folder);
+  variables_.set("STARPU_FXT_SUFFIX", "fxt");
   // What read_fxt() reads, and not more: each event costs time.
-  setenv("STARPU_FXT_EVENTS", "TASK|TASK_VERBOSE|SCHED|DSM|DSM_VERBOSE|EVENT", 1);
-  // NOLINTEND(concurrency-mt-unsafe)
+  variables_.set("STARPU_FXT_EVENTS", "TASK|TASK_VERBOSE|SCHED|DSM|DSM_VERBOSE|EVENT");
   starpu_fxt_autostart_profiling(0);
 }
 
-TraceRecorder::~TraceRecorder() {
-  recording = false;
-  // NOLINTBEGIN(concurrency-mt-unsafe): after StarPU's threads are gone
-  for (const char* name :
-       {"STARPU_FXT_TRACE", "STARPU_FXT_PREFIX", "STARPU_FXT_SUFFIX", "STARPU_FXT_EVENTS"})
-    unsetenv(name);
-  // NOLINTEND(concurrency-mt-unsafe)
-}
+TraceRecorder::~TraceRecorder() { recording = false; }
 
 void TraceRecorder::start() {
   starpu_fxt_start_profiling();

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/environment.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -31,6 +32,7 @@ class TraceRecorder {
 
  private:
   std::filesystem::path file_;
+  StarpuVariables variables_;
 };
 
 // Marks are lines of text among FxT's events; they say what StarPU does not know. While nothing is

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/environment.h"
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/task_model.h"
@@ -109,11 +109,9 @@ class SimulatedMachine {
     if (passing_bytes) disk_.emplace(*passing_bytes, 0);
     // All of the memory that the profile says may be used, in MB of 2^20 bytes.
     const std::uint64_t hbm_mb = costs.capacity_bytes(Tier::hbm) >> 20;
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): before StarPU's actors exist
-    setenv("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_mb).c_str(), 1);
+    variables_.set("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_mb));
     // A task that a worker has taken ahead is not overtaken by one that the CPU waits for.
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): as above
-    setenv("STARPU_CUDA_PIPELINE", "1", 1);
+    variables_.set("STARPU_CUDA_PIPELINE", "1");
     starpu_malloc_set_hooks(reserve_memory, release_memory);
     starpu_conf conf;
     check_starpu(starpu_conf_init(&conf), "reading its settings");
@@ -142,7 +140,8 @@ class SimulatedMachine {
   TierNodes tier_nodes() const { return {gpu_node_, STARPU_MAIN_RAM, cxl_node_, disk_node()}; }
 
  private:
-  std::optional<DiskNode> disk_;  ///< lives longer than StarPU
+  StarpuVariables variables_;
+  std::optional<DiskNode> disk_;  ///< both live longer than StarPU
   unsigned gpu_node_ = no_node;
   unsigned cxl_node_ = no_node;
 };
