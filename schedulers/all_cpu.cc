@@ -8,15 +8,11 @@ namespace {
 
 class AllCpu : public Policy {
  public:
-  void configure(PolicyOptions& options) override {
-    host_ = options.take_choice("host", {"auto", "ddr", "cxl"});
-  }
-
   MemoryPlan plan_memory() override {
     if (!costs().has(Device::gpu)) return Policy::plan_memory();
     MemoryPlan plan;
     plan.layers.assign(static_cast<std::size_t>(model().num_layers),
-                       LayerHomes::all(host_tier(costs(), host_), Tier::hbm));
+                       LayerHomes::all(host_tier(costs()), Tier::hbm));
     plan.lm_head_device = Device::gpu;
     pipelines_.fill({.prefetch = Prefetch::half_layer});
     cut_prefill_to_fit(costs(), plan, workload(), pipelines_);
@@ -27,9 +23,6 @@ class AllCpu : public Policy {
                   const LayerHomes& /*homes*/) override {
     return Placement(costs().has(Device::gpu) ? Device::gpu : Device::cpu);
   }
-
- private:
-  std::string host_;
 };
 
 }  // namespace

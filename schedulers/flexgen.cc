@@ -20,7 +20,6 @@ class FlexGen : public Policy {
     // CPU in decode: how LIA's section 7 compares it; GPU: how HeLM runs it.
     attention_on_cpu_ = options.take_choice("attention", {"cpu", "gpu"}) == "cpu";
     overlap_ = options.take_switch("overlap", true);
-    host_ = options.take_choice("host", {"auto", "ddr", "cxl"});
   }
 
   MemoryPlan plan_memory() override {
@@ -46,7 +45,7 @@ class FlexGen : public Policy {
 
  private:
   MemoryPlan plan_with(double gpu_percent) const {
-    const Tier host = host_tier(costs(), host_);
+    const Tier host = host_tier(costs());
     const TierPercentages wanted = {
         .tiers = {Tier::disk, host, Tier::hbm},
         .percents = {disk_percent_, 100 - disk_percent_ - gpu_percent, gpu_percent}};
@@ -75,7 +74,6 @@ class FlexGen : public Policy {
   double disk_percent_ = 0;
   bool attention_on_cpu_ = true;
   bool overlap_ = true;
-  std::string host_;
 };
 
 }  // namespace

@@ -10,13 +10,9 @@ namespace {
 
 class Helm : public Policy {
  public:
-  void configure(PolicyOptions& options) override {
-    host_ = options.take_choice("host", {"auto", "ddr", "cxl"});
-  }
-
   MemoryPlan plan_memory() override {
     if (!costs().has(Device::gpu)) return Policy::plan_memory();
-    const Tier host = host_tier(costs(), host_);
+    const Tier host = host_tier(costs());
     LayerHomes homes = LayerHomes::all(host, Tier::hbm);
     allocate_by_middle(model(), by_size(attention_block), with_gpu(10, host), homes);
     allocate_by_middle(model(), by_size(ffn_block), with_gpu(30, host), homes);
@@ -47,8 +43,6 @@ class Helm : public Policy {
     });
     return sorted;
   }
-
-  std::string host_;
 };
 
 }  // namespace

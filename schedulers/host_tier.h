@@ -1,16 +1,12 @@
 #pragma once
 
-#include <string>
-
 #include "schedulers/policy.h"
 
 namespace sluice {
 
-/// The tier of weights that do not live in HBM, for policies that know one host memory only:
-/// "ddr", "cxl", or "auto": DDR if all weights fit there, else CXL memory.
-inline Tier host_tier(const CostModel& costs, const std::string& asked) {
-  if (asked == "ddr") return Tier::ddr;
-  if (asked == "cxl") return Tier::cxl;
+/// The tier of weights that do not live in HBM, for policies that know one host memory only: DDR if
+/// all weights fit there, else CXL memory.
+inline Tier host_tier(const CostModel& costs) {
   const ModelDimensions& model = costs.model();
   const double weights = layer_weight_bytes(model) * static_cast<double>(model.num_layers);
   const bool fits = weights <= static_cast<double>(costs.capacity_bytes(Tier::ddr));

@@ -163,7 +163,7 @@ TEST(SimulateCliTest, CxlReachesTheGpuAtItsOwnRate) {
   machine.cxl_link_gb_per_s = 5;
   machine.ddr_gib = 16;  // too little for the weights
   const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-30b",
-                                     "--policy", "all-cpu", "--policy-option", "host=cxl",
+                                     "--policy", "all-cpu", "--parameters-tier", "cxl",
                                      "--input-tokens", "16", "--output-tokens", "3"})[0];
   const double iteration_s = 48 * layer_bytes / (5 * giga);
   EXPECT_NEAR(result["tpot_s"].get<double>(), iteration_s, 0.1 * iteration_s);
@@ -175,7 +175,7 @@ TEST(SimulateCliTest, FasterCxlIsHeldToPcieUnlessItBypassesIt) {
     const TemporaryFolder folder;
     const RoundMachine machine = {.cxl_link_gb_per_s = 20, .cxl_bypasses_pcie = bypasses};
     const json result = simulate_json({"--machine", machine.write(folder), "--model", "opt-6.7b",
-                                       "--policy", "all-cpu", "--policy-option", "host=cxl",
+                                       "--policy", "all-cpu", "--parameters-tier", "cxl",
                                        "--input-tokens", "16", "--output-tokens", "3"})[0];
     // 32 layers of 12 h^2 weights, h = 4096, 2 bytes each.
     const double bytes = 32 * 2.0 * 12 * 4096 * 4096;

@@ -50,8 +50,7 @@ std::vector<double> listing_2(const std::vector<double>& sizes,
 
 /// Figure 7c and section V-A: (0, 80, 20) asked for, (0, 91.7, 8.3) got.
 TEST(FlexGenWeightsTest, TwentyPercentBecomeATwelfth) {
-  Planned planned("flexgen", {{"gpu_percent", "20"}, {"host", "ddr"}}, "icelake-a100-memorymode",
-                  "opt-175b", 4.5);
+  Planned planned("flexgen", {{"gpu_percent", "20"}}, "icelake-a100-memorymode", "opt-175b", 4.5);
   const MemoryPlan memory = planned.memory(helm_workload);
   const ModelDimensions& model = planned.costs.model();
   EXPECT_NEAR(percent_in(model, memory, Tier::hbm), 8.3, 0.1);
