@@ -32,6 +32,11 @@ AnalyticModel::AnalyticModel(MachineProfile profile, const ModelDimensions& mode
       throw Error("profile {} has no {}.dequantize_gb_per_s, which weights of {} bits need",
                   profile_.name, to_string(device), model_.weight_bits);
   }
+  if (const auto& cache = profile_.tier(Tier::ddr)->cache) {
+    missing_share_ =
+        cache->missing_share(layer_weight_bytes(model_) * static_cast<double>(model_.num_layers) +
+                             model_.table_bytes(lm_head_elements(model_)));
+  }
 }
 
 std::uint64_t AnalyticModel::capacity_bytes(Tier tier) const {
@@ -130,7 +135,16 @@ double AnalyticModel::transfer_s(Tier from, Tier to, double bytes) const {
 double AnalyticModel::link_s(const LinkProfile& link, double bytes) const {
   const bool of_gpus = link.from == Tier::hbm || link.to == Tier::hbm;
   const double share = bytes / (of_gpus ? profile_.gpu_count() : 1);
-  return share / (giga * profile_.link_gb_per_s(link, share));
+  double rate = profile_.link_gb_per_s(link, share);
+  if (missing_share_ > 0 && link.from == Tier::ddr && link.to == Tier::hbm) {
+    rate =
+        through_cache(rate, profile_.tier(Tier::ddr)->cache->missed_to_hbm_gb_per_s.value().value);
+  }
+  return share / (giga * rate);
+}
+
+double AnalyticModel::through_cache(double hit_rate, double miss_rate) const {
+  return 1 / ((1 - missing_share_) / hit_rate + missing_share_ / miss_rate);
 }
 
 const LinkProfile& AnalyticModel::require_link(Tier from, Tier to, Tier start, Tier end) const {
@@ -160,7 +174,10 @@ double AnalyticModel::count(Device device) const {
 double AnalyticModel::memory_bytes_per_s(Device device, Tier tier) const {
   if (device == Device::cpu && tier == Tier::cxl && profile_.tier(Tier::cxl))
     return giga * profile_.tier(Tier::cxl)->cpu_bandwidth_gb_per_s->value;
-  return count(device) * giga * of(device).memory_bandwidth_gb_per_s.value;
+  const double rate = of(device).memory_bandwidth_gb_per_s.value;
+  if (device == Device::cpu && missing_share_ > 0)
+    return giga * through_cache(rate, profile_.tier(Tier::ddr)->cache->missed_cpu_gb_per_s.value);
+  return count(device) * giga * rate;
 }
 
 }  // namespace sluice

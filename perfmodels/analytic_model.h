@@ -16,6 +16,9 @@ namespace sluice {
 ///                arithmetic = FLOP / attention rate(rows)
 ///   2, 3 prefill reading as 1; arithmetic as decode's. Where the profile's attention is causal,
 ///                only the FLOP of keys that a row sees: causal_share()
+/// Where a cache stands before DDR, the CPU's memory bandwidth, and the link from DDR to HBM, are
+/// those of hits and misses as often as reading all of the model's weights over and over makes them
+/// (MemoryCacheProfile); decode's attention is always of hits.
 /// Reading and arithmetic are added or the longer one counts, as the device's profile says. Several
 /// GPUs share every sublayer evenly; what they say to each other is not counted.
 class AnalyticModel : public CostModel {
@@ -51,10 +54,13 @@ class AnalyticModel : public CostModel {
   double attention_s(Device device, Sublayer sublayer, const BatchShape& shape, Tier operand) const;
   double widening_s(Device device, double weight_bytes) const;
   double link_s(const LinkProfile& link, double bytes) const;
+  /// Of what is read from DDR at a rate, as far as its cache has it, else at another one.
+  double through_cache(double hit_rate, double miss_rate) const;
   const LinkProfile& require_link(Tier from, Tier to, Tier start, Tier end) const;
 
   MachineProfile profile_;
   ModelDimensions model_;
+  double missing_share_ = 0;  ///< of DDR's cache
 };
 
 }  // namespace sluice

@@ -218,10 +218,24 @@ const Quantity& capacity_of(Tier tier) {
   return tier == Tier::disk ? disk_capacity : memory_capacity;
 }
 
-TierProfile read_tier(const ProfileField& field, Tier tier) {
+MemoryCacheProfile read_cache(const ProfileField& field, bool has_gpu) {
+  if (has_gpu) {
+    field.expect_keys({"capacity_gib", "missed_cpu_gb_per_s", "missed_to_hbm_gb_per_s"});
+    static_cast<void>(field.at("missed_to_hbm_gb_per_s"));
+  } else {
+    field.expect_keys({"capacity_gib", "missed_cpu_gb_per_s"});
+  }
+  return {.capacity_gib = read_number(field.at("capacity_gib"), memory_capacity),
+          .missed_cpu_gb_per_s = read_number(field.at("missed_cpu_gb_per_s"), cpu_bandwidth),
+          .missed_to_hbm_gb_per_s = read_optional(field, "missed_to_hbm_gb_per_s", link_bandwidth)};
+}
+
+TierProfile read_tier(const ProfileField& field, Tier tier, bool has_gpu) {
   if (tier == Tier::cxl) {
     field.expect_keys({"capacity_gib", "reserved_gib", "cpu_bandwidth_gb_per_s"});
     static_cast<void>(field.at("cpu_bandwidth_gb_per_s"));
+  } else if (tier == Tier::ddr) {
+    field.expect_keys({"capacity_gib", "reserved_gib", "cache"});
   } else {
     field.expect_keys({"capacity_gib", "reserved_gib"});
   }
@@ -232,6 +246,8 @@ TierProfile read_tier(const ProfileField& field, Tier tier) {
       .capacity_gib = read_number(field.at("capacity_gib"), capacity_of(tier)),
       .reserved_gib = read_optional(field, "reserved_gib", reserved),
       .cpu_bandwidth_gb_per_s = read_optional(field, "cpu_bandwidth_gb_per_s", link_bandwidth)};
+  if (const std::optional<ProfileField> cache = field.find("cache"))
+    profile.cache = read_cache(*cache, has_gpu);
   if (profile.reserved_gib && profile.reserved_gib->value >= profile.capacity_gib.value)
     field.complain(fmt::format("{} GiB of {} are reserved, expected less",
                                profile.reserved_gib->value, profile.capacity_gib.value));
@@ -279,7 +295,8 @@ void read_tiers(const ProfileField& field, MachineProfile& profile) {
   static_cast<void>(field.at("ddr"));
   for (const Tier tier : all_tiers) {
     if (const std::optional<ProfileField> found = field.find(to_string(tier)))
-      profile.tiers[static_cast<std::size_t>(tier)] = read_tier(*found, tier);
+      profile.tiers[static_cast<std::size_t>(tier)] =
+          read_tier(*found, tier, profile.gpu.has_value());
   }
   if (profile.gpu) static_cast<void>(field.at("hbm"));
   if (profile.tier(Tier::hbm) && !profile.gpu)
@@ -439,6 +456,11 @@ MachineProfile with_pageable_links(MachineProfile profile, std::string_view name
 std::uint64_t TierProfile::usable_bytes() const {
   const double reserved = reserved_gib ? reserved_gib->value : 0;
   return static_cast<std::uint64_t>((capacity_gib.value - reserved) * 1024 * 1024 * 1024);
+}
+
+double MemoryCacheProfile::missing_share(double bytes) const {
+  const double too_much = bytes - capacity_gib.value * 1024 * 1024 * 1024;
+  return too_much <= 0 ? 0 : std::min(1.0, 2 * too_much / bytes);
 }
 
 const LinkProfile* MachineProfile::link(Tier from, Tier to) const {

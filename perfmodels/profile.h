@@ -41,10 +41,23 @@ struct DeviceProfile {
   std::optional<Sourced<double>> price_usd;
 };
 
+/// Faster memory that caches a tier, direct-mapped (Optane's Memory Mode, HeLM section II-C), and
+/// the rates of what it does not have.
+struct MemoryCacheProfile {
+  Sourced<double> capacity_gib;
+  Sourced<double> missed_cpu_gb_per_s;                    ///< read by the CPU
+  std::optional<Sourced<double>> missed_to_hbm_gb_per_s;  ///< read by the GPU; if there is one
+
+  /// The share that is not in it of `bytes` that are read over and over, in the same order: what
+  /// is too much takes the places of as much else, and loses its own to that.
+  double missing_share(double bytes) const;
+};
+
 struct TierProfile {
   Sourced<double> capacity_gib;
   std::optional<Sourced<double>> reserved_gib;            ///< not ours to use
   std::optional<Sourced<double>> cpu_bandwidth_gb_per_s;  ///< of CXL always, of others never
+  std::optional<MemoryCacheProfile> cache = {};           ///< of DDR at most
 
   std::uint64_t usable_bytes() const;
 };

@@ -232,6 +232,43 @@ TEST(AnalyticModelTest, PciesRateIsThatOfATransferOfTheSameSize) {
   EXPECT_NEAR(model.transfer_s(Tier::cxl, Tier::hbm, 32e6), 2008 * us, 1e-12);
 }
 
+/// 3/4 of the weights and of the head fit into the cache, and what is too much costs as much else
+/// its place: half of the reads miss.
+TEST(AnalyticModelTest, WhatDdrsCacheDoesNotHaveComesAtTheMemorysRate) {
+  MachineProfile profile = patched_machine("{}");
+  std::optional<MemoryCacheProfile>& cache =
+      profile.tiers[static_cast<std::size_t>(Tier::ddr)]->cache;
+  cache = {
+      .capacity_gib = {0.75 * (layer_weight_bytes(opt) + 2 * lm_head_elements(opt)) / (1 << 30),
+                       "test"},
+      .missed_cpu_gb_per_s = {25, "test"},
+      .missed_to_hbm_gb_per_s = Sourced<double>{5, "test"}};
+  const AnalyticModel small(profile, opt);
+  // 25 MB: half of it at 25 GB/s, half at 5. Back it is as before.
+  EXPECT_NEAR(small.transfer_s(Tier::ddr, Tier::hbm, 25e6), 3010 * us, 1e-9);
+  EXPECT_NEAR(small.transfer_s(Tier::hbm, Tier::ddr, 25e6), 1260 * us, 1e-12);
+  EXPECT_NEAR(small.transfer_s(Tier::cxl, Tier::hbm, 16e6), 1008 * us, 1e-12);
+  // 6.02 MB at 100 and 25 GB/s, and 6 us.
+  EXPECT_NEAR(small.compute_s(Device::cpu, Sublayer::qkv, BatchShape::decode(10, 500)), 156.5 * us,
+              1e-9);
+  EXPECT_NEAR(small.compute_s(Device::gpu, Sublayer::qkv, BatchShape::decode(10, 500)), 6.02 * us,
+              1e-12);
+  cache->capacity_gib.value *= 1.34;
+  const AnalyticModel large(profile, opt);
+  EXPECT_NEAR(large.transfer_s(Tier::ddr, Tier::hbm, 25e6), 1010 * us, 1e-12);
+}
+
+TEST(MemoryCacheProfileTest, AllMissesFromTwiceItsSizeOn) {
+  const MemoryCacheProfile cache = {.capacity_gib = {1, "test"},
+                                    .missed_cpu_gb_per_s = {1, "test"},
+                                    .missed_to_hbm_gb_per_s = {}};
+  constexpr double gib = 1 << 30;
+  EXPECT_EQ(cache.missing_share(gib), 0);
+  EXPECT_DOUBLE_EQ(cache.missing_share(1.25 * gib), 0.4);
+  EXPECT_EQ(cache.missing_share(2 * gib), 1);
+  EXPECT_EQ(cache.missing_share(5 * gib), 1);
+}
+
 TEST(AnalyticModelTest, NoWayNamesBothTiers) {
   nlohmann::json machine = round_machine();
   for (const char* what : {"gpu", "links"}) machine.erase(what);

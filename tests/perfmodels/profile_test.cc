@@ -209,6 +209,11 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
        "m.json: links.0.bypasses_pcie: only of a link between hbm and another tier than ddr"},
       {R"([{"op": "add", "path": "/links/3/bypasses_pcie", "value": true}])",
        "m.json: links.3.bypasses_pcie: only of a link between hbm and another tier than ddr"},
+      {R"([{"op": "add", "path": "/tiers/ddr/cache", "value": {}}])",
+       "m.json: tiers.ddr.cache.missed_to_hbm_gb_per_s is missing"},
+      {R"([{"op": "add", "path": "/tiers/cxl/cache", "value": {}}])",
+       "m.json: tiers.cxl.cache: unknown key, expected capacity_gib, reserved_gib, "
+       "cpu_bandwidth_gb_per_s"},
       {R"([{"op": "replace", "path": "/links/0/to", "value": "ddr"}])",
        "m.json: links.0.to is \"ddr\", expected another tier than \"from\""},
       {R"([{"op": "replace", "path": "/links/0/to", "value": "vram"}])",
