@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The figures for OPT-175B (128 tokens in, 21 out) in HeLM's text beside what `sluice plan` says.
 
-  helm_tables.py [--sluice PROGRAM]          prints them
+  helm_tables.py [--sluice PROGRAM]          prints them, and the authors' logs in seconds beside what it says
   helm_tables.py --simulate                  the same by `sluice simulate`
   helm_tables.py --fit [--sluice PROGRAM]    fits the GPU's dequantize_gb_per_s to sections V-B to V-D's figures for
                                              TTFT, TBT and throughput at once, and prints each beside what the others
@@ -10,6 +10,7 @@
 Section IV-B's are never fitted to. Needs Python 3 alone.
 """
 import argparse
+import dataclasses
 import functools
 import json
 import math
@@ -31,6 +32,50 @@ FLEXGEN_STORED = FLEXGEN + ("disk_percent=65",)
 HELM, ALL_CPU = ("helm",), ("all-cpu",)
 HALVES = {"attention": ("qkv", "qk", "sv", "out_proj"), "FFN": ("fc1", "fc2")}
 TTFT, TBT, TOKENS_PER_S = "ttft_s", "tpot_s", "tokens_per_s"
+B30, B175 = "opt-30b", "opt-175b"
+INPUT_TOKENS, OUTPUT_TOKENS = 128, 21
+# (machine, policy, batch, bits, model) -> TTFT and TBT, seconds: the authors' logs by helm_times.py.
+LOGGED = {
+    (NVDRAM, FLEXGEN_30B, 1, 16, B30): (1.584, 1.584),
+    (MEMORY_MODE, FLEXGEN_30B, 1, 16, B30): (1.190, 1.189),
+    (DRAM, FLEXGEN_30B, 1, 16, B30): (1.191, 1.191),
+    (NVDRAM, FLEXGEN_30B, 32, 16, B30): (1.814, 1.582),
+    (MEMORY_MODE, FLEXGEN_30B, 32, 16, B30): (1.564, 1.190),
+    (DRAM, FLEXGEN_30B, 32, 16, B30): (1.577, 1.212),
+    (SSD, FLEXGEN_STORED, 1, 16, B175): (59.082, 59.165),
+    (FSDAX, FLEXGEN_STORED, 1, 16, B175): (39.313, 39.356),
+    (NVDRAM, FLEXGEN, 1, 16, B175): (16.557, 16.555),
+    (MEMORY_MODE, FLEXGEN, 1, 16, B175): (15.286, 15.282),
+    (SSD, FLEXGEN_STORED, 8, 16, B175): (58.965, 58.996),
+    (FSDAX, FLEXGEN_STORED, 8, 16, B175): (39.247, 39.185),
+    (NVDRAM, FLEXGEN, 8, 16, B175): (16.694, 16.690),
+    (MEMORY_MODE, FLEXGEN, 8, 16, B175): (15.209, 15.201),
+    (NVDRAM, FLEXGEN, 1, 4.5, B175): (5.786, 5.764),
+    (MEMORY_MODE, FLEXGEN, 1, 4.5, B175): (5.280, 5.257),
+    (DRAM, FLEXGEN, 1, 4.5, B175): (5.142, 5.118),
+    (NVDRAM, FLEXGEN, 8, 4.5, B175): (7.393, 5.742),
+    (NVDRAM, HELM, 1, 4.5, B175): (4.213, 4.182),
+    (MEMORY_MODE, HELM, 1, 4.5, B175): (3.940, 3.903),
+    (DRAM, HELM, 1, 4.5, B175): (3.873, 3.840),
+    (NVDRAM, ALL_CPU, 1, 4.5, B175): (5.797, 5.772),
+    (MEMORY_MODE, ALL_CPU, 1, 4.5, B175): (5.459, 5.438),
+    (DRAM, ALL_CPU, 1, 4.5, B175): (5.099, 5.074),
+    (NVDRAM, ALL_CPU, 8, 4.5, B175): (7.426, 5.773),
+    (MEMORY_MODE, ALL_CPU, 8, 4.5, B175): (6.916, 5.227),
+    (DRAM, ALL_CPU, 8, 4.5, B175): (6.811, 5.077),
+    (NVDRAM, ALL_CPU, 44, 4.5, B175): (14.255, 5.797),
+    (MEMORY_MODE, ALL_CPU, 44, 4.5, B175): (14.220, 5.311),
+    (DRAM, ALL_CPU, 44, 4.5, B175): (14.228, 5.084),
+}
+
+
+def logged(machine, policy, batch, bits=4.5, model=B175):
+    """The logs' figures of this plan by key, none if it has no log."""
+    times = LOGGED.get((machine, policy, batch, bits, model))
+    if not times:
+        return {}
+    return {TTFT: times[0], TBT: times[1],
+            TOKENS_PER_S: OUTPUT_TOKENS * batch / (times[0] + (OUTPUT_TOKENS - 1) * times[1])}
 
 
 def large_dram():
@@ -73,14 +118,18 @@ class Machines:
                        "gpu": {"dequantize_gb_per_s": {"value": self.rate, "source": "fitted"}}}, file)
         return path
 
+    def plan(self, machine, policy, batch, bits=4.5, model=B175):
+        return self.run(machine, policy, batch, bits, model)
+
     @functools.cache
-    def plan(self, machine, policy, batch, bits=4.5, model="opt-175b"):
+    def run(self, machine, policy, batch, bits, model):
         # Optane as a NUMA node, and CXL memory, are the cxl tier.
         host = "ddr" if machine in (MEMORY_MODE, DRAM, LARGE_DRAM, SSD, FSDAX) else "cxl"
         command = [self.program, self.command, "--model", model, "--machine", self.profile(machine), "--policy",
-                   policy[0], "--batch", str(batch), "--input-tokens", "128", "--output-tokens", "21",
-                   "--weight-bits", str(bits), "--json"]
-        for option in policy[1:] + ("host=" + host,):
+                   policy[0], "--batch", str(batch), "--input-tokens", str(INPUT_TOKENS),
+                   "--output-tokens", str(OUTPUT_TOKENS), "--weight-bits", str(bits), "--parameters-tier", host,
+                   "--json"]
+        for option in policy[1:]:
             command += ["--policy-option", option]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return json.loads(out)[0]
@@ -90,14 +139,25 @@ class Machines:
         return sum(layer["num_layers"] * sublayer[key] for layer in self.plan(*plan)[phase]["layers"]
                    for sublayer in layer["sublayers"] if sublayer["sublayer"] in HALVES[half])
 
-    def compute_s(self, phase, batch, bits, model="opt-175b"):
+    def compute_s(self, phase, batch, bits, model=B175):
         layer = self.plan(MEMORY_MODE, FLEXGEN, batch, bits, model)[phase]["layers"][0]
         return sum(sublayer["compute_s"] for sublayer in layer["sublayers"])
 
 
-def ratio(key, plan, other):
-    """Of a figure of two plans (machine, policy, batch)."""
-    return lambda machines: machines.plan(*plan)[key] / machines.plan(*other)[key]
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """Of a figure of two plans (machine, policy, batch, and bits and model if they are not 4.5 and OPT-175B)."""
+    key: str
+    plan: tuple
+    other: tuple
+
+    def __call__(self, machines):
+        return machines.plan(*self.plan)[self.key] / machines.plan(*self.other)[self.key]
+
+    def logged(self):
+        """The same by the authors' logs, or None where they have none."""
+        figures = [logged(*plan).get(self.key) for plan in (self.plan, self.other)]
+        return None if None in figures else figures[0] / figures[1]
 
 
 def transfer_ratio(plan, other):
@@ -140,69 +200,66 @@ NOT_FITTED = [
     ("IV-B", "compute time, prefill, B=8: the same", 2.5, "x", slowdown("prefill", 8)),
 ]
 ROWS = [
-    ("V-B", "TTFT, HeLM below FlexGen, NVDRAM", 27.20, "below", ratio(TTFT, (NVDRAM, HELM, 1), (NVDRAM, FLEXGEN, 1))),
-    ("V-B", "TBT, the same", 27.44, "below", ratio(TBT, (NVDRAM, HELM, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-B", "TTFT, HeLM below FlexGen, NVDRAM", 27.20, "below", Ratio(TTFT, (NVDRAM, HELM, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-B", "TBT, the same", 27.44, "below", Ratio(TBT, (NVDRAM, HELM, 1), (NVDRAM, FLEXGEN, 1))),
     ("V-B", "TTFT, HeLM on MemoryMode below FlexGen on NVDRAM", 31.90, "below",
-     ratio(TTFT, (MEMORY_MODE, HELM, 1), (NVDRAM, FLEXGEN, 1))),
-    ("V-B", "TBT, the same", 32.28, "below", ratio(TBT, (MEMORY_MODE, HELM, 1), (NVDRAM, FLEXGEN, 1))),
-    ("V-B", "TTFT, HeLM on NVDRAM above DRAM", 8.75, "above", ratio(TTFT, (NVDRAM, HELM, 1), (DRAM, HELM, 1))),
-    ("V-B", "TBT, the same", 8.91, "above", ratio(TBT, (NVDRAM, HELM, 1), (DRAM, HELM, 1))),
+     Ratio(TTFT, (MEMORY_MODE, HELM, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-B", "TBT, the same", 32.28, "below", Ratio(TBT, (MEMORY_MODE, HELM, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-B", "TTFT, HeLM on NVDRAM above DRAM", 8.75, "above", Ratio(TTFT, (NVDRAM, HELM, 1), (DRAM, HELM, 1))),
+    ("V-B", "TBT, the same", 8.91, "above", Ratio(TBT, (NVDRAM, HELM, 1), (DRAM, HELM, 1))),
     ("V-B", "TTFT, HeLM on MemoryMode above DRAM", 1.73, "above",
-     ratio(TTFT, (MEMORY_MODE, HELM, 1), (DRAM, HELM, 1))),
-    ("V-B", "TBT, the same", 1.64, "above", ratio(TBT, (MEMORY_MODE, HELM, 1), (DRAM, HELM, 1))),
+     Ratio(TTFT, (MEMORY_MODE, HELM, 1), (DRAM, HELM, 1))),
+    ("V-B", "TBT, the same", 1.64, "above", Ratio(TBT, (MEMORY_MODE, HELM, 1), (DRAM, HELM, 1))),
     ("V-C", "TBT, All-CPU above FlexGen, NVDRAM, B=1", 1, "above",
-     ratio(TBT, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
-    ("V-C", "tokens/s, the same, B=8", 5, "above", ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
+     Ratio(TBT, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-C", "tokens/s, the same, B=8", 5, "above", Ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
     ("V-C", "TTFT, All-CPU on MemoryMode below NVDRAM, B=1", 5.83, "below",
-     ratio(TTFT, (MEMORY_MODE, ALL_CPU, 1), (NVDRAM, ALL_CPU, 1))),
-    ("V-C", "the same, B=8", 6.86, "below", ratio(TTFT, (MEMORY_MODE, ALL_CPU, 8), (NVDRAM, ALL_CPU, 8))),
-    ("V-C", "the same, B=44", 0.24, "below", ratio(TTFT, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
+     Ratio(TTFT, (MEMORY_MODE, ALL_CPU, 1), (NVDRAM, ALL_CPU, 1))),
+    ("V-C", "the same, B=8", 6.86, "below", Ratio(TTFT, (MEMORY_MODE, ALL_CPU, 8), (NVDRAM, ALL_CPU, 8))),
+    ("V-C", "the same, B=44", 0.24, "below", Ratio(TTFT, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
     ("V-C", "TBT, All-CPU on MemoryMode below NVDRAM, B=1", 5.77, "below",
-     ratio(TBT, (MEMORY_MODE, ALL_CPU, 1), (NVDRAM, ALL_CPU, 1))),
-    ("V-C", "the same, B=8", 9.46, "below", ratio(TBT, (MEMORY_MODE, ALL_CPU, 8), (NVDRAM, ALL_CPU, 8))),
-    ("V-C", "the same, B=44", 8.39, "below", ratio(TBT, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
+     Ratio(TBT, (MEMORY_MODE, ALL_CPU, 1), (NVDRAM, ALL_CPU, 1))),
+    ("V-C", "the same, B=8", 9.46, "below", Ratio(TBT, (MEMORY_MODE, ALL_CPU, 8), (NVDRAM, ALL_CPU, 8))),
+    ("V-C", "the same, B=44", 8.39, "below", Ratio(TBT, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
     ("V-C", "tokens/s, All-CPU on MemoryMode above NVDRAM, B=44", 7.57, "above",
-     ratio(TOKENS_PER_S, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
+     Ratio(TOKENS_PER_S, (MEMORY_MODE, ALL_CPU, 44), (NVDRAM, ALL_CPU, 44))),
     ("V-C", "tokens/s, All-CPU on MemoryMode above DRAM, B=44", 1.15, "above",
-     ratio(TOKENS_PER_S, (MEMORY_MODE, ALL_CPU, 44), (DRAM, ALL_CPU, 44))),
+     Ratio(TOKENS_PER_S, (MEMORY_MODE, ALL_CPU, 44), (DRAM, ALL_CPU, 44))),
     ("V-C", "tokens/s, All-CPU on NVDRAM below DRAM, B=44", 6, "below",
-     ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 44), (DRAM, ALL_CPU, 44))),
+     Ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 44), (DRAM, ALL_CPU, 44))),
     ("V-C", "tokens/s, All-CPU of B=44 over FlexGen of B=8, NVDRAM", 5, "x",
-     ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 44), (NVDRAM, FLEXGEN, 8))),
-    ("V-D", "TTFT, HeLM below FlexGen, `cxl-fpga`", 27, "below", ratio(TTFT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
-    ("V-D", "TBT, the same", 27, "below", ratio(TBT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
-    ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic`", 21, "below", ratio(TTFT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
-    ("V-D", "TBT, the same", 21, "below", ratio(TBT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
+     Ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 44), (NVDRAM, FLEXGEN, 8))),
+    ("V-D", "TTFT, HeLM below FlexGen, `cxl-fpga`", 27, "below", Ratio(TTFT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
+    ("V-D", "TBT, the same", 27, "below", Ratio(TBT, (FPGA, HELM, 1), (FPGA, FLEXGEN, 1))),
+    ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic`", 21, "below", Ratio(TTFT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
+    ("V-D", "TBT, the same", 21, "below", Ratio(TBT, (ASIC, HELM, 1), (ASIC, FLEXGEN, 1))),
     ("V-D", "tokens/s, All-CPU below FlexGen, B=8, `cxl-fpga`", 8.35, "below",
-     ratio(TOKENS_PER_S, (FPGA, ALL_CPU, 8), (FPGA, FLEXGEN, 8))),
+     Ratio(TOKENS_PER_S, (FPGA, ALL_CPU, 8), (FPGA, FLEXGEN, 8))),
     ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic`", 4.74, "x",
-     ratio(TOKENS_PER_S, (ASIC, ALL_CPU, 44), (ASIC, FLEXGEN, 8))),
-    ("V-D", "the same, `cxl-fpga`", 5.04, "x", ratio(TOKENS_PER_S, (FPGA, ALL_CPU, 44), (FPGA, FLEXGEN, 8))),
+     Ratio(TOKENS_PER_S, (ASIC, ALL_CPU, 44), (ASIC, FLEXGEN, 8))),
+    ("V-D", "the same, `cxl-fpga`", 5.04, "x", Ratio(TOKENS_PER_S, (FPGA, ALL_CPU, 44), (FPGA, FLEXGEN, 8))),
 ]
 
 
 # Section IV-B, Figures 4 and 5: 16-bit weights and FlexGen. Batches are 1, and 32 (OPT-30B) or 8 (OPT-175B).
-B30, B175 = "opt-30b", "opt-175b"
-
-
 def optane(key, batch):
     """OPT-30B on NVDRAM over DRAM."""
-    return ratio(key, (NVDRAM, FLEXGEN_30B, batch, 16, B30), (DRAM, FLEXGEN_30B, batch, 16, B30))
+    return Ratio(key, (NVDRAM, FLEXGEN_30B, batch, 16, B30), (DRAM, FLEXGEN_30B, batch, 16, B30))
 
 
 def batched(machine):
     """TTFT of OPT-30B, batch 32 over 1."""
-    return ratio(TTFT, (machine, FLEXGEN_30B, 32, 16, B30), (machine, FLEXGEN_30B, 1, 16, B30))
+    return Ratio(TTFT, (machine, FLEXGEN_30B, 32, 16, B30), (machine, FLEXGEN_30B, 1, 16, B30))
 
 
 def cached(key, batch):
     """OPT-175B on MemoryMode over NVDRAM."""
-    return ratio(key, (MEMORY_MODE, FLEXGEN, batch, 16, B175), (NVDRAM, FLEXGEN, batch, 16, B175))
+    return Ratio(key, (MEMORY_MODE, FLEXGEN, batch, 16, B175), (NVDRAM, FLEXGEN, batch, 16, B175))
 
 
 def stored(key, batch):
     """OPT-175B on FSDAX over SSD, with (65, 15, 20) percent of the weights on storage, host and GPU."""
-    return ratio(key, (FSDAX, FLEXGEN_STORED, batch, 16, B175), (SSD, FLEXGEN_STORED, batch, 16, B175))
+    return Ratio(key, (FSDAX, FLEXGEN_STORED, batch, 16, B175), (SSD, FLEXGEN_STORED, batch, 16, B175))
 
 
 FIGURES_4_AND_5 = [
@@ -255,11 +312,11 @@ FIGURES_11_AND_12 = [
     ("V-B", "the same of HeLM over the FFN's computation, which hides it", 1, "at most",
      hidden("attention", "FFN", (NVDRAM, HELM, 1))),
     ("V-C", "Figure 12: TTFT, All-CPU above FlexGen, NVDRAM, B=1", 1, "above",
-     ratio(TTFT, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
-    ("V-C", "the same, B=8", 1, "above", ratio(TTFT, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
-    ("V-C", "TBT, the same, B=8", 1, "above", ratio(TBT, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
+     Ratio(TTFT, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
+    ("V-C", "the same, B=8", 1, "above", Ratio(TTFT, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
+    ("V-C", "TBT, the same, B=8", 1, "above", Ratio(TBT, (NVDRAM, ALL_CPU, 8), (NVDRAM, FLEXGEN, 8))),
     ("V-C", "tokens/s, the same, B=1", 5, "above",
-     ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
+     Ratio(TOKENS_PER_S, (NVDRAM, ALL_CPU, 1), (NVDRAM, FLEXGEN, 1))),
     ("V-C", "Figure 12d: attention weights' transfer over the FFN's computation, All-CPU, NVDRAM, B=44, prefill", 1,
      "at most", hidden("attention", "FFN", (NVDRAM, ALL_CPU, 44), "prefill")),
     ("V-C", "Figure 12e: the same, decode", 1, "at most", hidden("attention", "FFN", (NVDRAM, ALL_CPU, 44))),
@@ -290,7 +347,7 @@ LARGEST_BATCHES = (largest_rows("IV-B", "FlexGen, OPT-30B, 16 bits", 32, FLEXGEN
 # 1.57 a token at B=8 and 1.45 at B=44: in tokens section V-D's 4.74 are 5.13.
 IN_TOKENS = [
     ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic`, the paper's words made tokens",
-     round(4.74 * 1.57 / 1.45, 2), "x", ratio(TOKENS_PER_S, (ASIC, ALL_CPU, 44), (ASIC, FLEXGEN, 8))),
+     round(4.74 * 1.57 / 1.45, 2), "x", Ratio(TOKENS_PER_S, (ASIC, ALL_CPU, 44), (ASIC, FLEXGEN, 8))),
 ]
 # "Being the only configuration that achieves FFN load latency lower than MHA compute latency with HeLM."
 LOAD_OVER_COMPUTE = [
@@ -302,13 +359,22 @@ LOAD_OVER_COMPUTE = [
 # Section V-D again, with 28 GB/s held to what PCIe lets through.
 CAPPED = [
     ("V-D", "TTFT, HeLM below FlexGen, `cxl-asic` capped at PCIe", 21, "below",
-     ratio(TTFT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
-    ("V-D", "TBT, the same", 21, "below", ratio(TBT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
+     Ratio(TTFT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
+    ("V-D", "TBT, the same", 21, "below", Ratio(TBT, (CAPPED_ASIC, HELM, 1), (CAPPED_ASIC, FLEXGEN, 1))),
     ("V-D", "tokens/s, All-CPU of B=44 over FlexGen of B=8, `cxl-asic` capped at PCIe", 4.74, "x",
-     ratio(TOKENS_PER_S, (CAPPED_ASIC, ALL_CPU, 44), (CAPPED_ASIC, FLEXGEN, 8))),
+     Ratio(TOKENS_PER_S, (CAPPED_ASIC, ALL_CPU, 44), (CAPPED_ASIC, FLEXGEN, 8))),
     ("V-D", "FFN weights' transfer over attention's computation, HeLM, decode, `cxl-asic` capped at PCIe", 1, "at most",
      hidden("FFN", "attention", (CAPPED_ASIC, HELM, 1))),
 ]
+
+
+def with_tokens(rows):
+    """Each row of tokens/s, which are words in the paper, before what the authors' times make of it."""
+    for row in rows:
+        yield row
+        tokens = row[4].logged() if isinstance(row[4], Ratio) and row[4].key == TOKENS_PER_S else None
+        if tokens:
+            yield (row[0], "the same in tokens", in_form(tokens, row[3]), row[3], row[4])
 
 
 BOUNDS = ("at most", "at least")
@@ -317,6 +383,11 @@ COUNTS = ("x", "sequences") + BOUNDS  # forms that are no percentages
 
 def as_ratio(figure, form):
     return {"x": figure, "sequences": figure, "below": 1 - figure / 100, "above": 1 + figure / 100}[form]
+
+
+def in_form(ratio, form):
+    """A ratio as the paper would give it."""
+    return round({"x": ratio, "below": 100 * (1 - ratio), "above": 100 * (ratio - 1)}[form], 2)
 
 
 def as_text(value, form):
@@ -345,6 +416,17 @@ def print_rows(rows, ours, more=None):
         last = f" {as_text(more[1][i], form)} |" if more else ""
         print(f"| {section} | {what} | {paper_text} | {as_text(ours[i], form)} | "
               f"{error_text(ours[i], paper, form)} |{last}")
+
+
+def print_seconds(machines):
+    """The logs' times beside ours."""
+    print("| model | bits | machine | policy | batch | TTFT, s: logs | ours | error | TBT, s: logs | ours | error |")
+    print("|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for (machine, policy, batch, bits, model), times in LOGGED.items():
+        plan = machines.plan(machine, policy, batch, bits, model)
+        cells = " | ".join(f"{theirs:.2f} | {plan[key]:.2f} | {100 * (plan[key] / theirs - 1):+.0f} %"
+                           for key, theirs in zip((TTFT, TBT), times))
+        print(f"| {model} | {bits} | {machine} | {' '.join(policy)} | {batch} | {cells} |")
 
 
 class Fit:
@@ -397,9 +479,11 @@ def main():
         fit(arguments.sluice)
         return
     machines = Machines(arguments.sluice, command="simulate" if arguments.simulate else "plan")
-    rows = (FIGURES_4_AND_5 + FIGURE_6 + NOT_FITTED + LARGEST_BATCHES + FIGURES_11_AND_12 + ROWS + IN_TOKENS +
-            LOAD_OVER_COMPUTE + CAPPED)
+    rows = list(with_tokens(FIGURES_4_AND_5 + FIGURE_6 + NOT_FITTED + LARGEST_BATCHES + FIGURES_11_AND_12 + ROWS +
+                            IN_TOKENS + LOAD_OVER_COMPUTE + CAPPED))
     print_rows(rows, [row[4](machines) for row in rows])
+    print()
+    print_seconds(machines)
 
 
 if __name__ == "__main__":
