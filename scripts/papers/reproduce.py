@@ -119,7 +119,9 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
   than `gnr-a100`. Which TDP it counts is not in the text.
 - *Figure 14, B=1*: by their rates alone eight A100 take 33 ms for a token. LIA takes 0.97 s, for 315 GB of weights from 337 GB/s of DDR, and the paper's
   ratios then make 170 to 220 ms of the 33: weights read at 200 to 260 GB/s a GPU, a sixth of their rate. Messages are little of it: 192
-  all-reduces of 24 kB a token, at 30 us each, are 6 ms. What else Vidur counts is not in the text. The price follows from it.
+  all-reduces of 24 kB a token, at 30 us each, are 6 ms. It is as if all 350 GB passed one GPU's 1.6 to 2 TB/s, as in a pipeline of eight stages: with
+  a profile whose GPUs read so, B=1 comes out as 1.5 to 2.1; but B=64 as 1.1 to 1.6, and the text says "8-way Tensor Parallelism". What else
+  Vidur counts is not in it. The price follows from it.
 - *Figure 14, B=64*: computation hides more of that, and the miss is smaller. That AMX at half of its theory changes next to nothing here is the
   profile's roofline: reading the weights hides the arithmetic of 64 rows. Where both add up, as in LIA's equation 8, LIA gains 1.02 to 1.5 times by
   it (most with 32 tokens in); the paper's ratio grows by 1.6 to 1.9. Table 5 was fitted with the roofline.
@@ -166,8 +168,8 @@ Misses, and why:
 - *Figure 4, OPT-30B, and Figure 5's transfers*: NVDRAM has one rate in a simulation, 20 % below DRAM's, as section IV-A measures up to
   4 GB. The paper's +33 % and 32.78 % are a rate 25 % and 33 % below: its weights pass the address buffer's reach (15.52 GB/s at 32 GB,
   37 % below), as section IV-A says.
-- *MemoryMode, OPT-175B*: 324 GB of 16-bit weights outgrow its DRAM cache; the profile has the rate for what fits
-  ([describe-a-machine.md](describe-a-machine.md#what-is-not-modelled)). With 4.5 bits they fit, and sections V-B and V-C come out right.
+- *MemoryMode, OPT-175B*: 348 GB of 16-bit weights outgrow its direct-mapped DRAM cache of 275 GB, so that 42 % of the reads miss
+  ([describe-a-machine.md](describe-a-machine.md#fields)), which no figure was fitted to. With 4.5 bits all weights fit.
 - *TTFT, OPT-30B, B=32 above B=1, and Figure 5*: one GEMM rate, 190 TFLOP/s, is what OPT-175B's logs have on average. OPT-30B's own logs say
   204 in attention's half and 246 in the FFN's, and at B=1 reading and arithmetic take longer together than the longer of them: 1.45 ms a
   layer, of which we have 1.25. They are not used, since these rows would follow from them. On NVDRAM the rate above adds to it: where
@@ -175,7 +177,9 @@ Misses, and why:
 - *tokens/s*, in words: *OPT-175B, MemoryMode above NVDRAM, B=1* has 0.6 % beside a TBT that is 7.69 % shorter, *OPT-30B, NVDRAM below DRAM* less
   than its TBT gives, and *FSDAX above SSD, B=1* 35.31 % where +50 % follows from TTFT and TBT. The rows in tokens have none of that.
 - *FSDAX and SSD*: the SSD's rate is derived from these 33.5 % by another sum, so that these rows are no independent check; that FSDAX is
-  between SSD and NVDRAM is.
+  between SSD and NVDRAM is. In seconds both are a third too short: FSDAX's rate is section IV's of Optane and of PCIe, one after the other
+  (11.1 GB/s), while in the logs the 203 GB that a token brings from there take 39 s beside all else. What the program's own copying threads do to
+  it is not in the paper, and a rate from these logs would be fitted to these rows.
 - *Compute time, 4.5 bits over 16*: the paper's are those of the logs that the GPU's rates are from, so that these rows try dequantisation
   alone. At B=8 one GEMM rate is too fast for the FFN of 1024 rows (145 TFLOP/s in the log), by which the 16-bit time is too short.
 - *Largest batches*: ours are of memory alone, and nothing in them is fitted. Neither the paper nor the repository says how its batches were
