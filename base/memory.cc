@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -91,14 +92,20 @@ std::byte* map(std::size_t size_bytes) {
 }
 
 /// From the start of a huge page on: else what comes before the first whole one lies in small
-/// pages, scattered otherwise in each process.
+/// pages, scattered otherwise in each process. Where NUMA nodes take huge pages in turn the kernel
+/// goes by their addresses: each mapping goes on with the turn of the one before, so that many that
+/// are small and alike do not all begin with the same node.
 std::byte* map_huge(std::size_t size_bytes) {
+  constexpr std::size_t turn_bytes = 12 * huge_page_bytes;  // of 2, 3 or 4 nodes
+  static std::atomic<std::size_t> next_page = 0;
+  const std::size_t page = next_page.fetch_add(size_bytes / huge_page_bytes);
   const std::size_t mapped_bytes =
-      size_bytes + std::min(huge_page_bytes, std::numeric_limits<std::size_t>::max() - size_bytes);
+      size_bytes + std::min(turn_bytes, std::numeric_limits<std::size_t>::max() - size_bytes);
   std::byte* const mapped = map(mapped_bytes);
   if (mapped == nullptr) return nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(mapped);
-  const std::size_t before = (huge_page_bytes - address % huge_page_bytes) % huge_page_bytes;
+  const std::size_t wanted = page * huge_page_bytes % turn_bytes;
+  const std::size_t before = (turn_bytes + wanted - address % turn_bytes) % turn_bytes;
   const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t end = before + (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (before > 0) munmap(mapped, before);

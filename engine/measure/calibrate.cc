@@ -32,6 +32,9 @@ constexpr std::int64_t long_rows = 512;
 /// is not theirs spoils them.
 constexpr double short_s = 0.2;
 constexpr std::int64_t short_times = 3;
+/// As far as all of it then takes no more than this for each repetition: a slow machine has fewer
+/// rounds of them.
+constexpr double repetition_s = 55;
 /// Time between two saves.
 constexpr double save_every_s = 10;
 
@@ -79,6 +82,28 @@ class Choice {
   const ModelConfig& config_;
   ModelDimensions model_;
   CalibrationLimits limits_;
+};
+
+/// How long rounds take: those of all batches, and those of the short ones between them.
+class RoundClock {
+ public:
+  void begin() { round_ = Clock::now(); }
+  void end(bool is_whole) { (is_whole ? whole_s_ : short_s_) = since_s(round_); }
+  /// Whether one more round of the short ones, and as many whole ones, end before `all_s`.
+  bool has_room(std::int64_t whole_rounds, double all_s) const {
+    const double next_s = short_s_ > 0 ? short_s_ : whole_s_;
+    return since_s(start_) + next_s + static_cast<double>(whole_rounds) * whole_s_ <= all_s;
+  }
+
+ private:
+  static double since_s(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
+  }
+
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point round_;
+  double whole_s_ = 0;
+  double short_s_ = 0;
 };
 
 /// The bench test whose iterations are this batch: when decoding, with contexts around it that have
@@ -519,11 +544,14 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
                const CalibrationProgress& progress, const std::function<void()>& save) {
   double done_s = 0;
   double total_s = 0;
+  double short_round_s = 0;
+  const auto repetitions = static_cast<double>(calibration.repetitions);
   const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
   for (const CalibrationBatch& batch : batches) {
-    total_s += cost_s(batch) *
-               static_cast<double>(calibration.repetitions * (is_short(batch) ? short_times : 1));
+    if (is_short(batch)) short_round_s += cost_s(batch);
+    total_s += repetitions * cost_s(batch);
   }
+  total_s += repetitions * static_cast<double>(short_times - 1) * short_round_s;
   Clock::time_point saved = Clock::now();
   const auto step = [&](const std::string& what) {
     if (interrupt_flag()) throw Interrupted();
@@ -534,9 +562,16 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
   };
   try {
     const bool of_accelerator = calibration.measured_device() == Device::gpu;
+    RoundClock clock;
     for (std::int64_t round = 0; round < short_times * calibration.repetitions; ++round) {
       const bool is_whole = round % short_times == 0;
       const std::int64_t num_whole = round / short_times;
+      const std::int64_t wholes_left = calibration.repetitions - num_whole - 1;
+      if (!is_whole && !clock.has_room(wholes_left, repetitions * repetition_s)) {
+        done_s += short_round_s;
+        continue;
+      }
+      clock.begin();
       if (of_accelerator && is_whole && std::ssize(calibration.links) <= 2 * num_whole)
         meter.measure_links(calibration);  // both ways
       for (const CalibrationBatch& batch : batches) {
@@ -554,6 +589,7 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
         if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }
+      clock.end(is_whole);
     }
   } catch (const Interrupted&) {
     save();

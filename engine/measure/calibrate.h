@@ -93,7 +93,8 @@ using CalibrationProgress =
     std::function<void(double done_s, double total_s, const std::string& what)>;
 
 /// Adds what is missing: every batch once, then every batch again, and so on, so that a machine
-/// that drifts does so for all of them. `save` is called now and then, and when Ctrl-C ends it,
+/// that drifts does so for all of them; short ones more often, as far as that takes less than a
+/// minute a repetition. `save` is called now and then, and when Ctrl-C ends it,
 /// before Interrupted is thrown.
 void calibrate(Calibration& calibration, BatchMeter& meter,
                const std::vector<CalibrationBatch>& batches,

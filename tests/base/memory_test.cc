@@ -95,6 +95,22 @@ TEST(BufferTest, TakesAllItsMemoryWhenAsked) {
   Buffer().commit();
 }
 
+/// Where two, three or four nodes take huge pages in turn, as the kernel does by address.
+TEST(BufferTest, LargeOnesGoOnWithTheTurnOfTheLastOne) {
+  constexpr std::size_t huge_page_bytes = 2 * mebibyte;
+  const auto page_of = [](const Buffer& buffer) {
+    return reinterpret_cast<std::uintptr_t>(buffer.data()) / huge_page_bytes;
+  };
+  const Buffer first(3 * huge_page_bytes + 4097);
+  const Buffer small(mebibyte);
+  const Buffer second(5 * huge_page_bytes);
+  const Buffer third(huge_page_bytes);
+  for (const std::uintptr_t num_nodes : {2, 3, 4}) {
+    EXPECT_EQ(page_of(second) % num_nodes, (page_of(first) + 3) % num_nodes);
+    EXPECT_EQ(page_of(third) % num_nodes, (page_of(first) + 3 + 5) % num_nodes);
+  }
+}
+
 TEST(BufferTest, LargeOnesStartWithAHugePage) {
   constexpr std::size_t huge_page_bytes = 2 * mebibyte;
   // Sizes that are no whole pages leave the next one anywhere.
