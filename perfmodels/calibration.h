@@ -108,7 +108,7 @@ struct Calibration {
   std::vector<CalibrationPoint> points;
 
   Device measured_device() const { return setup.device.empty() ? Device::cpu : Device::gpu; }
-  /// Every point has its repetitions, the overhead too, and an accelerator its links and
+  /// Every point was measured, the overhead in each repetition, and an accelerator has its links and
   /// what they and kernels do to each other.
   bool complete() const;
   /// Null when it was never measured.

@@ -279,8 +279,12 @@ int run_measurements(const Settings& settings, bool force) {
   bar.clear();
   const double spent_s = std::chrono::duration<double>(Clock::now() - start).count();
   std::cout << describe(settings, calibration);
-  std::cout << fmt::format("{} batches, {} repetitions, {}: {}\n", batches.size(),
-                           calibration.repetitions, duration_text(spent_s), file_of(settings));
+  const auto [fewest, most] = std::minmax_element(
+      calibration.points.begin(), calibration.points.end(),
+      [](const auto& a, const auto& b) { return a.samples.size() < b.samples.size(); });
+  std::cout << fmt::format("{} batches, measured {} to {} times, {}: {}\n", batches.size(),
+                           fewest->samples.size(), most->samples.size(), duration_text(spent_s),
+                           file_of(settings));
   return 0;
 }
 

@@ -32,8 +32,9 @@ constexpr std::int64_t long_rows = 512;
 /// is not theirs spoils them.
 constexpr double short_s = 0.2;
 constexpr std::int64_t short_times = 3;
-/// As far as all of it then takes no more than this for each repetition: a slow machine has fewer
-/// rounds of them.
+/// All are measured so often; what comes after that only as far as all of it takes no more than
+/// this for each repetition, so that a slow machine has fewer rounds.
+constexpr std::int64_t least_times = 2;
 constexpr double repetition_s = 55;
 /// Time between two saves.
 constexpr double save_every_s = 10;
@@ -87,11 +88,18 @@ class Choice {
 /// How long rounds take: those of all batches, and those of the short ones between them.
 class RoundClock {
  public:
+  /// `short_share` of a whole round is for the short ones.
+  explicit RoundClock(double short_share) : short_share_(short_share) {}
+
   void begin() { round_ = Clock::now(); }
-  void end(bool is_whole) { (is_whole ? whole_s_ : short_s_) = since_s(round_); }
-  /// Whether one more round of the short ones, and as many whole ones, end before `all_s`.
-  bool has_room(std::int64_t whole_rounds, double all_s) const {
-    const double next_s = short_s_ > 0 ? short_s_ : whole_s_;
+  void end(bool is_whole) {
+    const double seconds = since_s(round_);
+    if (is_whole) whole_s_ = seconds;
+    short_s_ = is_whole ? short_share_ * seconds : seconds;
+  }
+  /// Whether one more round, and then so many whole ones, end before `all_s`.
+  bool has_room(bool is_whole, std::int64_t whole_rounds, double all_s) const {
+    const double next_s = is_whole ? whole_s_ : short_s_;
     return since_s(start_) + next_s + static_cast<double>(whole_rounds) * whole_s_ <= all_s;
   }
 
@@ -100,6 +108,7 @@ class RoundClock {
     return std::chrono::duration<double>(Clock::now() - then).count();
   }
 
+  double short_share_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point round_;
   double whole_s_ = 0;
@@ -543,15 +552,16 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
                const std::function<double(const CalibrationBatch&)>& cost_s,
                const CalibrationProgress& progress, const std::function<void()>& save) {
   double done_s = 0;
-  double total_s = 0;
+  double whole_round_s = 0;
   double short_round_s = 0;
-  const auto repetitions = static_cast<double>(calibration.repetitions);
   const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
   for (const CalibrationBatch& batch : batches) {
     if (is_short(batch)) short_round_s += cost_s(batch);
-    total_s += repetitions * cost_s(batch);
+    whole_round_s += cost_s(batch);
   }
-  total_s += repetitions * static_cast<double>(short_times - 1) * short_round_s;
+  const auto repetitions = static_cast<double>(calibration.repetitions);
+  const double total_s =
+      repetitions * (whole_round_s + static_cast<double>(short_times - 1) * short_round_s);
   Clock::time_point saved = Clock::now();
   const auto step = [&](const std::string& what) {
     if (interrupt_flag()) throw Interrupted();
@@ -560,27 +570,32 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
     save();
     saved = Clock::now();
   };
+  const auto measure = [&](const CalibrationBatch& batch, std::int64_t repetition) {
+    step(describe(batch));
+    CalibrationPoint& point = calibration.at(batch);
+    if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
+    done_s += cost_s(batch);
+  };
   try {
     const bool of_accelerator = calibration.measured_device() == Device::gpu;
-    RoundClock clock;
+    RoundClock clock(short_round_s / whole_round_s);
+    const std::int64_t needed = std::min(least_times, calibration.repetitions);
     for (std::int64_t round = 0; round < short_times * calibration.repetitions; ++round) {
       const bool is_whole = round % short_times == 0;
       const std::int64_t num_whole = round / short_times;
-      const std::int64_t wholes_left = calibration.repetitions - num_whole - 1;
-      if (!is_whole && !clock.has_room(wholes_left, repetitions * repetition_s)) {
-        done_s += short_round_s;
-        continue;
-      }
-      clock.begin();
       if (of_accelerator && is_whole && std::ssize(calibration.links) <= 2 * num_whole)
         meter.measure_links(calibration);  // both ways
-      for (const CalibrationBatch& batch : batches) {
-        const std::int64_t repetition = is_short(batch) ? round : num_whole;
-        if (!is_short(batch) && !is_whole) continue;
-        step(describe(batch));
-        CalibrationPoint& point = calibration.at(batch);
-        if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
-        done_s += cost_s(batch);
+      const std::int64_t needed_later = std::max<std::int64_t>(0, needed - num_whole - 1);
+      if ((is_whole && num_whole < needed) ||
+          clock.has_room(is_whole, needed_later, repetitions * repetition_s)) {
+        clock.begin();
+        for (const CalibrationBatch& batch : batches) {
+          const std::int64_t repetition = is_short(batch) ? round : num_whole;
+          if (is_short(batch) || is_whole) measure(batch, repetition);
+        }
+        clock.end(is_whole);
+      } else {
+        done_s += is_whole ? whole_round_s : short_round_s;
       }
       step("task overhead");
       if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {
@@ -589,7 +604,6 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
         if (of_accelerator) meter.measure_interference(calibration);
         calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
       }
-      clock.end(is_whole);
     }
   } catch (const Interrupted&) {
     save();

@@ -19,7 +19,7 @@ namespace sluice {
 struct CalibrationLimits {
   std::int64_t num_layers = 1;                      ///< that are loaded
   std::uint64_t kv_bytes = std::uint64_t{2} << 30;  ///< of all of them
-  double longest_s = 4;                             ///< one repetition of one batch
+  double longest_s = 2.5;                           ///< one repetition of one batch
   MachineRates rates;                               ///< by which that is foreseen
 };
 
@@ -93,9 +93,9 @@ using CalibrationProgress =
     std::function<void(double done_s, double total_s, const std::string& what)>;
 
 /// Adds what is missing: every batch once, then every batch again, and so on, so that a machine
-/// that drifts does so for all of them; short ones more often, as far as that takes less than a
-/// minute a repetition. `save` is called now and then, and when Ctrl-C ends it,
-/// before Interrupted is thrown.
+/// that drifts does so for all of them, and short ones between; after the second time as far as all
+/// of it takes less than a minute a repetition. `save` is called now and then, and when Ctrl-C ends
+/// it, before Interrupted is thrown.
 void calibrate(Calibration& calibration, BatchMeter& meter,
                const std::vector<CalibrationBatch>& batches,
                const std::function<double(const CalibrationBatch&)>& cost_s,
