@@ -45,9 +45,9 @@ void set_starpu_environment(StarpuVariables& variables) {
   std::error_code ignored;
   std::filesystem::create_directories(home, ignored);
   variables.set_default("STARPU_HOME", home);
-  variables.set("STARPU_WORKERS_NOBIND", "1");  // the thread pools bind themselves,
-  variables.set("STARPU_WORKERS_GETBIND",
-                "0");  // also where the thread that starts them may not run
+  // The thread pools bind themselves, also where the thread that starts them may not run.
+  variables.set("STARPU_WORKERS_NOBIND", "1");
+  variables.set("STARPU_WORKERS_GETBIND", "0");
   variables.set("STARPU_MAIN_THREAD_BIND", "0");
   variables.set_default("STARPU_SILENT", "1");
 }
