@@ -108,8 +108,8 @@ struct Calibration {
   std::vector<CalibrationPoint> points;
 
   Device measured_device() const { return setup.device.empty() ? Device::cpu : Device::gpu; }
-  /// Every point was measured, the overhead in each repetition, and an accelerator has its links and
-  /// what they and kernels do to each other.
+  /// Every point was measured, the overhead in each repetition, and an accelerator has its links
+  /// and what they and kernels do to each other.
   bool complete() const;
   /// Null when it was never measured.
   const CalibrationPoint* find(const CalibrationBatch& batch) const;
