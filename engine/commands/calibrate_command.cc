@@ -282,9 +282,10 @@ int run_measurements(const Settings& settings, bool force) {
   const auto [fewest, most] = std::minmax_element(
       calibration.points.begin(), calibration.points.end(),
       [](const auto& a, const auto& b) { return a.samples.size() < b.samples.size(); });
-  std::cout << fmt::format("{} batches, measured {} to {} times, {}: {}\n", batches.size(),
-                           fewest->samples.size(), most->samples.size(), duration_text(spent_s),
-                           file_of(settings));
+  const std::size_t least = fewest->samples.size();
+  const std::string at_least = least < most->samples.size() ? fmt::format("{} to ", least) : "";
+  std::cout << fmt::format("{} batches, measured {}{} times, {}: {}\n", batches.size(), at_least,
+                           most->samples.size(), duration_text(spent_s), file_of(settings));
   return 0;
 }
 
