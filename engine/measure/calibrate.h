@@ -19,7 +19,7 @@ namespace sluice {
 struct CalibrationLimits {
   std::int64_t num_layers = 1;                      ///< that are loaded
   std::uint64_t kv_bytes = std::uint64_t{2} << 30;  ///< of all of them
-  double longest_s = 2.5;                           ///< one repetition of one batch
+  double longest_s = 4;                             ///< one repetition of one batch
   MachineRates rates;                               ///< by which that is foreseen
 };
 
