@@ -8,40 +8,46 @@
 namespace sluice {
 namespace {
 
+constexpr const char* there = "STARPU_TEST_THERE";
+constexpr const char* missing = "STARPU_TEST_MISSING";
+
 /// "none" if there is no such variable.
 std::string value_of(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "none";
 }
 
-TEST(StarpuVariablesTest, ComeBackAsTheyWere) {
-  setenv("STARPU_TEST_THERE", "before", 1);
-  unsetenv("STARPU_TEST_MISSING");
+class StarpuVariablesTest : public testing::Test {
+ protected:
+  StarpuVariablesTest() {
+    setenv(there, "before", 1);
+    unsetenv(missing);
+  }
+  ~StarpuVariablesTest() override { unsetenv(there); }
+};
+
+TEST_F(StarpuVariablesTest, ComeBackAsTheyWere) {
   {
     StarpuVariables variables;
-    variables.set("STARPU_TEST_THERE", "1");
-    variables.set("STARPU_TEST_THERE", "2");
-    variables.set("STARPU_TEST_MISSING", "3");
-    EXPECT_EQ(value_of("STARPU_TEST_THERE"), "2");
-    EXPECT_EQ(value_of("STARPU_TEST_MISSING"), "3");
+    variables.set(there, "1");
+    variables.set(there, "2");
+    variables.set(missing, "3");
+    EXPECT_EQ(value_of(there), "2");
+    EXPECT_EQ(value_of(missing), "3");
   }
-  EXPECT_EQ(value_of("STARPU_TEST_THERE"), "before");
-  EXPECT_EQ(value_of("STARPU_TEST_MISSING"), "none");
-  unsetenv("STARPU_TEST_THERE");
+  EXPECT_EQ(value_of(there), "before");
+  EXPECT_EQ(value_of(missing), "none");
 }
 
-TEST(StarpuVariablesTest, ADefaultLeavesWhatTheUserHasSet) {
-  setenv("STARPU_TEST_THERE", "the user's", 1);
-  unsetenv("STARPU_TEST_MISSING");
+TEST_F(StarpuVariablesTest, ADefaultLeavesWhatTheUserHasSet) {
   {
     StarpuVariables variables;
-    variables.set_default("STARPU_TEST_THERE", "1");
-    variables.set_default("STARPU_TEST_MISSING", "2");
-    EXPECT_EQ(value_of("STARPU_TEST_THERE"), "the user's");
-    EXPECT_EQ(value_of("STARPU_TEST_MISSING"), "2");
+    variables.set_default(there, "1");
+    variables.set_default(missing, "2");
+    EXPECT_EQ(value_of(there), "before");
+    EXPECT_EQ(value_of(missing), "2");
   }
-  EXPECT_EQ(value_of("STARPU_TEST_MISSING"), "none");
-  unsetenv("STARPU_TEST_THERE");
+  EXPECT_EQ(value_of(missing), "none");
 }
 
 }  // namespace
