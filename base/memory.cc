@@ -17,7 +17,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
 /// The value after "Name:" in a /proc file, in bytes.

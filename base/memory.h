@@ -9,8 +9,10 @@
 
 namespace sluice {
 
-/// Zeroed memory that is committed on first touch, from the start of a page on; of a huge one
-/// (2 MiB), where it is as large. The one place that allocates large memory.
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
+/// Zeroed memory that is committed on first touch, from the start of a page on; of a huge one,
+/// where it is as large. The one place that allocates large memory.
 class Buffer {
  public:
   Buffer() = default;

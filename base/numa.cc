@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/mempolicy.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,6 +66,10 @@ void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
   if (syscall(SYS_mbind, buffer.data(), buffer.size(), policy, mask.data(), mask_bits, 0) != 0) {
     throw Error("memory cannot be bound to NUMA node {}: {}", listed(nodes), std::strerror(errno));
   }
+  // A huge page lies on one node whole: of few of them the shares would be unequal.
+  constexpr std::size_t fewest_each = 2;
+  if (nodes.size() > 1 && buffer.size() < nodes.size() * fewest_each * huge_page_bytes)
+    madvise(buffer.data(), buffer.size(), MADV_NOHUGEPAGE);
 }
 
 void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes) {

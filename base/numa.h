@@ -9,9 +9,9 @@
 
 namespace sluice {
 
-/// Has the pages of memory that nothing has touched yet come from these NUMA nodes in turn. From a
-/// single one or not at all; of several, the system takes others once they are full. Throws Error
-/// when it refuses.
+/// Has the pages of memory that nothing has touched yet come from these NUMA nodes in turn; small
+/// pages, where each node would have fewer than two huge ones. From a single one or not at all; of
+/// several, the system takes others once they are full. Throws Error when it refuses.
 void interleave(const Buffer& buffer, const std::vector<int>& nodes);
 /// The same; where the system refuses, a line in the log says that memory lies where it is first
 /// touched. Does nothing without nodes.

@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/nearest_word.h"
-#include "models/json.h"
 
 namespace sluice {
 namespace po = boost::program_options;

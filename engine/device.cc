@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "codelets/kernels/linear.h"
+#include "engine/command_line.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,6 @@
 
 #include "codelets/runtime/runtime.h"
 #include "engine/accelerator.h"
-#include "engine/command_line.h"
 #include "engine/plan/planner.h"
 #include "engine/policy_run.h"
 #include "engine/tiers.h"
@@ -20,6 +19,8 @@
 #include "schedulers/loader.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// --device and --hbm.
 void declare_device_options(CommandLine& line);

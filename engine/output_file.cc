@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 
 namespace sluice {
 namespace {
@@ -32,6 +33,14 @@ bool names_open_file(const std::string& path, int fd) {
          named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino;
 }
 
+json parsed_or_null(const std::string& line) {
+  try {
+    return parse_json(line, "", DuplicateKeys::last_wins);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 std::string completion_line(const Completion& completion) {
@@ -41,7 +50,7 @@ std::string completion_line(const Completion& completion) {
   line["text"] = completion.text;
   line["token_ids"] = completion.token_ids;
   line["finish_reason"] = to_string(completion.finish_reason);
-  return line.dump();
+  return json_text(line);
 }
 
 OutputFile::OutputFile(std::string path, Mode mode) : path_(std::move(path)), mode_(mode) {
@@ -93,7 +102,7 @@ void OutputFile::read_existing() {
     const std::size_t end = text.find('\n', begin);
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
-    const json object = json::parse(line, nullptr, false);
+    const json object = parsed_or_null(line);
     if (!object.is_object() || !object.contains("id") || !object["id"].is_string() ||
         !object.contains("prompt") || !object["prompt"].is_string()) {
       throw not_ours(number);

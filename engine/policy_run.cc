@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/command_line.h"
 #include "perfmodels/layer_run.h"
 
 namespace sluice {

@@ -8,12 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/command_line.h"
 #include "engine/measure/run_record.h"
 #include "graphs/decoder_graph.h"
 #include "schedulers/loader.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// --policy and --policy-option.
 void declare_policy_options(CommandLine& line);

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizer.h"
 
 namespace sluice {
@@ -18,7 +18,7 @@ std::string id_of(const json& object, const std::string& place, std::int64_t lin
   const auto found = object.find("id");
   if (found == object.end()) return std::to_string(line);
   if (found->is_string()) return found->get<std::string>();
-  if (found->is_number_integer()) return found->dump();
+  if (found->is_number_integer()) return json_text(*found);
   throw Error("{}: \"id\" must be text or a whole number, found {}", place, found->type_name());
 }
 

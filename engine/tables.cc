@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace sluice {
 namespace {
@@ -66,11 +67,15 @@ std::string format_objects_csv(const nlohmann::ordered_json& objects) {
       if (value.is_null()) {
         row.emplace_back();
       } else {
-        row.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+        row.push_back(value.is_string() ? value.get<std::string>() : json_text(value));
       }
     }
   }
   return format_csv(rows);
+}
+
+std::string format_objects(OutputFormat format, const nlohmann::ordered_json& objects) {
+  return format == OutputFormat::json ? json_text(objects, 2) + "\n" : format_objects_csv(objects);
 }
 
 std::string format_table(const Rows& rows) {

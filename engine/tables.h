@@ -21,5 +21,7 @@ std::string format_csv(const TableRows& rows);
 
 /// Objects with the same keys as CSV: every value but lists.
 std::string format_objects_csv(const nlohmann::ordered_json& objects);
+/// The same as JSON, or as CSV for every other format.
+std::string format_objects(OutputFormat format, const nlohmann::ordered_json& objects);
 
 }  // namespace sluice

@@ -9,10 +9,12 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/numa.h"
 #include "base/units.h"
 #include "codelets/kernels/linear.h"
+#include "engine/command_line.h"
 #include "engine/policy_run.h"
 #include "engine/tables.h"
 #include "perfmodels/analytic_model.h"
@@ -441,7 +443,7 @@ std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format) 
   }
   switch (format) {
     case OutputFormat::json:
-      return nlohmann::ordered_json{{"tiers", tiers}}.dump(2) + "\n";
+      return json_text(nlohmann::ordered_json{{"tiers", tiers}}, 2) + "\n";
     case OutputFormat::csv:
       return format_objects_csv(tiers);
     case OutputFormat::markdown:

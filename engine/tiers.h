@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "codelets/runtime/disk_node.h"
-#include "engine/command_line.h"
 #include "engine/plan/machine_costs.h"
 #include "engine/tables.h"
 #include "graphs/kv_cache.h"
@@ -19,6 +18,8 @@
 #include "schedulers/loader.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// Of what is free, left to the program itself, its libraries and StarPU's tables (some 220 MiB)
 /// and to what else moves meanwhile: bytes that a run without --ddr does not plan with.

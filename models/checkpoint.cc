@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "models/family.h"
-#include "models/json.h"
 
 namespace sluice {
 namespace {

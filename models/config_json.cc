@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "models/config_reader.h"
 #include "models/family.h"
-#include "models/json.h"
 
 namespace sluice {
 namespace {
@@ -65,6 +65,15 @@ void refuse_quantized(const ConfigReader& fields) {
       "{}: quantization_config (quant_method {}) is not supported; get the model in bf16, f16 or "
       "f32",
       fields.where(), quote(quantization->text("quant_method", "unknown")));
+}
+
+void write_special_tokens(const ModelConfig& config, ordered_json& fields) {
+  fields["bos_token_id"] =
+      config.bos_token_id ? ordered_json(*config.bos_token_id) : ordered_json();
+  const auto& eos = config.eos_token_ids;
+  fields["eos_token_id"] = eos.empty()       ? ordered_json()
+                           : eos.size() == 1 ? ordered_json(eos.front())
+                                             : ordered_json(eos);
 }
 
 }  // namespace
@@ -131,21 +140,15 @@ std::string config_json(const ModelConfig& config) {
   fields["tie_word_embeddings"] = config.tied_embeddings;
   fields["use_cache"] = true;
   family->write(config, fields);
-  fields.update(ordered_json::parse(generation_config_json(config)));
-  fields.erase("_from_model_config");
-  return fields.dump(2) + "\n";
+  write_special_tokens(config, fields);
+  return json_text(fields, 2) + "\n";
 }
 
 std::string generation_config_json(const ModelConfig& config) {
   ordered_json fields;
   fields["_from_model_config"] = true;
-  fields["bos_token_id"] =
-      config.bos_token_id ? ordered_json(*config.bos_token_id) : ordered_json();
-  const auto& eos = config.eos_token_ids;
-  fields["eos_token_id"] = eos.empty()       ? ordered_json()
-                           : eos.size() == 1 ? ordered_json(eos.front())
-                                             : ordered_json(eos);
-  return fields.dump(2) + "\n";
+  write_special_tokens(config, fields);
+  return json_text(fields, 2) + "\n";
 }
 
 }  // namespace sluice

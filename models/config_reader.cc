@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 
 namespace sluice {
 namespace {

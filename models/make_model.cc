@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "models/config_json.h"
 #include "models/family.h"
 #include "models/model.h"
@@ -92,7 +93,7 @@ std::string safetensors_header(const Shard& shard, DType dtype) {
                           {"data_offsets", {position, position + entry.bytes}}};
     position += entry.bytes;
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
@@ -106,7 +107,7 @@ std::string index_json(const std::vector<Shard>& shards) {
       index["weight_map"][entry.name] = shard_name(i, shards.size());
     }
   }
-  return index.dump(2) + "\n";
+  return json_text(index, 2) + "\n";
 }
 
 /// A file being written; every failure throws Error with the system's reason.

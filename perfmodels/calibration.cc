@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "perfmodels/profile_document.h"
 
 namespace sluice {
@@ -294,7 +295,7 @@ std::string format_calibration(const Calibration& calibration) {
     if (!point.samples.empty()) points.push_back(json_of(point));
   }
   json["points"] = std::move(points);
-  return json.dump(1) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 Calibration parse_calibration(std::string_view json_text, std::string_view where) {

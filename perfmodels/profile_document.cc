@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace sluice {
 namespace {
@@ -15,40 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int deepest_nesting = 16;
-
-std::string dump(const json& value) {
-  constexpr std::size_t longest = 120;
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() <= longest) return text;
-  text.resize(longest);
-  return text + "...";
-}
-
-std::string describe(const json& value) {
-  if (value.is_object()) return value.empty() ? "an empty object" : "an object";
-  if (value.is_array()) return fmt::format("a list of {}", value.size());
-  return dump(value);
-}
-
-/// Refuses what nlohmann's parser would let pass, as it goes.
-class ParseGuard {
- public:
-  explicit ParseGuard(std::string_view where) : where_(where) {}
-
-  void see(int depth, json::parse_event_t event, const json& parsed) {
-    if (depth > deepest_nesting)
-      throw Error("{}: nested deeper than {} levels, expected a profile", where_, deepest_nesting);
-    if (event == json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == json::parse_event_t::object_end) keys_.pop_back();
-    if (event != json::parse_event_t::key) return;
-    if (!keys_.back().insert(parsed.get_ref<const std::string&>()).second)
-      throw Error("{}: key {} stands twice in one object", where_, dump(parsed));
-  }
-
- private:
-  std::string_view where_;
-  std::vector<std::set<std::string>> keys_;
-};
 
 /// A number or a curve, with its source or without.
 bool is_number(const json& value) {
@@ -88,22 +54,7 @@ const std::string& ProfileDocument::file_of(const json::json_pointer& path) cons
 }
 
 json parse_profile_json(std::string_view text, std::string_view where) {
-  json parsed;
-  try {
-    ParseGuard guard(where);
-    parsed = json::parse(text.begin(), text.end(),
-                         [&guard](int depth, json::parse_event_t event, json& part) {
-                           guard.see(depth, event, part);
-                           return true;
-                         });
-  } catch (const json::exception& error) {
-    std::string reason = error.what();
-    reason.erase(0, reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2);
-    std::replace_if(
-        reason.begin(), reason.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
-        ' ');
-    throw Error("{}: not valid JSON: {}", where, reason);
-  }
+  json parsed = parse_json(text, where, DuplicateKeys::refuse, deepest_nesting);
   if (!parsed.is_object())
     throw Error("{}: found {}, expected an object that describes a machine", where,
                 describe(parsed));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cpu.h"
+#include "base/memory.h"
 #include "codelets/kernels/probe.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -98,7 +99,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t huge_page_bytes = std::int64_t{2} << 20;
 constexpr std::int64_t parts_per_thread = 8;
 constexpr std::int64_t quantum_bytes = 4096;  ///< a multiple of what one turn of any loop reads
 
@@ -127,12 +127,13 @@ ReadProbe::ReadProbe(ThreadPool& pool, std::uint64_t working_set_bytes)
     : ReadProbe(pool, Buffer(std::max(buffer_bytes(working_set_bytes), least_bytes(pool)))) {}
 
 ReadProbe::ReadProbe(ThreadPool& pool, Buffer buffer) : pool_(pool), buffer_(std::move(buffer)) {
-  const auto size = static_cast<std::int64_t>(buffer_.size());
-  const std::int64_t num_pages = (size + huge_page_bytes - 1) / huge_page_bytes;
-  pool_.run(num_pages, [&](std::int64_t page) {
-    auto* words = buffer_.as<std::uint64_t>() + page * huge_page_bytes / 8;
-    const std::int64_t bytes = std::min(huge_page_bytes, size - page * huge_page_bytes);
-    for (std::int64_t i = 0; i < bytes / 8; ++i) words[i] = static_cast<std::uint64_t>(page + i);
+  const std::size_t num_pages = (buffer_.size() + huge_page_bytes - 1) / huge_page_bytes;
+  pool_.run(static_cast<std::int64_t>(num_pages), [&](std::int64_t index) {
+    const auto page = static_cast<std::size_t>(index);
+    const std::size_t begin = page * huge_page_bytes;
+    auto* words = buffer_.as<std::uint64_t>() + begin / 8;
+    const std::size_t bytes = std::min(huge_page_bytes, buffer_.size() - begin);
+    for (std::size_t i = 0; i < bytes / 8; ++i) words[i] = page + i;
   });
 }
 

@@ -410,8 +410,7 @@ std::string format_check(const Settings& settings, const std::vector<Compared>& 
                        {"error_at_rates", each.error_at_rates},
                        {"spread", settings.repeat > 1 ? Json(each.spread) : Json()}});
   }
-  return settings.format == OutputFormat::json ? objects.dump(2) + "\n"
-                                               : format_objects_csv(objects);
+  return format_objects(settings.format, objects);
 }
 
 int run_check(const Settings& settings) {

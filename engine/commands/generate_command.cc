@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/units.h"
 #include "codelets/kernels/linear.h"
@@ -348,7 +349,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   if (run.disk() != nullptr) run.disk()->add_to(stats);
   placement.add_to(stats);
   moved.add_to(stats);
-  write_file(path, stats.dump(2) + "\n");
+  write_file(path, json_text(stats, 2) + "\n");
 }
 
 void print_summary(const Report& report, const std::string& policy) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/cpu.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/units.h"
 #include "codelets/kernels/linear.h"
@@ -143,7 +144,7 @@ int run_info(const CommandLine::Arguments& arguments) {
     probe = probe_memory(runtime.setup_pool(), topology, gpus);
   }
   if (line.get<bool>("json")) {
-    fmt::print("{}\n", as_json(topology, gpus, runtime, probe).dump(2));
+    fmt::print("{}\n", json_text(as_json(topology, gpus, runtime, probe), 2));
   } else {
     print_words(topology, gpus, runtime, probe);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/command_line.h"
 
 namespace sluice {
 

@@ -6,11 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/command_line.h"
 #include "engine/draw/picture.h"
 #include "engine/tables.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// --output-format, --markdown, --csv, --json.
 void declare_format(CommandLine& line);

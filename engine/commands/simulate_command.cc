@@ -364,7 +364,7 @@ std::string format_jobs(OutputFormat format, const std::vector<Job>& jobs) {
   Json objects = Json::array();
   for (const Job& job : jobs)
     objects.push_back(format == OutputFormat::json ? json_of(job) : flat_json_of(job));
-  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
+  return format_objects(format, objects);
 }
 
 /// The picture that --plot asks for.

@@ -190,7 +190,7 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
         context.gemm_bf16_flop_per_s.value_or(gemm_range(results).middle);
     objects.push_back(std::move(object));
   }
-  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
+  return format_objects(format, objects);
 }
 
 }  // namespace sluice

@@ -23,7 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
-constexpr std::uint64_t huge_page_bytes = 2 * mebibyte;
 
 /// A node's block, and the loops that read it.
 using Block = std::unique_ptr<ReadProbe>;

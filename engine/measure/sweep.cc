@@ -338,7 +338,7 @@ std::string format_sweep(OutputFormat format, const std::string& model, DType dt
   }
   Json objects = Json::array();
   for (const SweepPoint& point : points) objects.push_back(json_of(model, dtype, threads, point));
-  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
+  return format_objects(format, objects);
 }
 
 std::vector<LinePlot> sweep_plots(const std::string& model, DType dtype,

@@ -300,7 +300,7 @@ std::string format_plans(OutputFormat format, const std::vector<PlanPoint>& poin
   Json objects = Json::array();
   for (const PlanPoint& point : points)
     objects.push_back(format == OutputFormat::json ? json_of(point) : flat_json_of(point));
-  return format == OutputFormat::json ? objects.dump(2) + "\n" : format_objects_csv(objects);
+  return format_objects(format, objects);
 }
 
 std::string describe_plan(const PlanPoint& point) {

@@ -1,5 +1,6 @@
 #include "engine/plan/points.h"
 
+#include "engine/command_line.h"
 #include "engine/commands/output_options.h"
 #include "engine/compute_options.h"
 #include "engine/plan/policy_choice.h"

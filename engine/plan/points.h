@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/command_line.h"
 #include "perfmodels/footprint.h"
 #include "schedulers/checked_policy.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// What `plan` and `simulate` are asked for: every combination is a point.
 struct PointLists {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/command_line.h"
 #include "engine/policy_run.h"
 
 namespace sluice {

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/command_line.h"
 #include "engine/plan/planner.h"
 #include "engine/tiers.h"
 #include "schedulers/loader.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// A policy and what it would do; or why it cannot.
 struct Candidate {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "codelets/runtime/runtime.h"
+#include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/plan/machine_costs.h"
 #include "engine/policy_run.h"

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/device.h"
 

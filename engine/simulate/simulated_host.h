@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/command_line.h"
 #include "perfmodels/accelerated_model.h"
 #include "perfmodels/work.h"
 
 namespace sluice {
+
+class CommandLine;
 
 /// A stand-in accelerator that is simulated.
 struct SimulatedStandIn {

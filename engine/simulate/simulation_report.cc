@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace sluice {
 namespace {
 
@@ -44,7 +46,7 @@ std::string simulation_json(const PlanPoint& point, const Simulation& simulation
                          {"link to cpu", simulation.to_cpu_bytes},
                          {"disk", simulation.disk_bytes}};
   json["overlap_s"] = simulation.overlap_s;
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "perfmodels/placement.h"
 
 namespace sluice {
@@ -17,9 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr int format_version = 3;
 
 /// Names come from StarPU and from users' request ids: bytes that are no UTF-8 are replaced.
-std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string line_of(const Json& json) { return json_text(json) + "\n"; }
 
 Json header_of(const Trace& trace) {
   Json header = {{"sluice_trace", format_version}, {"duration_ns", trace.duration_ns},

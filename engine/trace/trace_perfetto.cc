@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "engine/trace/trace_formats.h"
 #include "perfmodels/placement.h"
 
@@ -58,7 +59,7 @@ class Writer {
  public:
   void add(const Json& event) {
     text_ += text_.empty() ? "" : ",\n";
-    text_ += event.dump(-1, ' ', false, Json::error_handler_t::replace);
+    text_ += json_text(event);
   }
   std::string document() const {
     return "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n" + text_ + "\n]}\n";

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/units.h"
 #include "engine/tables.h"
 #include "engine/trace/trace_analysis.h"
@@ -208,7 +209,7 @@ std::string trace_as_json(const Trace& trace, const std::vector<std::int64_t>& i
     json["peak_bytes"].push_back({{"node", node}, {"bytes", bytes}});
   for (const std::int64_t iteration : iterations)
     json["iterations"].push_back(path_json(trace, iteration));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace sluice

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/utf8.h"
 
 namespace sluice::tokenizers {
@@ -221,7 +221,7 @@ Vocab make_vocab(const JsonField& field) {
     if (!id.is_number_unsigned() ||
         id.get<std::uint64_t>() > static_cast<std::uint64_t>(max_token_id)) {
       throw Error("{}: {} has the id {}, expected 0 to {}", field.where(), quote(token),
-                  id.is_number() ? id.dump() : id.type_name(), max_token_id);
+                  id.is_number() ? json_text(id) : id.type_name(), max_token_id);
     }
     vocab.emplace(token, id.get<std::int32_t>());
   }

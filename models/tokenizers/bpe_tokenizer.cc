@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/added_tokens.h"
 #include "models/tokenizers/bpe.h"
 #include "models/tokenizers/decoder.h"

@@ -1,7 +1,7 @@
 #include "models/tokenizers/decoder.h"
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/normalizer.h"
 #include "models/tokenizers/pattern.h"
 #include "models/tokenizers/pre_tokenizer.h"

@@ -1,6 +1,7 @@
 #include "models/tokenizers/json_field.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace sluice::tokenizers {
 
@@ -50,7 +51,7 @@ std::int32_t JsonField::token_id() const {
   if (!value_->is_number_integer()) wrong_type("a token id");
   const bool fits = value_->is_number_unsigned() &&
                     value_->get<std::uint64_t>() <= static_cast<std::uint64_t>(max_token_id);
-  if (!fits) throw Error("{}: id {}, expected 0 to {}", where_, value_->dump(), max_token_id);
+  if (!fits) throw Error("{}: id {}, expected 0 to {}", where_, json_text(*value_), max_token_id);
   return value_->get<std::int32_t>();
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/pattern.h"
 #include "models/tokenizers/utf8.h"
 

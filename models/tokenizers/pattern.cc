@@ -3,7 +3,7 @@
 #include <cctype>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/normalizer.h"
 #include "models/tokenizers/utf8.h"
 

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "models/json.h"
+#include "base/json.h"
 #include "models/tokenizers/bpe.h"
 
 namespace sluice::tokenizers {

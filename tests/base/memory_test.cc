@@ -97,7 +97,6 @@ TEST(BufferTest, TakesAllItsMemoryWhenAsked) {
 
 /// Where two, three or four nodes take huge pages in turn, as the kernel does by address.
 TEST(BufferTest, LargeOnesGoOnWithTheTurnOfTheLastOne) {
-  constexpr std::size_t huge_page_bytes = 2 * mebibyte;
   const auto page_of = [](const Buffer& buffer) {
     return reinterpret_cast<std::uintptr_t>(buffer.data()) / huge_page_bytes;
   };
@@ -112,7 +111,6 @@ TEST(BufferTest, LargeOnesGoOnWithTheTurnOfTheLastOne) {
 }
 
 TEST(BufferTest, LargeOnesStartWithAHugePage) {
-  constexpr std::size_t huge_page_bytes = 2 * mebibyte;
   // Sizes that are no whole pages leave the next one anywhere.
   for (const std::size_t size : {huge_page_bytes, huge_page_bytes + 1, 5 * mebibyte + 4097}) {
     const Buffer first(size);

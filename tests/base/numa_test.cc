@@ -39,6 +39,26 @@ TEST(NumaTest, PagesLieWhereTheyWereBoundAndTouchedOnly) {
   EXPECT_EQ(pages_by_node(buffer), (std::map<int, std::uint64_t>{{some_node(), 5000}}));
 }
 
+TEST(NumaTest, OfSeveralNodesEachGetsTwoHugePagesOrSmallOnes) {
+  const std::vector<int> two = {some_node(), some_node()};  // in turn, as two are
+  const Buffer few(4 * huge_page_bytes - 1);
+  const Buffer enough(4 * huge_page_bytes);
+  const Buffer of_one_node(huge_page_bytes);
+  try {
+    interleave(few, two);
+    interleave(enough, two);
+    interleave(of_one_node, {some_node()});
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();  // a container may forbid it
+  }
+  for (const Buffer* buffer : {&few, &enough, &of_one_node})
+    std::memset(buffer->data(), 1, buffer->size());
+  const auto huge = huge_page_bytes_of(enough);
+  if (huge.value_or(0) == 0) GTEST_SKIP() << "the system gives no huge pages, or does not say";
+  EXPECT_EQ(huge_page_bytes_of(few), 0U);
+  EXPECT_GT(huge_page_bytes_of(of_one_node).value(), 0U);
+}
+
 TEST(NumaTest, RefusesANodeThatIsNotThere) {
   const Buffer buffer(1 << 20);
   EXPECT_THROW(interleave(buffer, {1000}), Error);

@@ -242,7 +242,7 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
       {R"([{"op": "replace", "path": "/tiers/hbm/reserved_gib/value", "value": 16}])",
        "m.json: tiers.hbm: 16 GiB of 16 are reserved, expected less"},
       {R"([{"op": "replace", "path": "/links", "value": []}])",
-       "m.json: links is a list of 0, expected a list with at least one element"},
+       "m.json: links is [], expected a list with at least one element"},
       {R"([{"op": "replace", "path": "/cpu/gemm_tflop_per_s",
             "value": {"over": "bytes", "points": [[1, 1]], "source": "test"}}])",
        "m.json: cpu.gemm_tflop_per_s.over is \"bytes\", expected \"rows\""},
@@ -254,7 +254,7 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
        "m.json: cpu.gemm_tflop_per_s.points.0.1 is -1, expected a number above 0"},
       {R"([{"op": "replace", "path": "/cpu/gemm_tflop_per_s",
             "value": {"over": "rows", "points": [[2]], "source": "test"}}])",
-       "m.json: cpu.gemm_tflop_per_s.points.0 is a list of 1, expected a pair [x, y]"},
+       "m.json: cpu.gemm_tflop_per_s.points.0 is [2], expected a pair [x, y]"},
       {R"([{"op": "replace", "path": "/cpu/gemm_tflop_per_s",
             "value": {"over": "rows", "peak": 2, "source": "test"}}])",
        "m.json: cpu.gemm_tflop_per_s.half_at is missing"},
@@ -264,7 +264,7 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
        "expected 2, one for each x"},
       {R"([{"op": "remove", "path": "/description"}])", "m.json: description is missing"},
       {R"([{"op": "replace", "path": "/cpu", "value": []}])",
-       "m.json: cpu is a list of 0, expected an object with name, cores, "
+       "m.json: cpu is [], expected an object with name, cores, "
        "memory_bandwidth_gb_per_s, gemm_tflop_per_s, attention_bandwidth_gb_per_s, "
        "attention_tflop_per_s, combine, task_overhead_us, dequantize_gb_per_s, idle_watts, "
        "busy_watts, price_usd"},
@@ -336,12 +336,12 @@ TEST(ParseProfileTest, RefusesWhatIsNoProfile) {
   const auto text_of = [](const std::string& text) {
     return message([&] { return parse_profile(text, "m.json"); });
   };
-  EXPECT_EQ(text_of("[1]"),
-            "m.json: found a list of 1, expected an object that describes a machine");
-  EXPECT_EQ(text_of(R"({"name": "a", "name": "b"})"),
-            "m.json: key \"name\" stands twice in one object");
+  EXPECT_EQ(text_of("[1]"), "m.json: found [1], expected an object that describes a machine");
+  EXPECT_EQ(
+      text_of(R"({"name": "a", "name": "b"})"),
+      "m.json: key \"name\" stands twice in one JSON object; keep one, or get the file again");
   EXPECT_EQ(text_of(std::string(100000, '[')),
-            "m.json: nested deeper than 16 levels, expected a profile");
+            "m.json: nested deeper than 16 levels, which no such file is");
   EXPECT_EQ(text_of("{}"), "m.json: name is missing");
   const std::string whole = round_machine().dump();
   for (std::size_t length = 0; length < whole.size(); length += 7) {

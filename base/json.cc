@@ -1,4 +1,4 @@
-#include "models/json.h"
+#include "base/json.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -21,24 +21,30 @@ std::string cut(std::string text) {
   return text + "...";
 }
 
-/// Watches a parse for objects that have a key twice.
-class DuplicateKeyGuard {
+/// Refuses what nlohmann's parser would let pass, as it goes.
+class ParseGuard {
  public:
-  explicit DuplicateKeyGuard(std::string_view where) : where_(where) {}
+  ParseGuard(std::string_view where, DuplicateKeys duplicates, int deepest)
+      : where_(where), duplicates_(duplicates), deepest_(deepest) {}
 
-  void see(json::parse_event_t event, const json& parsed) {
+  void see(int depth, json::parse_event_t event, const json& parsed) {
+    if (depth > deepest_)
+      throw Error("{}: nested deeper than {} levels, which no such file is", where_, deepest_);
+    if (duplicates_ == DuplicateKeys::last_wins) return;
     if (event == json::parse_event_t::object_start) keys_.emplace_back();
     if (event == json::parse_event_t::object_end) keys_.pop_back();
     if (event != json::parse_event_t::key) return;
     const auto& key = parsed.get_ref<const std::string&>();
     if (!keys_.back().insert(key).second) {
-      throw Error("{}: key {} stands twice in one JSON object; the file is damaged, get it again",
+      throw Error("{}: key {} stands twice in one JSON object; keep one, or get the file again",
                   where_, quote(key));
     }
   }
 
  private:
   std::string_view where_;
+  DuplicateKeys duplicates_;
+  int deepest_;
   std::vector<std::set<std::string>> keys_;
 };
 
@@ -58,18 +64,20 @@ std::string describe_list(const json& list) {
   const bool is_flat = std::all_of(list.begin(), list.end(),
                                    [](const json& element) { return element.is_primitive(); });
   if (list.size() > longest || !is_flat) return fmt::format("a list of {}", list.size());
-  return cut(list.dump(-1, ' ', false, json::error_handler_t::replace));
+  return cut(json_text(list));
 }
 
 }  // namespace
 
-json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates) {
+json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates,
+                int deepest) {
   try {
-    if (duplicates == DuplicateKeys::last_wins) return json::parse(text.begin(), text.end());
-    DuplicateKeyGuard guard(where);
+    if (duplicates == DuplicateKeys::last_wins && deepest == std::numeric_limits<int>::max())
+      return json::parse(text.begin(), text.end());
+    ParseGuard guard(where, duplicates, deepest);
     return json::parse(text.begin(), text.end(),
-                       [&guard](int /*depth*/, json::parse_event_t event, json& parsed) {
-                         guard.see(event, parsed);
+                       [&guard](int depth, json::parse_event_t event, json& parsed) {
+                         guard.see(depth, event, parsed);
                          return true;
                        });
   } catch (const json::exception& error) {
@@ -77,17 +85,25 @@ json parse_json(std::string_view text, std::string_view where, DuplicateKeys dup
   }
 }
 
+std::string json_text(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string quote(std::string_view text) {
   const bool is_long = text.size() > kLongestQuote;
   const json shown = std::string(text.substr(0, kLongestQuote));
-  return shown.dump(-1, ' ', false, json::error_handler_t::replace) + (is_long ? "..." : "");
+  return json_text(shown) + (is_long ? "..." : "");
 }
 
 std::string describe(const json& value) {
   if (value.is_string()) return quote(value.get_ref<const std::string&>());
   if (value.is_object()) return "an object";
   if (value.is_array()) return describe_list(value);
-  return cut(value.dump(-1, ' ', false, json::error_handler_t::replace));
+  return cut(json_text(value));
 }
 
 }  // namespace sluice

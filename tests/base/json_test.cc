@@ -1,0 +1,67 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+std::string refusal(std::string_view text, DuplicateKeys duplicates, int deepest = 100) {
+  try {
+    parse_json(text, "a.json", duplicates, deepest);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ParseJsonTest, RefusesKeysThatStandTwiceWhereAsked) {
+  // The same name in two objects is another matter.
+  const char* apart = R"({"a": {"b": 1}, "c": [{"b": 2}, {"b": 3}], "b": 4})";
+  const char* twice = R"({"a": [{"b": 1, "c": {}, "b": 2}]})";
+  EXPECT_EQ(refusal(apart, DuplicateKeys::refuse), "no error");
+  EXPECT_EQ(refusal(twice, DuplicateKeys::last_wins), "no error");
+  EXPECT_EQ(refusal(twice, DuplicateKeys::refuse),
+            "a.json: key \"b\" stands twice in one JSON object; keep one, or get the file again");
+  EXPECT_EQ(parse_json(twice, "a.json", DuplicateKeys::last_wins)["a"][0]["b"], 2);
+}
+
+TEST(ParseJsonTest, RefusesWhatIsNestedTooDeep) {
+  EXPECT_EQ(refusal("[[[1]]]", DuplicateKeys::refuse, 3), "no error");
+  for (const DuplicateKeys duplicates : {DuplicateKeys::refuse, DuplicateKeys::last_wins}) {
+    EXPECT_EQ(refusal("[[[[1]]]]", duplicates, 3),
+              "a.json: nested deeper than 3 levels, which no such file is");
+  }
+}
+
+TEST(ParseJsonTest, SaysInOneLineWhatIsNoJson) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\": \n nul}", "\"\xff\"", "1e999"}) {
+    const std::string complaint = refusal(text, DuplicateKeys::refuse);
+    EXPECT_EQ(complaint.find("a.json: not valid JSON: "), 0U) << complaint;
+    EXPECT_EQ(complaint.find('\n'), std::string::npos) << complaint;
+  }
+}
+
+TEST(JsonTextTest, ReplacesWhatIsNoUtf8) {
+  EXPECT_EQ(json_text(json{{"a", "x\xff"}}), "{\"a\":\"x\xEF\xBF\xBD\"}");
+  EXPECT_EQ(json_text(nlohmann::ordered_json{{"b", 1}, {"a", 2}}, 1),
+            "{\n \"b\": 1,\n \"a\": 2\n}");
+}
+
+TEST(DescribeTest, ShowsWhatIsShort) {
+  EXPECT_EQ(describe(json{{"a", 1}}), "an object");
+  EXPECT_EQ(describe(json{1, 2}), "[1,2]");
+  EXPECT_EQ(describe(json{1, 2, 3, 4, 5}), "a list of 5");
+  EXPECT_EQ(describe(json{1, json::array()}), "a list of 2");
+  EXPECT_EQ(describe("a\nb"), "\"a\\nb\"");
+  EXPECT_EQ(describe(std::string(1000, 'a')), "\"" + std::string(200, 'a') + "\"...");
+  EXPECT_EQ(describe(json()), "null");
+}
+
+}  // namespace
+}  // namespace sluice
