@@ -56,12 +56,13 @@ else()
   set(SLUICE_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endif()
 
-# sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries SLOW patterns TOGETHER suite).
+# sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries SLOW patterns TOGETHER suite ALONE).
 # SLOW: of a fast one the tests that take long with sanitizers and show them nothing that others do not, as --gtest_filter
 # has them. TOGETHER: a suite that prepares much, and once for all of its tests.
-# Each test is a process of its own; with sanitizers, where a process takes long to start, a quarter of the fast ones is.
+# Each test is a process of its own; with sanitizers, where a process takes long to start, a quarter of the fast ones is,
+# unless they stand ALONE.
 function(sluice_test)
-  cmake_parse_arguments(ARG "" "NAME;TOGETHER" "LABELS;SOURCES;LIBRARIES;SLOW" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "NAME;TOGETHER" "LABELS;SOURCES;LIBRARIES;SLOW" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main sluice_options)
   target_compile_definitions(${ARG_NAME} PRIVATE SLUICE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests")
@@ -71,15 +72,18 @@ function(sluice_test)
       set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL TRUE)
       return()
     endif()
-    foreach(shard RANGE 3)
-      add_test(NAME ${ARG_NAME}_${shard} COMMAND ${ARG_NAME} "--gtest_filter=-${slow}")
-      set_tests_properties(${ARG_NAME}_${shard} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 1200
-        ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard};${SLUICE_TEST_ENVIRONMENT}")
-    endforeach()
-    return()
+    if(NOT ARG_ALONE)
+      foreach(shard RANGE 3)
+        add_test(NAME ${ARG_NAME}_${shard} COMMAND ${ARG_NAME} "--gtest_filter=-${slow}")
+        set_tests_properties(${ARG_NAME}_${shard} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 1200
+          ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard};${SLUICE_TEST_ENVIRONMENT}")
+      endforeach()
+      return()
+    endif()
+  else()
+    target_compile_options(${ARG_NAME} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)  # compiled more often than run
   endif()
 
-  target_compile_options(${ARG_NAME} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)  # compiled more often than run
   set(apart ${ARG_SLOW})
   if(ARG_TOGETHER)
     add_test(NAME ${ARG_TOGETHER} COMMAND ${ARG_NAME} "--gtest_filter=${ARG_TOGETHER}.*")

@@ -128,9 +128,9 @@ struct StageOperands {
 };
 
 SublayerClock clock_of(const CpuContext& cpu, Phase phase) { return {cpu.times, phase}; }
-[[maybe_unused]] GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) {
-  return {gpu, phase};
-}
+#ifdef SLUICE_HAS_CUDA
+GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) { return {gpu, phase}; }
+#endif
 
 template <typename Context>
 void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at,
