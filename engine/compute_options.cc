@@ -2,7 +2,7 @@
 
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"
-#include "graphs/loaded_model.h"
+#include "graphs/model_weights.h"
 #include "models/model.h"
 
 namespace sluice {

@@ -207,7 +207,7 @@ bool AcceleratorRun::splits_attention() const {
   });
 }
 
-RunSize RunSize::of(const LoadedModel& model, std::span<const KvCache> caches,
+RunSize RunSize::of(const ModelWeights& model, std::span<const KvCache> caches,
                     std::int64_t max_rows, std::int64_t max_logit_rows) {
   RunSize size{.config = model.config(),
                .dtype = model.shape().dtype,
@@ -295,7 +295,7 @@ void pin(PinnedMemory& pinned, const DataHandle& handle) {
 }
 
 /// All that a GPU may read or write.
-void pin_all(PinnedMemory& pinned, const LoadedModel& model, std::span<const KvCache> caches) {
+void pin_all(PinnedMemory& pinned, const ModelWeights& model, std::span<const KvCache> caches) {
   for (const DataHandle* handle :
        {&model.token_table, &model.positions, &model.project_in, &model.project_out,
         &model.frequencies, &model.final_norm, &model.head})
@@ -321,9 +321,9 @@ void commit_all(Runtime& runtime, std::span<const KvCache> caches) {
 }
 
 /// A GPU's kernels for few rows read strips as they are; all else is unpacked each time.
-void warn_of_unpacking(const LoadedModel& model) {
+void warn_of_unpacking(const ModelWeights& model) {
   if (model.shape().dtype != DType::bf16) return;
-  for (const LinearShape& shape : layer_linears(model.config(), model.shape().dtype)) {
+  for (const LinearShape& shape : PackedWeights(model.config(), model.shape().dtype).layer()) {
     if (PackedLayout::get(shape).blocks().is_strips()) continue;
     logger().warn(
         "the CPU packs the weight [{}, {}] such that the GPU unpacks it at each use, which slows "
@@ -336,7 +336,7 @@ void warn_of_unpacking(const LoadedModel& model) {
 }  // namespace
 
 std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtime,
-                                                                 const LoadedModel& model,
+                                                                 const ModelWeights& model,
                                                                  std::span<const KvCache> caches,
                                                                  const RunSize& size) const {
   check_sendable(bytes_of(model.token_table), "the embedding");

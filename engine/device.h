@@ -38,7 +38,7 @@ struct RunSize {
     std::int64_t num_pages = 0;
   };
   /// Of a model that is loaded already.
-  static RunSize of(const LoadedModel& model, std::span<const KvCache> caches,
+  static RunSize of(const ModelWeights& model, std::span<const KvCache> caches,
                     std::int64_t max_rows, std::int64_t max_logit_rows);
 
   /// Bytes of a file for the KV that lives on a disk.
@@ -77,7 +77,7 @@ class AcceleratorRun {
   TierUse check(const RunSize& size) const;
   /// Checks that everything fits beside what StarPU itself has taken, and brings there what stays.
   /// Throws Error with the sizes when it does not fit.
-  std::unique_ptr<Residence> bring(Runtime& runtime, const LoadedModel& model,
+  std::unique_ptr<Residence> bring(Runtime& runtime, const ModelWeights& model,
                                    std::span<const KvCache> caches, const RunSize& size) const;
 
   /// "NVIDIA H200 with 20.0 GiB: peak ..., ... moved to it, ... from it"

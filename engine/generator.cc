@@ -115,7 +115,7 @@ std::int64_t kv_tokens(const Request& request, const ModelConfig& config) {
          new_tokens_limit(request, config);
 }
 
-Generator::Generator(const LoadedModel& model, std::span<KvCache> cohorts,
+Generator::Generator(const ModelWeights& model, std::span<KvCache> cohorts,
                      const Tokenizer* tokenizer, const Options& options)
     : model_(model),
       cohorts_(cohorts),

@@ -99,7 +99,7 @@ class Generator {
   /// The KV caches of `cohorts` are the policy's kv_cohorts(), and together have pages for
   /// `max_batch` of the longest requests. `tokenizer` may be null: then there is no text and no
   /// stop text. All outlive the generator.
-  Generator(const LoadedModel& model, std::span<KvCache> cohorts, const Tokenizer* tokenizer,
+  Generator(const ModelWeights& model, std::span<KvCache> cohorts, const Tokenizer* tokenizer,
             const Options& options);
   ~Generator();
   Generator(const Generator&) = delete;
@@ -137,7 +137,7 @@ class Generator {
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);
   void finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events);
 
-  const LoadedModel& model_;
+  const ModelWeights& model_;
   std::span<KvCache> cohorts_;
   const Tokenizer* tokenizer_;
   Options options_;

@@ -7,7 +7,7 @@
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/recurring.h"
-#include "graphs/loaded_model.h"
+#include "graphs/model_weights.h"
 
 namespace sluice {
 namespace {

@@ -217,7 +217,7 @@ Placement placement_of(const BatchPart& part, std::int64_t layer) {
 
 }  // namespace
 
-DecoderGraph::DecoderGraph(const LoadedModel& model, std::span<const KvCache> cohorts,
+DecoderGraph::DecoderGraph(const ModelWeights& model, std::span<const KvCache> cohorts,
                            const Options& options)
     : model_(model),
       cohorts_(cohorts),

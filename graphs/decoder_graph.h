@@ -10,7 +10,7 @@
 #include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
 #include "graphs/kv_plan.h"
-#include "graphs/loaded_model.h"
+#include "graphs/model_weights.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
 
@@ -114,7 +114,7 @@ class DecoderGraph {
   enum class Logits : std::uint8_t { drop, keep };
 
   /// `cohorts`, one KV cache each, outlive the graph.
-  DecoderGraph(const LoadedModel& model, std::span<const KvCache> cohorts, const Options& options);
+  DecoderGraph(const ModelWeights& model, std::span<const KvCache> cohorts, const Options& options);
 
   /// Submits one iteration and returns without waiting: one result for each sub-batch. Their tasks
   /// are submitted layer by layer, so that a scheduler that looks ahead sees all that a layer's
@@ -162,7 +162,7 @@ class DecoderGraph {
   void submit_head(Chain& chain, const PendingIteration& out);
   void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
 
-  const LoadedModel& model_;
+  const ModelWeights& model_;
   std::span<const KvCache> cohorts_;
   Options options_;
   /// Of a layer, by its placement's bits; the second cut before sublayer 4, where rows are dropped,

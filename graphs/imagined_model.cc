@@ -1,18 +1,17 @@
-// A model's handles without its weights: what a simulation moves.
+#include "graphs/imagined_model.h"
+
 #include <algorithm>
 #include <initializer_list>
 
-#include "graphs/loaded_model.h"
-
 namespace sluice {
 
-struct LoadedModel::Imagined {
+struct ImaginedModel::Maker {
   struct Part {
     Tier tier;
     std::int64_t elements;
   };
 
-  LoadedModel& model;
+  ImaginedModel& model;
   double weight_bits;
   const TierNodes& nodes;
 
@@ -42,12 +41,10 @@ struct LoadedModel::Imagined {
   }
 };
 
-LoadedModel::LoadedModel(const ModelConfig& config, DType dtype, double weight_bits,
-                         const MemoryPlan& memory, const TierNodes& nodes)
-    : config_(config),
-      shape_(imagined_decoder_shape(config, dtype)),
-      vectors_(vector_layout(config)) {
-  Imagined imagined{*this, weight_bits, nodes};
+ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype, double weight_bits,
+                             const MemoryPlan& memory, const TierNodes& nodes)
+    : ModelWeights(config, imagined_decoder_shape(config, dtype)) {
+  Maker imagined{*this, weight_bits, nodes};
   const auto table_bytes = [&](std::int64_t rows, std::int64_t columns) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
   };

@@ -33,89 +33,6 @@ const std::byte* element_pointer(const TensorView& tensor, std::int64_t index) {
 
 }  // namespace
 
-DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
-  if (config.position == PositionKind::alibi) {
-    throw Error(
-        "models with ALiBi positions ({}) are known for planning and simulation only; they cannot "
-        "run",
-        config.family);
-  }
-  if (config.num_experts > 0) {
-    throw Error(
-        "mixtures of experts ({}) are known for planning and simulation only; they cannot run",
-        config.family);
-  }
-  return imagined_decoder_shape(config, dtype);
-}
-
-DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
-  return {.hidden_size = config.hidden_size,
-          .num_heads = config.num_heads,
-          .num_kv_heads = config.num_kv_heads,
-          .head_dim = config.head_dim,
-          .ffn_size = config.ffn_size * std::max<std::int64_t>(1, config.experts_per_token),
-          .sliding_window_tokens = config.sliding_window_tokens,
-          .norm = config.norm,
-          .norm_place = config.norm_place,
-          .norm_eps = config.norm_eps,
-          .activation = config.activation,
-          .gated_ffn = config.gated_ffn,
-          .rope = config.position == PositionKind::rope,
-          .dtype = dtype};
-}
-
-VectorLayout vector_layout(const ModelConfig& config) {
-  VectorLayout layout;
-  const auto take = [&layout](bool present, std::int64_t size) {
-    const std::int64_t at = layout.num_elements;
-    if (present) layout.num_elements += size;
-    return present ? at : -1;
-  };
-  const bool norm_bias = config.norm_affine && config.norm == NormKind::layer_norm;
-  layout.attention_norm_weight = take(config.norm_affine, config.hidden_size);
-  layout.attention_norm_bias = take(norm_bias, config.hidden_size);
-  layout.qkv_bias = take(config.qkv_bias, config.q_size() + 2 * config.kv_size());
-  layout.out_bias = take(config.out_bias, config.hidden_size);
-  layout.ffn_norm_weight = take(config.norm_affine, config.hidden_size);
-  layout.ffn_norm_bias = take(norm_bias, config.hidden_size);
-  layout.fc1_bias = take(config.ffn_bias, config.ffn_size);
-  layout.fc2_bias = take(config.ffn_bias, config.hidden_size);
-  layout.gate_bias = take(config.ffn_bias && config.gated_ffn, config.ffn_size);
-  return layout;
-}
-
-std::vector<LinearShape> layer_linears(const ModelConfig& config, DType dtype) {
-  const DecoderShape shape = decoder_shape(config, dtype);
-  std::vector<LinearShape> linears = {{shape.hidden_size, shape.qkv_size(), dtype},
-                                      {shape.q_size(), shape.hidden_size, dtype},
-                                      {shape.hidden_size, shape.ffn_size, dtype},
-                                      {shape.ffn_size, shape.hidden_size, dtype}};
-  if (shape.gated_ffn) linears.push_back({shape.hidden_size, shape.ffn_size, dtype});
-  return linears;
-}
-
-std::vector<LinearShape> packed_linears(const ModelConfig& config, DType dtype) {
-  const std::vector<LinearShape> layer = layer_linears(config, dtype);
-  std::vector<LinearShape> linears;
-  linears.reserve(3 + static_cast<std::size_t>(config.num_layers) * layer.size());
-  if (config.has_projections()) {
-    linears.push_back({config.embed_size, config.hidden_size, dtype});
-    linears.push_back({config.hidden_size, config.embed_size, dtype});
-  }
-  linears.push_back({config.embed_size, config.vocab_size, dtype});
-  for (std::int64_t i = 0; i < config.num_layers; ++i)
-    linears.insert(linears.end(), layer.begin(), layer.end());
-  return linears;
-}
-
-std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
-  std::uint64_t total = static_cast<std::uint64_t>(config.num_layers) * sizeof(float) *
-                        static_cast<std::uint64_t>(vector_layout(config).num_elements);
-  for (const LinearShape& shape : packed_linears(config, dtype))
-    total += PackedLayout::get(shape).size_bytes();
-  return total;
-}
-
 /// Packs weights in rounds; a round's panels are spread over the threads.
 struct LoadedModel::Packing {
   struct Source {
@@ -149,11 +66,10 @@ struct LoadedModel::Packing {
   std::deque<Buffer> passing;  ///< of the round, on their way to the file
   std::vector<InFile> in_file;
 
-  /// Plans [out, in] from the named tensors' rows, one under the other.
-  DataHandle add(std::initializer_list<TensorId> ids, std::int64_t in, Tier home = Tier::ddr) {
-    std::int64_t out = 0;
-    for (const TensorId id : ids) out += expected_shape(model.config_, id.role).at(0);
-    const PackedLayout& layout = PackedLayout::get({in, out, model.shape_.dtype});
+  /// Plans a weight from the named tensors' rows, one under the other.
+  DataHandle add(std::initializer_list<TensorId> ids, const LinearShape& shape,
+                 Tier home = Tier::ddr) {
+    const PackedLayout& layout = PackedLayout::get(shape);
     const std::size_t size = layout.size_bytes();
     const std::uint64_t offset = homes.file != nullptr ? homes.file->place(size) : 0;
     const bool packs = homes.file == nullptr || !homes.file->is_whole();
@@ -170,7 +86,7 @@ struct LoadedModel::Packing {
     model.weight_bytes_ += size;
     if (packs) plan(ids, layout, memory);
     if (homes.file != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
-    if (home == Tier::disk) return homes.node->data(*model.file_, offset, size);
+    if (home == Tier::disk) return homes.node->data(*model.file, offset, size);
     return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size, CxlData::weights)
                              : DataHandle::of_memory(memory, size);
   }
@@ -179,7 +95,7 @@ struct LoadedModel::Packing {
     std::vector<Source> sources;
     std::int64_t first_row = 0;
     for (const TensorId id : ids) {
-      sources.push_back({model.source_->tensor(id), first_row});
+      sources.push_back({model.source->tensor(id), first_row});
       first_row += sources.back().tensor.shape.at(0);
       used.push_back(id);
     }
@@ -220,7 +136,7 @@ struct LoadedModel::Packing {
     }
     pool.run(static_cast<std::int64_t>(panels.size()),
              [&](std::int64_t i) { pack(panels[static_cast<std::size_t>(i)]); });
-    for (const TensorId id : used) model.source_->release(id);
+    for (const TensorId id : used) model.source->release(id);
     used.clear();
     round.clear();
     pass_file();
@@ -272,14 +188,13 @@ struct LoadedModel::Packing {
 
 LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
                          const Progress& progress, const WeightHomes& homes)
-    : config_(model.config),
-      source_(model.weights),
-      shape_(decoder_shape(model.config, dtype)),
-      vectors_(vector_layout(model.config)) {
+    : ModelWeights(model.config, decoder_shape(model.config, dtype)) {
   using Role = TensorRole;
+  source = model.weights;
   const PausedWorkers paused;
   Packing packing{*this, pool, progress, homes, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
+  const PackedWeights packed(config_, dtype);
   const Tier head_home = homes.head_on_disk ? Tier::disk : Tier::ddr;
 
   token_table = register_table({Role::token_embedding}, &table_dtype);
@@ -287,16 +202,14 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     positions = register_table({Role::position_embedding}, &position_dtype);
   }
   if (shape_.rope) frequencies = register_floats(rope_frequencies(config_));
-  if (config_.has_projections()) {
-    project_in = packing.add({{Role::project_in}}, config_.embed_size);
-    project_out = packing.add({{Role::project_out}}, config_.hidden_size);
-  }
+  if (packed.project_in) project_in = packing.add({{Role::project_in}}, *packed.project_in);
+  if (packed.project_out) project_out = packing.add({{Role::project_out}}, *packed.project_out);
   if (config_.tied_embeddings) {
     // The table must stay readable for the embedding, so it is not released after packing.
-    head = packing.add({{Role::token_embedding}}, config_.embed_size, head_home);
+    head = packing.add({{Role::token_embedding}}, packed.head, head_home);
     if (!packing.used.empty()) packing.used.pop_back();
   } else {
-    head = packing.add({{Role::lm_head}}, config_.embed_size, head_home);
+    head = packing.add({{Role::lm_head}}, packed.head, head_home);
   }
   packing.run_round();
 
@@ -306,23 +219,22 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     const Tier home = homes.of_layer(layer);
     weights.qkv =
         packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
-                    config_.hidden_size, home);
-    weights.out = packing.add({{Role::out_weight, layer}}, config_.q_size(), home);
-    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, config_.hidden_size, home);
-    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, config_.ffn_size, home);
-    if (config_.gated_ffn)
-      weights.gate = packing.add({{Role::gate_weight, layer}}, config_.hidden_size, home);
+                    packed.qkv, home);
+    weights.out = packing.add({{Role::out_weight, layer}}, packed.out, home);
+    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, packed.fc1, home);
+    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, packed.fc2, home);
+    if (packed.gate) weights.gate = packing.add({{Role::gate_weight, layer}}, *packed.gate, home);
     packing.run_round();
   }
   if (homes.file != nullptr) {
     if (!homes.file->is_whole()) homes.file->publish();
-    *file_ = homes.file->open();
+    *file = homes.file->open();
   }
   if (config_.final_norm && config_.norm_affine) {
     std::vector<float> values(static_cast<std::size_t>(config_.hidden_size));
     const auto append = [&](Role role, std::size_t at) {
       values.resize(at + static_cast<std::size_t>(config_.hidden_size));
-      const TensorView tensor = source_->tensor({role});
+      const TensorView tensor = source->tensor({role});
       check_finite(tensor, tensor.data.data(), 0, config_.hidden_size);
       read_floats(tensor, 0, static_cast<std::size_t>(config_.hidden_size), values.data() + at);
     };
@@ -349,10 +261,10 @@ LoadedModel::Pages LoadedModel::layer_pages(Tier tier) const {
   return pages;
 }
 
-Buffer& LoadedModel::keep(std::size_t size_bytes) { return buffers_.emplace_back(size_bytes); }
+Buffer& LoadedModel::keep(std::size_t size_bytes) { return buffers.emplace_back(size_bytes); }
 
 DataHandle LoadedModel::register_table(TensorId id, DType* dtype) {
-  const TensorView& tensor = tables_.emplace_back(source_->tensor(id));
+  const TensorView& tensor = tables.emplace_back(source->tensor(id));
   *dtype = tensor.dtype;
   return DataHandle::of_memory(tensor.data.data(), tensor.data.size());
 }
@@ -371,7 +283,7 @@ void LoadedModel::load_vectors(std::int64_t layer, DataHandle* handle) {
   const auto put = [&](std::int64_t at, std::initializer_list<Role> roles) {
     if (at < 0) return;
     for (const Role role : roles) {
-      const TensorView tensor = source_->tensor({role, layer});
+      const TensorView tensor = source->tensor({role, layer});
       const std::int64_t count = tensor.shape.at(0);
       check_finite(tensor, tensor.data.data(), 0, count);
       read_floats(tensor, 0, static_cast<std::size_t>(count), values.data() + at);

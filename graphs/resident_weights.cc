@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "codelets/kernels/linear.h"
-
 namespace sluice {
 namespace {
 
@@ -26,8 +24,8 @@ struct ResidentPieces {
   bool vectors, qkv, out, fc1, fc2;
 };
 
-std::uint64_t packed_bytes(std::int64_t in, std::int64_t out, DType dtype) {
-  return PackedLayout::get({in, out, dtype}).size_bytes();
+std::uint64_t packed_bytes(const std::optional<LinearShape>& shape) {
+  return shape ? PackedLayout::get(*shape).size_bytes() : 0;
 }
 
 std::uint64_t float_bytes(std::int64_t count) {
@@ -38,18 +36,16 @@ std::uint64_t float_bytes(std::int64_t count) {
 
 WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes)
     : before_layers(table_bytes),
-      head(packed_bytes(config.embed_size, config.vocab_size, dtype)),
       vectors(float_bytes(std::max<std::int64_t>(1, vector_layout(config).num_elements))) {
-  const DecoderShape shape = decoder_shape(config, dtype);
-  qkv = packed_bytes(shape.hidden_size, shape.qkv_size(), dtype);
-  out = packed_bytes(shape.q_size(), shape.hidden_size, dtype);
-  fc1 = packed_bytes(shape.hidden_size, shape.ffn_size, dtype) * (shape.gated_ffn ? 2 : 1);
-  fc2 = packed_bytes(shape.ffn_size, shape.hidden_size, dtype);
-  if (shape.rope) before_layers += float_bytes(shape.head_dim / 2);
-  if (config.has_projections()) {
-    before_layers += packed_bytes(config.embed_size, config.hidden_size, dtype);
-    before_head += packed_bytes(config.hidden_size, config.embed_size, dtype);
-  }
+  const PackedWeights packed(config, dtype);
+  before_layers += packed_bytes(packed.project_in);
+  if (config.position == PositionKind::rope) before_layers += float_bytes(config.head_dim / 2);
+  head = packed_bytes(packed.head);
+  before_head += packed_bytes(packed.project_out);
+  qkv = packed_bytes(packed.qkv);
+  out = packed_bytes(packed.out);
+  fc1 = packed_bytes(packed.fc1) + packed_bytes(packed.gate);
+  fc2 = packed_bytes(packed.fc2);
   if (config.final_norm && config.norm_affine)
     before_head += float_bytes(config.hidden_size) * (config.norm == NormKind::layer_norm ? 2 : 1);
 }
@@ -69,7 +65,7 @@ std::uint64_t WeightSizes::resident(const MemoryPlan& memory) const {
   return bytes;
 }
 
-ResidentWeights::ResidentWeights(const LoadedModel& model, const MemoryPlan& memory) {
+ResidentWeights::ResidentWeights(const ModelWeights& model, const MemoryPlan& memory) {
   if (memory.embedding == Tier::hbm) {
     for (const DataHandle* handle :
          {&model.token_table, &model.positions, &model.project_in, &model.frequencies})

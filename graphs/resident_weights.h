@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "graphs/loaded_model.h"
+#include "graphs/model_weights.h"
+#include "perfmodels/memory_plan.h"
 
 namespace sluice {
 
@@ -32,7 +33,7 @@ struct WeightSizes {
 class ResidentWeights {
  public:
   /// Those of `model` that `memory` has in HBM.
-  ResidentWeights(const LoadedModel& model, const MemoryPlan& memory);
+  ResidentWeights(const ModelWeights& model, const MemoryPlan& memory);
   ~ResidentWeights();
   ResidentWeights(const ResidentWeights&) = delete;
   ResidentWeights& operator=(const ResidentWeights&) = delete;

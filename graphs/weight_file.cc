@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "codelets/kernels/linear.h"
-#include "graphs/loaded_model.h"
+#include "graphs/model_weights.h"
 
 namespace sluice {
 namespace {
@@ -33,7 +33,7 @@ std::string identity_of(const Model& model, DType dtype) {
   std::string text =
       fmt::format("sluice packed weights {}\n{}\n{} {}, oneDNN {}\n", packing_version, model.name,
                   to_string(dtype), onednn_isa_name(), onednn_version());
-  for (const LinearShape& shape : packed_linears(model.config, dtype)) {
+  for (const LinearShape& shape : PackedWeights(model.config, dtype).all()) {
     const PackedLayout& layout = PackedLayout::get(shape);
     text +=
         fmt::format("{}x{}:{}/{} ", shape.out, shape.in, layout.size_bytes(), layout.num_panels());
@@ -64,7 +64,7 @@ std::string gigabytes(std::uint64_t bytes) {
 
 std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype) {
   std::uint64_t bytes = header_bytes;
-  for (const LinearShape& shape : packed_linears(config, dtype))
+  for (const LinearShape& shape : PackedWeights(config, dtype).all())
     bytes += DirectFile::aligned(PackedLayout::get(shape).size_bytes());
   return bytes;
 }

@@ -179,7 +179,7 @@ MachineRates MachineProbes::measure() {
   return {.read_bandwidth_bytes_per_s = read_->measure(), .gemm_flop_per_s = gemm_->measure()};
 }
 
-BenchRunner::BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
+BenchRunner::BenchRunner(const ModelWeights& model, KvCache& kv, Runtime& runtime,
                          const DecoderGraph::Options& options, PolicyRun* policy)
     : model_(model),
       kv_(kv),

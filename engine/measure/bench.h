@@ -96,7 +96,7 @@ struct BenchResult {
 class BenchRunner {
  public:
   /// Fills the cache, so that a depth needs no prefill. Without a policy everything runs at once.
-  BenchRunner(const LoadedModel& model, KvCache& kv, Runtime& runtime,
+  BenchRunner(const ModelWeights& model, KvCache& kv, Runtime& runtime,
               const DecoderGraph::Options& options, PolicyRun* policy = nullptr);
 
   /// A short run, in which kernels are compiled and memory is touched.
@@ -125,7 +125,7 @@ class BenchRunner {
                                        const BenchTest& test);
   SubBatch sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test);
 
-  const LoadedModel& model_;
+  const ModelWeights& model_;
   KvCache& kv_;
   Runtime& runtime_;
   PolicyRun* policy_;

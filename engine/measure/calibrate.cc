@@ -14,6 +14,7 @@
 #include "engine/generator.h"
 #include "engine/interrupt.h"
 #include "engine/measure/link_probe.h"
+#include "graphs/loaded_model.h"
 #include "perfmodels/attention_jobs.h"
 #include "perfmodels/roofline.h"
 

@@ -17,6 +17,7 @@
 #include "engine/generator.h"
 #include "engine/simulate/simulated_contention.h"
 #include "graphs/decoder_graph.h"
+#include "graphs/imagined_model.h"
 #include "perfmodels/task_cost.h"
 
 namespace sluice {
@@ -210,8 +211,8 @@ class Simulator {
 
   void generate(const SimulatedMachine& machine, const Watcher& watcher, PolicyRun& policy) {
     const Workload& workload = setup_.workload;
-    LoadedModel model(setup_.config, setup_.dtype, setup_.costs->model().weight_bits,
-                      policy.memory(), machine.tier_nodes());
+    ImaginedModel model(setup_.config, setup_.dtype, setup_.costs->model().weight_bits,
+                        policy.memory(), machine.tier_nodes());
     std::vector<KvCache> kv;
     for (const KvCohort& cohort : policy.kv_cohorts()) {
       kv.emplace_back(model.shape(), cohort.homes, machine.tier_nodes(),

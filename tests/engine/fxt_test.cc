@@ -15,6 +15,7 @@
 #include "codelets/runtime/trace_recorder.h"
 #include "engine/trace/trace_analysis.h"
 #include "graphs/decoder_graph.h"
+#include "graphs/loaded_model.h"
 #include "tests/support/cli_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"

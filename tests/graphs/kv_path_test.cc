@@ -18,6 +18,7 @@
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/gpu.h"
 #include "graphs/decoder_graph.h"
+#include "graphs/loaded_model.h"
 #include "models/model.h"
 #include "schedulers/look_ahead.h"
 #include "tests/support/golden.h"

@@ -8,6 +8,7 @@
 
 #include "engine/generator.h"
 #include "graphs/decoder_graph.h"
+#include "graphs/loaded_model.h"
 #include "models/model.h"
 
 namespace sluice::test {

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "codelets/kernels/linear.h"
+#include "codelets/runtime/runtime.h"
+#include "codelets/runtime/shape.h"
+#include "models/config.h"
+
+namespace sluice {
+
+/// Of one expert of a mixture.
+struct ExpertWeights {
+  DataHandle gate;
+  DataHandle fc1;
+  DataHandle fc2;
+};
+
+/// The weights of one decoder layer as StarPU handles.
+struct LayerWeights {
+  DataHandle vectors;                  ///< f32, see VectorLayout
+  DataHandle qkv;                      ///< packed [qkv_size, hidden_size]
+  DataHandle out;                      ///< packed [hidden_size, q_size]
+  DataHandle gate;                     ///< packed [ffn_size, hidden_size], gated FFN only
+  DataHandle fc1;                      ///< packed [ffn_size, hidden_size]
+  DataHandle fc2;                      ///< packed [hidden_size, ffn_size]
+  std::vector<ExpertWeights> experts;  ///< imagined mixtures only, in place of gate, fc1, fc2
+};
+
+/// What the kernels need to know of a model that computes in `dtype` (f32 or bf16). Throws Error
+/// for one that cannot run.
+DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
+/// The same for a graph without kernels: ALiBi's positions are in no data, and of a mixture of
+/// experts ffn_size is what passes from fc1 to fc2 of all the experts that a row goes through.
+DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype);
+/// Where each small vector of a layer lies.
+VectorLayout vector_layout(const ModelConfig& config);
+
+/// The weights of a model that are packed.
+struct PackedWeights {
+  /// Throws Error for a model that cannot run.
+  PackedWeights(const ModelConfig& config, DType dtype);
+
+  std::optional<LinearShape> project_in;
+  std::optional<LinearShape> project_out;
+  LinearShape head;
+  // Of each layer:
+  LinearShape qkv;
+  LinearShape out;
+  LinearShape fc1;
+  LinearShape fc2;
+  std::optional<LinearShape> gate;
+
+  /// Those of one layer, and those of all with what stands before and behind them; in the order in
+  /// which LoadedModel packs them.
+  std::vector<LinearShape> layer() const;
+  std::vector<LinearShape> all() const;
+
+ private:
+  std::int64_t num_layers_;
+};
+
+/// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
+std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
+
+/// A model's weights as StarPU handles: what a graph works on.
+class ModelWeights {
+ public:
+  const ModelConfig& config() const { return config_; }
+  const DecoderShape& shape() const { return shape_; }
+  const VectorLayout& vectors() const { return vectors_; }
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+
+  DataHandle token_table;  ///< [vocab_size, embed_size] as stored
+  DataHandle positions;    ///< learned position table as stored, or empty
+  DataHandle project_in;   ///< packed, or empty
+  DataHandle project_out;  ///< packed, or empty
+  DataHandle frequencies;  ///< [head_dim / 2] f32, rotary models only
+  DataHandle final_norm;   ///< weight, then bias, f32; or empty
+  DataHandle head;         ///< packed [vocab_size, embed_size]
+  DType table_dtype = DType::bf16;
+  DType position_dtype = DType::bf16;
+
+ protected:
+  ModelWeights(const ModelConfig& config, const DecoderShape& shape)
+      : config_(config), shape_(shape), vectors_(vector_layout(config)) {}
+
+  ModelConfig config_;
+  DecoderShape shape_;
+  VectorLayout vectors_;
+  std::uint64_t weight_bytes_ = 0;
+  std::vector<LayerWeights> layers_;
+};
+
+}  // namespace sluice
