@@ -13,7 +13,8 @@ Steps, in this order; all but fuzz unless --only names some:
   tsan     the same under the thread sanitizer
   fuzz     only the tests labelled "fuzz" (release runs them too)
 
-Other arguments go to ctest, such as -R REGEX; then only release is run, unless --only says otherwise.
+Other arguments go to ctest, such as -R REGEX; then only release is run, unless --only says otherwise. Under sanitizers
+REGEX is matched with the names of test programs, such as graphs_test.
 END
 }
 

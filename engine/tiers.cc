@@ -210,9 +210,9 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
       workspace_bytes_(need.workspace_bytes),
       takes_cxl_from_ddr_(settings.cxl && settings.cxl->is_emulated() && !settings.ddr_bytes),
       ddr_budget_(ddr_budget(settings)) {
-  for (const LinearShape& shape : PackedWeights(config, dtype).layer())
-    layer_bytes_ += packed_bytes(shape);
-  head_bytes_ = packed_bytes({config.embed_size, config.vocab_size, dtype});
+  const PackedWeights packed(config, dtype);
+  for (const LinearShape& shape : packed.layer()) layer_bytes_ += packed_bytes(shape);
+  head_bytes_ = packed_bytes(packed.head);
   homes_.layers.resize(static_cast<std::size_t>(config.num_layers));
   ddr_ = {.tier = Tier::ddr, .where = numa_nodes_with_cpus(), .activations = need.activation_bytes};
   // Cores of all nodes read all of it.
