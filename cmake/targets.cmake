@@ -58,7 +58,7 @@ endif()
 
 # sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries SLOW patterns TOGETHER suite ALONE).
 # SLOW: of a fast one the tests that take long with sanitizers and show them nothing that others do not, as --gtest_filter
-# has them. TOGETHER: a suite that prepares much, and once for all of its tests.
+# has them. TOGETHER: a suite that prepares much, and once for all of its tests; what it prepares computes on both cores.
 # Each test is a process of its own; with sanitizers, where a process takes long to start, a quarter of the fast ones is,
 # unless they stand ALONE.
 function(sluice_test)
@@ -87,7 +87,7 @@ function(sluice_test)
   set(apart ${ARG_SLOW})
   if(ARG_TOGETHER)
     add_test(NAME ${ARG_TOGETHER} COMMAND ${ARG_NAME} "--gtest_filter=${ARG_TOGETHER}.*")
-    set_tests_properties(${ARG_TOGETHER} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 1200
+    set_tests_properties(${ARG_TOGETHER} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 1200 PROCESSORS 2
       ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
     list(APPEND apart "${ARG_TOGETHER}.*")
   endif()

@@ -20,6 +20,9 @@ struct KernelTotals {
   struct Entry {
     double seconds = 0;
     std::int64_t count = 0;  ///< kernels
+    /// Of one kernel: the median of the latest KernelTimes::kept, of several domains the mean of
+    /// theirs. What else the machine does makes single kernels take several times as long.
+    double median_s = 0;
   };
   std::array<std::array<Entry, num_sublayers>, 2> by_phase{};
 
@@ -35,12 +38,15 @@ struct KernelTotals {
 class KernelTimes {
  public:
   using Clock = std::chrono::steady_clock;
+  /// Kernels of a phase and sublayer whose times are kept one by one, beside the sum of all.
+  static constexpr std::size_t kept = 64;
 
   void add(Phase phase, Sublayer sublayer, Clock::duration spent) noexcept {
     Cell& cell = cells_[static_cast<std::size_t>(phase)][static_cast<std::size_t>(sublayer)];
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
+    const std::int64_t before = cell.count.fetch_add(1, std::memory_order_relaxed);
     cell.ns.fetch_add(ns, std::memory_order_relaxed);
-    cell.count.fetch_add(1, std::memory_order_relaxed);
+    cell.latest_ns[static_cast<std::size_t>(before) % kept].store(ns, std::memory_order_relaxed);
   }
   KernelTotals totals() const;
   void reset();
@@ -49,6 +55,9 @@ class KernelTimes {
   struct Cell {
     std::atomic<std::int64_t> ns{0};
     std::atomic<std::int64_t> count{0};
+    std::array<std::atomic<std::int64_t>, kept> latest_ns{};
+
+    KernelTotals::Entry entry() const;
   };
   std::array<std::array<Cell, num_sublayers>, 2> cells_{};
 };

@@ -272,7 +272,7 @@ double BenchRunner::time_kv_store(const BenchTest& test) {
   KernelTotals kernels = runtime_.kernel_totals();
   kernels += runtime_.accelerator_totals();
   const KernelTotals::Entry& stores = kernels.of(test.phase, Sublayer::kv_store);
-  return stores.seconds / static_cast<double>(stores.count);
+  return stores.median_s;
 }
 
 /// As Generator does it: an iteration is submitted before the one before it is looked at.

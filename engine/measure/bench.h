@@ -109,7 +109,7 @@ class BenchRunner {
   /// All iterations of a test, so many times, without a probe: a slice without rates.
   BenchSlice run_whole(const BenchTest& test, std::int64_t times);
   /// Seconds for which the K and V of a test's first iteration are stored into one layer's slab,
-  /// where that is at home; the mean over the layers.
+  /// where that is at home; the median over the layers.
   double time_kv_store(const BenchTest& test);
 
  private:

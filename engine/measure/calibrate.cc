@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -33,10 +34,10 @@ constexpr std::int64_t long_rows = 512;
 /// is not theirs spoils them.
 constexpr double short_s = 0.2;
 constexpr std::int64_t short_times = 3;
-/// All are measured so often; what comes after that only as far as all of it takes no more than
-/// this for each repetition, so that a slow machine has fewer rounds.
+/// All are measured so often; what comes after that, short ones first, only as far as all of it
+/// takes no more than this for each repetition.
 constexpr std::int64_t least_times = 2;
-constexpr double repetition_s = 55;
+constexpr double repetition_s = 53;
 /// Time between two saves.
 constexpr double save_every_s = 10;
 
@@ -66,42 +67,44 @@ class Choice {
   Choice(const ModelConfig& config, DType dtype, const CalibrationLimits& limits)
       : config_(config), model_(model_dimensions(config, dtype)), limits_(limits) {}
 
-  void add(const CalibrationBatch& batch) {
-    const BatchShape& shape = batch.shape;
-    // Decode's context grows around its mean.
-    if (shape.context + most_iterations > config_.max_positions) return;
-    const double kv_bytes = static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
-                            kv_bytes_per_token(model_);
-    if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return;
-    if (shape.total_rows() > default_prefill_chunk_tokens) return;
-    if (foreseen_s(batch, model_, limits_.num_layers, limits_.rates) > limits_.longest_s) return;
+  /// Whether it is one of them now.
+  bool add(const CalibrationBatch& batch) {
+    if (!allows(batch)) return false;
     if (std::find(batches.begin(), batches.end(), batch) == batches.end()) batches.push_back(batch);
+    return true;
   }
 
   std::vector<CalibrationBatch> batches;
 
  private:
+  bool allows(const CalibrationBatch& batch) const {
+    const BatchShape& shape = batch.shape;
+    // Decode's context grows around its mean.
+    if (shape.context + most_iterations > config_.max_positions) return false;
+    const double kv_bytes = static_cast<double>(shape.batch * shape.context * limits_.num_layers) *
+                            kv_bytes_per_token(model_);
+    if (kv_bytes > static_cast<double>(limits_.kv_bytes)) return false;
+    if (shape.total_rows() > default_prefill_chunk_tokens) return false;
+    return foreseen_s(batch, model_, limits_.num_layers, limits_.rates) <= limits_.longest_s;
+  }
+
   const ModelConfig& config_;
   ModelDimensions model_;
   CalibrationLimits limits_;
 };
 
-/// How long rounds take: those of all batches, and those of the short ones between them.
-class RoundClock {
+/// How long each batch's measurement took the last time, by which the next one is foreseen.
+class MeasurementClock {
  public:
-  /// `short_share` of a whole round is for the short ones.
-  explicit RoundClock(double short_share) : short_share_(short_share) {}
+  explicit MeasurementClock(std::vector<double> foreseen_s) : took_s_(std::move(foreseen_s)) {}
 
-  void begin() { round_ = Clock::now(); }
-  void end(bool is_whole) {
-    const double seconds = since_s(round_);
-    if (is_whole) whole_s_ = seconds;
-    short_s_ = is_whole ? short_share_ * seconds : seconds;
-  }
-  /// Whether one more round, and then so many whole ones, end before `all_s`.
-  bool has_room(bool is_whole, std::int64_t whole_rounds, double all_s) const {
-    const double next_s = is_whole ? whole_s_ : short_s_;
-    return since_s(start_) + next_s + static_cast<double>(whole_rounds) * whole_s_ <= all_s;
+  void begin() { begin_ = Clock::now(); }
+  void end_of(std::size_t batch) { took_s_[batch] = since_s(begin_); }
+  double took_s(std::size_t batch) const { return took_s_[batch]; }
+  /// Whether one more of this batch, and then so many rounds of all, end before `all_s`.
+  bool has_room(std::size_t batch, std::int64_t rounds, double all_s) const {
+    const double round_s = std::accumulate(took_s_.begin(), took_s_.end(), 0.0);
+    return since_s(start_) + took_s_[batch] + static_cast<double>(rounds) * round_s <= all_s;
   }
 
  private:
@@ -109,11 +112,9 @@ class RoundClock {
     return std::chrono::duration<double>(Clock::now() - then).count();
   }
 
-  double short_share_;
+  std::vector<double> took_s_;
   Clock::time_point start_ = Clock::now();
-  Clock::time_point round_;
-  double whole_s_ = 0;
-  double short_s_ = 0;
+  Clock::time_point begin_;
 };
 
 /// The bench test whose iterations are this batch: when decoding, with contexts around it that have
@@ -223,11 +224,15 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
   }
   for (std::int64_t batch = 3; batch <= 192; batch *= 2)
     choice.add(decode_batch(batch, shortest_context));
+  // One more than what a tile of strip_gemm()'s, or two, hold: where a few rows cost most.
+  for (const std::int64_t batch : {7, 13}) choice.add(decode_batch(batch, shortest_context));
   for (const std::int64_t rows : {8, 12, 16, 32, 64, 128, 512}) {
     for (const std::int64_t prior : {0, 512, 2048, 8192}) choice.add(prefill_batch(1, rows, prior));
   }
   for (const std::int64_t prior : {0, 2048}) {
-    for (const std::int64_t rows : {256, 2048}) choice.add(prefill_batch(1, rows, prior));
+    choice.add(prefill_batch(1, 256, prior));
+    // Half of them still tell how attention goes on.
+    if (!choice.add(prefill_batch(1, 2048, prior))) choice.add(prefill_batch(1, 1024, prior));
     for (const std::int64_t rows : {8, 16, 32, 64, 128}) choice.add(prefill_batch(4, rows, prior));
   }
   // Without the head they are short.
@@ -483,7 +488,7 @@ CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
   const KernelTotals& kernels = loaded_->accelerator ? slice.accelerator_kernels : slice.kernels;
   for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
     const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, timed_sublayers[i]);
-    if (entry.count > 0) sample.seconds[i] = entry.seconds / static_cast<double>(entry.count);
+    sample.seconds[i] = entry.median_s;
   }
   return sample;
 }
@@ -553,16 +558,16 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
                const std::function<double(const CalibrationBatch&)>& cost_s,
                const CalibrationProgress& progress, const std::function<void()>& save) {
   double done_s = 0;
-  double whole_round_s = 0;
-  double short_round_s = 0;
-  const auto is_short = [&](const CalibrationBatch& batch) { return cost_s(batch) < short_s; };
+  double total_s = 0;
+  std::vector<double> costs_s;
+  std::vector<std::size_t> all_batches;
+  const auto times = [](double batch_s) { return batch_s < short_s ? short_times : 1; };
   for (const CalibrationBatch& batch : batches) {
-    if (is_short(batch)) short_round_s += cost_s(batch);
-    whole_round_s += cost_s(batch);
+    all_batches.push_back(costs_s.size());
+    costs_s.push_back(cost_s(batch));
+    total_s +=
+        static_cast<double>(calibration.repetitions * times(costs_s.back())) * costs_s.back();
   }
-  const auto repetitions = static_cast<double>(calibration.repetitions);
-  const double total_s =
-      repetitions * (whole_round_s + static_cast<double>(short_times - 1) * short_round_s);
   Clock::time_point saved = Clock::now();
   const auto step = [&](const std::string& what) {
     if (interrupt_flag()) throw Interrupted();
@@ -571,32 +576,39 @@ void calibrate(Calibration& calibration, BatchMeter& meter,
     save();
     saved = Clock::now();
   };
-  const auto measure = [&](const CalibrationBatch& batch, std::int64_t repetition) {
-    step(describe(batch));
-    CalibrationPoint& point = calibration.at(batch);
-    if (std::ssize(point.samples) <= repetition) point.samples.push_back(meter.measure(batch));
-    done_s += cost_s(batch);
+  MeasurementClock clock(costs_s);
+  const auto measure = [&](std::size_t i, std::int64_t repetition) {
+    step(describe(batches[i]));
+    CalibrationPoint& point = calibration.at(batches[i]);
+    if (std::ssize(point.samples) > repetition) return;  // of a call that was interrupted
+    clock.begin();
+    point.samples.push_back(meter.measure(batches[i]));
+    clock.end_of(i);
   };
   try {
     const bool of_accelerator = calibration.measured_device() == Device::gpu;
-    RoundClock clock(short_round_s / whole_round_s);
     const std::int64_t needed = std::min(least_times, calibration.repetitions);
+    const double all_s = static_cast<double>(calibration.repetitions) * repetition_s;
     for (std::int64_t round = 0; round < short_times * calibration.repetitions; ++round) {
       const bool is_whole = round % short_times == 0;
       const std::int64_t num_whole = round / short_times;
       if (of_accelerator && is_whole && std::ssize(calibration.links) <= 2 * num_whole)
         meter.measure_links(calibration);  // both ways
+      const bool is_needed = is_whole && num_whole < needed;
       const std::int64_t needed_later = std::max<std::int64_t>(0, needed - num_whole - 1);
-      if ((is_whole && num_whole < needed) ||
-          clock.has_room(is_whole, needed_later, repetitions * repetition_s)) {
-        clock.begin();
-        for (const CalibrationBatch& batch : batches) {
-          const std::int64_t repetition = is_short(batch) ? round : num_whole;
-          if (is_short(batch) || is_whole) measure(batch, repetition);
-        }
-        clock.end(is_whole);
-      } else {
-        done_s += is_whole ? whole_round_s : short_round_s;
+      std::vector<std::size_t> order = all_batches;
+      if (!is_needed) {
+        // The longest are left out.
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+          return clock.took_s(a) < clock.took_s(b);
+        });
+      }
+      for (const std::size_t i : order) {
+        const bool is_short = times(costs_s[i]) > 1;
+        if (!is_short && !is_whole) continue;
+        if (is_needed || clock.has_room(i, needed_later, all_s))
+          measure(i, is_short ? round : num_whole);
+        done_s += costs_s[i];
       }
       step("task overhead");
       if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {

@@ -93,9 +93,9 @@ using CalibrationProgress =
     std::function<void(double done_s, double total_s, const std::string& what)>;
 
 /// Adds what is missing: every batch once, then every batch again, and so on, so that a machine
-/// that drifts does so for all of them, and short ones between; after the second time as far as all
-/// of it takes less than a minute a repetition. `save` is called now and then, and when Ctrl-C ends
-/// it, before Interrupted is thrown.
+/// that drifts does so for all of them, and short ones between; after the second time, shortest
+/// first, as far as all of it takes less than a minute a repetition. `save` is called now and then,
+/// and when Ctrl-C ends it, before Interrupted is thrown.
 void calibrate(Calibration& calibration, BatchMeter& meter,
                const std::vector<CalibrationBatch>& batches,
                const std::function<double(const CalibrationBatch&)>& cost_s,
