@@ -44,8 +44,8 @@ class Watcher {
   Watcher& operator=(const Watcher&) = delete;
 
   std::int64_t num_tasks() const { return num_tasks_; }
-  /// That have drawn their tokens.
-  std::int64_t num_iterations() const { return num_iterations_; }
+  /// Up to the last one with a prompt, or a part of one.
+  std::int64_t num_prefill_iterations() const { return num_prefill_iterations_; }
   double busy_s(Phase phase, Device device) const {
     return busy_s_.at(static_cast<std::size_t>(phase)).at(static_cast<std::size_t>(device));
   }
@@ -62,8 +62,8 @@ class Watcher {
     const TaskTag* tag = tag_of(task);
     if (tag == nullptr) return;
     ++num_tasks_;
-    if (tag->sublayer == Sublayer::sampling)
-      num_iterations_ = std::max(num_iterations_, tag->iteration + 1);
+    if (tag->phase == Phase::prefill)
+      num_prefill_iterations_ = std::max(num_prefill_iterations_, tag->iteration + 1);
     const starpu_profiling_task_info* info = task->profiling_info;
     const bool on_gpu = starpu_worker_get_type(info->workerid) == STARPU_CUDA_WORKER;
     const double start_s = seconds_of(info->start_time);
@@ -82,7 +82,7 @@ class Watcher {
 
   unsigned gpu_node_;
   std::int64_t num_tasks_ = 0;
-  std::int64_t num_iterations_ = 0;
+  std::int64_t num_prefill_iterations_ = 0;
   std::array<std::array<double, 2>, 2> busy_s_{};
   std::array<std::uint64_t, 2> peak_bytes_{};
   double covered_s_ = 0;
@@ -237,7 +237,7 @@ class Simulator {
     GenerationEvents events;
     std::int64_t num_started = 0;
     events.on_token = [&](const Request&, std::int64_t index) {
-      if (index == 0 && ++num_started == workload.batch) end_prefill(machine, watcher);
+      if (index == 0 && ++num_started == workload.batch) end_prefill(machine);
     };
     double tpot_sum_s = 0;
     events.on_finished = [&](const Completion& done) {
@@ -252,14 +252,14 @@ class Simulator {
       starpu_task_wait_for_all();
     }
     result_.decode.seconds = run_clock_s() - start_s_ - result_.prefill.seconds;
+    result_.prefill.iterations = watcher.num_prefill_iterations();
     result_.decode.iterations = stats.iterations - result_.prefill.iterations;
     result_.tpot_s = tpot_sum_s / static_cast<double>(workload.batch);
     add_links(machine, result_.decode);
   }
 
   /// All requests have their first token.
-  void end_prefill(const SimulatedMachine& machine, const Watcher& watcher) {
-    result_.prefill.iterations = watcher.num_iterations();
+  void end_prefill(const SimulatedMachine& machine) {
     result_.prefill.seconds = run_clock_s() - start_s_;
     if (contention_) contention_->enter(Phase::decode);
     add_links(machine, result_.prefill);
