@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
-#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -91,30 +90,6 @@ class Choice {
   const ModelConfig& config_;
   ModelDimensions model_;
   CalibrationLimits limits_;
-};
-
-/// How long each batch's measurement took the last time, by which the next one is foreseen.
-class MeasurementClock {
- public:
-  explicit MeasurementClock(std::vector<double> foreseen_s) : took_s_(std::move(foreseen_s)) {}
-
-  void begin() { begin_ = Clock::now(); }
-  void end_of(std::size_t batch) { took_s_[batch] = since_s(begin_); }
-  double took_s(std::size_t batch) const { return took_s_[batch]; }
-  /// Whether one more of this batch, and then so many rounds of all, end before `all_s`.
-  bool has_room(std::size_t batch, std::int64_t rounds, double all_s) const {
-    const double round_s = std::accumulate(took_s_.begin(), took_s_.end(), 0.0);
-    return since_s(start_) + took_s_[batch] + static_cast<double>(rounds) * round_s <= all_s;
-  }
-
- private:
-  static double since_s(Clock::time_point then) {
-    return std::chrono::duration<double>(Clock::now() - then).count();
-  }
-
-  std::vector<double> took_s_;
-  Clock::time_point start_ = Clock::now();
-  Clock::time_point begin_;
 };
 
 /// The bench test whose iterations are this batch: when decoding, with contexts around it that have
@@ -553,71 +528,118 @@ void BatchMeter::measure_interference(Calibration& into) {
   }
 }
 
+namespace {
+
+/// calibrate()'s rounds: every third is of all batches, those between are of the short ones.
+class Rounds {
+ public:
+  Rounds(Calibration& calibration, BatchMeter& meter, const std::vector<CalibrationBatch>& batches,
+         const std::function<double(const CalibrationBatch&)>& cost_s,
+         const CalibrationProgress& progress, const std::function<void()>& save)
+      : calibration_(calibration), meter_(meter), progress_(progress), save_(save) {
+    for (const CalibrationBatch& batch : batches) {
+      const double batch_s = cost_s(batch);
+      const std::int64_t times = batch_s < short_s ? short_times : 1;
+      batches_.push_back({batch, batch_s, times > 1, batch_s});
+      total_s_ += static_cast<double>(calibration.repetitions * times) * batch_s;
+    }
+  }
+
+  void run() {
+    for (std::int64_t round = 0; round < short_times * calibration_.repetitions; ++round)
+      run_round(round);
+  }
+
+ private:
+  struct Batch {
+    CalibrationBatch batch;
+    double foreseen_s = 0;
+    bool is_short = false;
+    double took_s = 0;  ///< the last time; at first, as foreseen
+  };
+
+  void run_round(std::int64_t round) {
+    const bool is_whole = round % short_times == 0;
+    const std::int64_t whole = round / short_times;  // or the one before
+    const std::int64_t needed = std::min(least_times, calibration_.repetitions);
+    const bool of_accelerator = calibration_.measured_device() == Device::gpu;
+    if (of_accelerator && is_whole && std::ssize(calibration_.links) <= 2 * whole)
+      meter_.measure_links(calibration_);  // both ways
+    const bool is_needed = is_whole && whole < needed;
+    for (Batch* batch : order_of(is_needed)) {
+      if (!batch->is_short && !is_whole) continue;
+      if (is_needed || has_room(*batch, needed - whole - 1))
+        measure(*batch, batch->is_short ? round : whole);
+      done_s_ += batch->foreseen_s;
+    }
+    step("task overhead");
+    if (!is_whole || std::ssize(calibration_.task_overhead_us) > whole) return;
+    // The overhead last: it says that this round has all of these, also after Ctrl-C.
+    meter_.measure_kv_stores(calibration_);
+    if (of_accelerator) meter_.measure_interference(calibration_);
+    calibration_.task_overhead_us.push_back(meter_.measure_task_overhead_us());
+  }
+
+  /// Where not all are needed the longest are last, for which there may be no time.
+  std::vector<Batch*> order_of(bool is_needed) {
+    std::vector<Batch*> order;
+    for (Batch& batch : batches_) order.push_back(&batch);
+    if (!is_needed) {
+      std::stable_sort(order.begin(), order.end(),
+                       [](const Batch* a, const Batch* b) { return a->took_s < b->took_s; });
+    }
+    return order;
+  }
+
+  /// Whether there is time for one more of this batch, and then for so many rounds of all.
+  bool has_room(const Batch& batch, std::int64_t whole_rounds) const {
+    double needed_s = batch.took_s;
+    for (const Batch& each : batches_)
+      needed_s += static_cast<double>(std::max<std::int64_t>(0, whole_rounds)) * each.took_s;
+    return since_s(start_) + needed_s <=
+           static_cast<double>(calibration_.repetitions) * repetition_s;
+  }
+
+  void measure(Batch& batch, std::int64_t repetition) {
+    step(describe(batch.batch));
+    CalibrationPoint& point = calibration_.at(batch.batch);
+    if (std::ssize(point.samples) > repetition) return;  // of a call that was interrupted
+    const Clock::time_point begin = Clock::now();
+    point.samples.push_back(meter_.measure(batch.batch));
+    batch.took_s = since_s(begin);
+  }
+
+  void step(const std::string& what) {
+    if (interrupt_flag()) throw Interrupted();
+    if (progress_) progress_(done_s_, total_s_, what);
+    if (since_s(saved_) < save_every_s) return;
+    save_();
+    saved_ = Clock::now();
+  }
+
+  static double since_s(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
+  }
+
+  Calibration& calibration_;
+  BatchMeter& meter_;
+  const CalibrationProgress& progress_;
+  const std::function<void()>& save_;
+  std::vector<Batch> batches_;
+  double done_s_ = 0;
+  double total_s_ = 0;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point saved_ = start_;
+};
+
+}  // namespace
+
 void calibrate(Calibration& calibration, BatchMeter& meter,
                const std::vector<CalibrationBatch>& batches,
                const std::function<double(const CalibrationBatch&)>& cost_s,
                const CalibrationProgress& progress, const std::function<void()>& save) {
-  double done_s = 0;
-  double total_s = 0;
-  std::vector<double> costs_s;
-  std::vector<std::size_t> all_batches;
-  const auto times = [](double batch_s) { return batch_s < short_s ? short_times : 1; };
-  for (const CalibrationBatch& batch : batches) {
-    all_batches.push_back(costs_s.size());
-    costs_s.push_back(cost_s(batch));
-    total_s +=
-        static_cast<double>(calibration.repetitions * times(costs_s.back())) * costs_s.back();
-  }
-  Clock::time_point saved = Clock::now();
-  const auto step = [&](const std::string& what) {
-    if (interrupt_flag()) throw Interrupted();
-    if (progress) progress(done_s, total_s, what);
-    if (std::chrono::duration<double>(Clock::now() - saved).count() < save_every_s) return;
-    save();
-    saved = Clock::now();
-  };
-  MeasurementClock clock(costs_s);
-  const auto measure = [&](std::size_t i, std::int64_t repetition) {
-    step(describe(batches[i]));
-    CalibrationPoint& point = calibration.at(batches[i]);
-    if (std::ssize(point.samples) > repetition) return;  // of a call that was interrupted
-    clock.begin();
-    point.samples.push_back(meter.measure(batches[i]));
-    clock.end_of(i);
-  };
   try {
-    const bool of_accelerator = calibration.measured_device() == Device::gpu;
-    const std::int64_t needed = std::min(least_times, calibration.repetitions);
-    const double all_s = static_cast<double>(calibration.repetitions) * repetition_s;
-    for (std::int64_t round = 0; round < short_times * calibration.repetitions; ++round) {
-      const bool is_whole = round % short_times == 0;
-      const std::int64_t num_whole = round / short_times;
-      if (of_accelerator && is_whole && std::ssize(calibration.links) <= 2 * num_whole)
-        meter.measure_links(calibration);  // both ways
-      const bool is_needed = is_whole && num_whole < needed;
-      const std::int64_t needed_later = std::max<std::int64_t>(0, needed - num_whole - 1);
-      std::vector<std::size_t> order = all_batches;
-      if (!is_needed) {
-        // The longest are left out.
-        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-          return clock.took_s(a) < clock.took_s(b);
-        });
-      }
-      for (const std::size_t i : order) {
-        const bool is_short = times(costs_s[i]) > 1;
-        if (!is_short && !is_whole) continue;
-        if (is_needed || clock.has_room(i, needed_later, all_s))
-          measure(i, is_short ? round : num_whole);
-        done_s += costs_s[i];
-      }
-      step("task overhead");
-      if (is_whole && std::ssize(calibration.task_overhead_us) <= num_whole) {
-        // The overhead last: it says that this round has all of these, also after Ctrl-C.
-        meter.measure_kv_stores(calibration);
-        if (of_accelerator) meter.measure_interference(calibration);
-        calibration.task_overhead_us.push_back(meter.measure_task_overhead_us());
-      }
-    }
+    Rounds(calibration, meter, batches, cost_s, progress, save).run();
   } catch (const Interrupted&) {
     save();
     throw;
