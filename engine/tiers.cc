@@ -263,13 +263,13 @@ void HostPlan::settle() {
   ddr_.weights = all_bytes_ - in_cxl * layer_bytes_;
   ddr_.available = ddr_budget_;
   if (takes_cxl_from_ddr_) ddr_.available -= std::min(ddr_budget_, cxl_->total());
-  window_bytes_ = disk_kv_bytes_ > 0 ? rounding_bytes : 0;
-  ddr_.staging = kv_window_bytes_ + window_bytes_;
+  window_bytes_ = 0;
+  ddr_.staging = kv_window_bytes_ + (disk_kv_bytes_ > 0 ? rounding_bytes : 0);
   homes_.head_on_disk = false;
   disk_weight_bytes_ = 0;
   spread(in_cxl, in_ddr, others, Tier::ddr);
 
-  const std::uint64_t always = rounding_bytes + ddr_.total() - window_bytes_ -
+  const std::uint64_t always = ddr_.total() + (disk_kv_bytes_ > 0 ? 0 : rounding_bytes) -
                                (num_layers - in_cxl) * layer_bytes_ - head_bytes_;
   const std::uint64_t head = hbm_.head ? 0 : head_bytes_;  // that needs a place
   // What is held passes while loading, one weight after the other.
@@ -294,13 +294,13 @@ void HostPlan::settle() {
   homes_.head_on_disk = hbm_.head || !keeps_head;
   disk_weight_bytes_ = layer_weight_bytes(Tier::disk) + (homes_.head_on_disk ? head_bytes_ : 0);
   ddr_.weights -= disk_weight_bytes_;
-  window_bytes_ = rounding_bytes;
   if (keeps_others) {
-    window_bytes_ += held;
+    window_bytes_ = held;
   } else {
-    window_bytes_ += keeps_head ? window : window_with_head;
+    window_bytes_ = keeps_head ? window : window_with_head;
   }
-  ddr_.staging = kv_window_bytes_ + window_bytes_ + (keeps_others ? 0 : hbm_.passing_bytes);
+  ddr_.staging =
+      kv_window_bytes_ + window_bytes_ + rounding_bytes + (keeps_others ? 0 : hbm_.passing_bytes);
 }
 
 void HostPlan::spread(std::uint64_t in_cxl, std::uint64_t in_ddr, std::uint64_t others, Tier held) {
@@ -535,6 +535,7 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
     : folder_(folder),
       weight_bytes_(plan.disk_weight_bytes()),
       kv_bytes_(plan.disk_kv_bytes()),
+      window_bytes_(plan.window_bytes()),
       limit_bytes_(plan.staging_limit_bytes()),
       node_(limit_bytes_),
       homes_(plan.homes()) {
@@ -544,7 +545,8 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
     homes_.file = &*file_;
     homes_.node = &node_;
   }
-  accelerator.host_bytes = plan.window_bytes();
+  // KV alone streams, too.
+  accelerator.host_bytes = std::max<std::uint64_t>(1, window_bytes_);
   policy.set_staging(accelerator);
 }
 
@@ -568,6 +570,7 @@ void DiskRun::add_to(nlohmann::json& stats) const {
                    {"read_bytes", use.read_bytes},
                    {"read_s", use.read_s},
                    {"written_bytes", use.written_bytes},
+                   {"window_bytes", window_bytes_},
                    {"staging_limit_bytes", limit_bytes_},
                    {"peak_staged_bytes", use.peak_staged_bytes}};
 }

@@ -129,7 +129,8 @@ class HostPlan {
 
   /// What StarPU may allocate: what is staged, values between tasks, and room for its rounding.
   std::uint64_t staging_limit_bytes() const;
-  /// What of the disk's weights may be in DDR for the CPU.
+  /// What of the disk's weights may be in DDR for the CPU: less than the limit, as what StarPU
+  /// rounds up must not take the place of weights that are needed next.
   std::uint64_t window_bytes() const { return window_bytes_; }
 
  private:
@@ -238,6 +239,7 @@ class DiskRun {
   std::filesystem::path folder_;
   std::uint64_t weight_bytes_;
   std::uint64_t kv_bytes_;
+  std::uint64_t window_bytes_;
   std::uint64_t limit_bytes_;
   std::optional<WeightFile> file_;
   DiskNode node_;
