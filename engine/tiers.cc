@@ -264,12 +264,13 @@ void HostPlan::settle() {
   ddr_.available = ddr_budget_;
   if (takes_cxl_from_ddr_) ddr_.available -= std::min(ddr_budget_, cxl_->total());
   window_bytes_ = 0;
-  ddr_.staging = kv_window_bytes_ + (disk_kv_bytes_ > 0 ? rounding_bytes : 0);
+  const std::uint64_t kv_rounding = disk_kv_bytes_ > 0 ? rounding_bytes : 0;
+  ddr_.staging = kv_window_bytes_ + kv_rounding;
   homes_.head_on_disk = false;
   disk_weight_bytes_ = 0;
   spread(in_cxl, in_ddr, others, Tier::ddr);
 
-  const std::uint64_t always = ddr_.total() + (disk_kv_bytes_ > 0 ? 0 : rounding_bytes) -
+  const std::uint64_t always = rounding_bytes + ddr_.total() - kv_rounding -
                                (num_layers - in_cxl) * layer_bytes_ - head_bytes_;
   const std::uint64_t head = hbm_.head ? 0 : head_bytes_;  // that needs a place
   // What is held passes while loading, one weight after the other.
