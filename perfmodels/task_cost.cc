@@ -21,6 +21,10 @@ const LayerHomes* homes_of(const TaskTag& tag, const MemoryPlan* memory) {
   return is_known ? &memory->layers[layer] : nullptr;
 }
 
+bool are_same(const LayerHomes* a, const LayerHomes* b) {
+  return a == b || (a != nullptr && b != nullptr && *a == *b);
+}
+
 bool writes_to_disk(const TaskTag& tag, const MemoryPlan* memory) {
   const LayerHomes* homes = homes_of(tag, memory);
   return tag.sublayer == Sublayer::kv_store && homes != nullptr && homes->kv == Tier::disk;
@@ -67,10 +71,15 @@ double task_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                     const MemoryPlan* memory) noexcept {
   try {
     double seconds = 0;
+    double layer_s = 0;
+    const LayerHomes* last_homes = nullptr;
     TaskTag of_layer = tag;
-    for (std::int16_t i = 0; i < tag.num_layers; ++i) {
-      seconds += kernel_seconds(costs, of_layer, device, memory);
-      ++of_layer.layer;
+    for (std::int16_t i = 0; i < tag.num_layers; ++i, ++of_layer.layer) {
+      const LayerHomes* homes = homes_of(of_layer, memory);
+      if (i == 0 || !are_same(homes, last_homes))
+        layer_s = kernel_seconds(costs, of_layer, device, memory);
+      seconds += layer_s;
+      last_homes = homes;
     }
     return std::isfinite(seconds) ? std::max(seconds, shortest_s) : shortest_s;
   } catch (const std::exception&) {
