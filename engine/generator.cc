@@ -1,7 +1,6 @@
 #include "engine/generator.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -278,11 +277,11 @@ std::vector<Generator::Sequences> Generator::cut_into_mini_batches(Sequences seq
 
 std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
   std::vector<RequestView> views;
-  std::map<std::int64_t, std::shared_ptr<Sequence>> by_id;
+  Sequences wanting;  // by id, as they were admitted
   for (const std::shared_ptr<Sequence>& sequence : running_) {
     if (!sequence->wants_iteration()) continue;
     views.push_back(sequence->view(cohorts_));
-    by_id.emplace(sequence->id, sequence);
+    wanting.push_back(sequence);
   }
   if (views.empty()) return std::nullopt;
   InFlight flight;
@@ -290,7 +289,11 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
   for (const SubBatchPlan& planned : plan_iteration(views, under_way).sub_batches) {
     std::vector<std::shared_ptr<Sequence>> sequences;
     sequences.reserve(planned.requests.size());
-    for (const std::int64_t id : planned.requests) sequences.push_back(by_id.at(id));
+    for (const std::int64_t id : planned.requests) {
+      sequences.push_back(*std::lower_bound(
+          wanting.begin(), wanting.end(), id,
+          [](const auto& sequence, std::int64_t wanted) { return sequence->id < wanted; }));
+    }
     for (auto& part : cut_into_mini_batches(std::move(sequences))) {
       std::vector<bool> draws;
       sub_batches.push_back(make_sub_batch(part, draws));

@@ -6,13 +6,24 @@
 namespace sluice {
 namespace {
 
+/// Calls `add(homes, count)` for layers with like homes that follow each other, count of them.
+template <typename Add>
+void for_each_run(const std::vector<LayerHomes>& layers, const Add& add) {
+  for (auto first = layers.begin(); first != layers.end();) {
+    const auto next =
+        std::find_if(first, layers.end(), [&](const LayerHomes& homes) { return homes != *first; });
+    add(*first, static_cast<double>(next - first));
+    first = next;
+  }
+}
+
 /// Bytes of the weights whose home `passes`, of the two units (halves of a layer, or layers) that
 /// are somewhere at a time.
 template <typename Passes>
 double two_units_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch,
                        const Passes& passes) {
   double largest = 0;
-  for (const LayerHomes& homes : memory.layers) {
+  for_each_run(memory.layers, [&](const LayerHomes& homes, double /*count*/) {
     double layer = 0;
     for (const Sublayer sublayer : layer_sublayers) {
       for (const WeightKind kind : weights_of(sublayer)) {
@@ -20,7 +31,7 @@ double two_units_bytes(const ModelDimensions& model, const MemoryPlan& memory, P
       }
     }
     largest = std::max(largest, prefetch == Prefetch::layer ? 2 * layer : layer);
-  }
+  });
   return largest;
 }
 
@@ -57,12 +68,13 @@ double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Pre
 
 double weights_outside_hbm_bytes(const ModelDimensions& model, const MemoryPlan& memory) {
   double bytes = 0;
-  for (const LayerHomes& homes : memory.layers) {
+  for_each_run(memory.layers, [&](const LayerHomes& homes, double count) {
     for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
       const auto weight = static_cast<WeightKind>(kind);
-      if (homes[weight] != Tier::hbm) bytes += model.weight_bytes(weight_elements(model, weight));
+      if (homes[weight] != Tier::hbm)
+        bytes += count * model.weight_bytes(weight_elements(model, weight));
     }
-  }
+  });
   return bytes;
 }
 
@@ -110,14 +122,14 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
       static_cast<double>(workload.total_tokens()) * kv_bytes_per_token(model);
   const auto in_hbm = static_cast<double>(std::min(memory.hbm_requests, workload.batch));
   const double elsewhere = static_cast<double>(workload.batch) - in_hbm;
-  for (const LayerHomes& homes : memory.layers) {
+  for_each_run(memory.layers, [&](const LayerHomes& homes, double count) {
     for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
       const auto weight = static_cast<WeightKind>(kind);
-      result.weights[homes[weight]] += model.weight_bytes(weight_elements(model, weight));
+      result.weights[homes[weight]] += count * model.weight_bytes(weight_elements(model, weight));
     }
-    result.kv[homes.kv] += elsewhere * request_kv_bytes;
-    result.kv[Tier::hbm] += in_hbm * request_kv_bytes;
-  }
+    result.kv[homes.kv] += count * elsewhere * request_kv_bytes;
+    result.kv[Tier::hbm] += count * in_hbm * request_kv_bytes;
+  });
   const double table = model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
   result.weights[memory.lm_head] += table;
   if (!model.tied_embeddings) result.weights[memory.embedding] += table;

@@ -120,9 +120,12 @@ class Simulation {
         iterations_(static_cast<std::size_t>(iterations)) {
     layers_.resize(chains.size());
     for (std::size_t i = 0; i < num_layers_; ++i) {
-      for (std::size_t c = 0; c < chains.size(); ++c)
-        layers_[c].push_back(make_chain_layer(costs, chains[c], i, memory));
-      loads_.push_back(make_layer_loads(costs, chains, i, memory));
+      const bool same = is_like_before(memory, i);
+      for (std::size_t c = 0; c < chains.size(); ++c) {
+        std::vector<ChainLayer>& layers = layers_[c];
+        layers.push_back(same ? layers.back() : make_chain_layer(costs, chains[c], i, memory));
+      }
+      loads_.push_back(same ? loads_.back() : make_layer_loads(costs, chains, i, memory));
     }
     for (const Chain& chain : chains) heads_.push_back(make_head(costs, chain, memory));
     if (chains.size() == 1 && prefetch != Prefetch::half_layer)
@@ -170,6 +173,15 @@ class Simulation {
     double ready = 0;         ///< when its values are there
     double beside_ready = 0;  ///< when its attention on the other device is done
   };
+
+  /// Whether a layer takes what the one before it does. The last one never does: it drops rows.
+  bool is_like_before(const MemoryPlan& memory, std::size_t layer) const {
+    if (layer == 0 || layer + 1 == num_layers_) return false;
+    if (memory.layers[layer] != memory.layers[layer - 1]) return false;
+    return std::all_of(chains_.begin(), chains_.end(), [&](const Chain& chain) {
+      return chain.placements[layer] == chain.placements[layer - 1];
+    });
+  }
 
   bool serial() const { return prefetch_ == Prefetch::none; }
   std::size_t unit_of(const Cursor& cursor) const {

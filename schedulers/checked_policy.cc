@@ -2,9 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
-#include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "base/nearest_word.h"
@@ -45,19 +46,24 @@ void check_homes(const MemoryPlan& plan, const CostModel& costs) {
 }
 
 void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestView>& requests) {
-  std::set<std::int64_t> known;
-  for (const RequestView& request : requests) known.insert(request.id);
-  std::set<std::int64_t> seen;
+  std::vector<std::int64_t> known;
+  known.reserve(requests.size());
+  for (const RequestView& request : requests) known.push_back(request.id);
+  std::sort(known.begin(), known.end());
+  std::vector<bool> seen(known.size());
   for (std::size_t i = 0; i < plan.sub_batches.size(); ++i) {
     const SubBatchPlan& sub_batch = plan.sub_batches[i];
     if (sub_batch.requests.empty()) throw Error("sub-batch {} is empty; leave it out", i);
     for (const std::int64_t id : sub_batch.requests) {
-      if (known.count(id) == 0) {
+      const auto at = std::lower_bound(known.begin(), known.end(), id);
+      if (at == known.end() || *at != id) {
         throw Error("sub-batch {} has request {}, which is none of the {} that it was given", i, id,
                     requests.size());
       }
-      if (!seen.insert(id).second)
+      const auto number = static_cast<std::size_t>(at - known.begin());
+      if (seen[number])
         throw Error("request {} is there twice; a request runs once an iteration", id);
+      seen[number] = true;
     }
   }
 }

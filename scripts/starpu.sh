@@ -75,6 +75,8 @@ set_configure_flags() {
     # The simulated machine may be larger than this one, but has at most DDR, CXL, a GPU's memory and a disk. StarPU's
     # default of 32 memories make a handle 18.7 kB instead of 2; clearing them was a quarter of a short simulation.
     flags+=(--enable-simgrid --enable-maxcpus=64 --enable-maxnumanodes=4 --enable-maxnodes=8)
+    # Its calls of its own functions do not go through the table of symbols.
+    flags+=(LDFLAGS="${LDFLAGS:-} -Wl,-Bsymbolic-functions")
     return
   fi
   # Spelt out, so that they are part of the key under which a build is kept. StarPU's default is as many processors as
@@ -251,7 +253,7 @@ compile() {
   # CUDA's folder need not be known to the dynamic loader.
   if [[ $flavour == native && $cuda_dir ]]; then link_flags+=" -Wl,-rpath,$cuda_dir/lib64"; fi
   mkdir "$work/build" && cd "$work/build"
-  logged ../source/configure --prefix="$prefix" "${flags[@]}" CC="$cc" CXX="$cxx" LDFLAGS="$link_flags"
+  logged ../source/configure --prefix="$prefix" CC="$cc" CXX="$cxx" LDFLAGS="$link_flags" "${flags[@]}"
   logged make -j"$(nproc)"
   logged make install DESTDIR="$work/installed"
   cd "$cache"
