@@ -87,33 +87,28 @@ class CliGpuTest : public testing::PromptsRunTest {
 
 TEST_F(CliGpuTest, KernelsThatComeAgainAreLaunchedAsGraphs) {
   const test::TemporaryFolder files;
-  const auto run = [&](const Arguments& device) {
-    return run_cli(Arguments{"generate", "--prompt", "Once upon a time", "--max-tokens", "20",
+  const auto run = [&](const char* tokens, const Arguments& device) {
+    return run_cli(Arguments{"generate", "--prompt", "Once upon a time", "--max-tokens", tokens,
                              "--temperature", "0", "--dtype", "f32", "-q", "--stats",
                              files.file("stats")} +
                    device);
   };
   const Arguments on_gpu = {"--device", "cuda", "--policy", "gpu-only"};
-  const auto launched = [&]() -> std::int64_t {
+  const auto launches = [&](const char* graphs, const char* tokens) -> std::int64_t {
+    const CliResult expected = run(tokens, {"--device", "cpu"});
+    EXPECT_EQ(expected.exit_code, 0) << expected.err;
+    const CliResult result = run(tokens, on_gpu + Arguments{"--cuda-graphs", graphs});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, expected.out);
     return json::parse(testing::content_of(files.file("stats")))
         .at("device")
         .at("cuda_graphs")
         .at("launched");
   };
-  const CliResult expected = run({"--device", "cpu"});
-  ASSERT_EQ(expected.exit_code, 0) << expected.err;
-  for (const char* graphs : {"on", "off"}) {
-    const CliResult result = run(on_gpu + Arguments{"--cuda-graphs", graphs});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.out, expected.out);
-    // All layers are one task, which takes turns between a few addresses.
-    if (graphs == std::string("on")) {
-      EXPECT_GT(launched(), 10);
-    } else {
-      EXPECT_EQ(launched(), 0);
-    }
-  }
-  expect_failure(run(on_gpu + Arguments{"--cuda-graphs", "yes"}), 2,
+  // All layers are one task, which takes turns between a few addresses.
+  EXPECT_GT(launches("on", "20"), 10);
+  EXPECT_EQ(launches("off", "10"), 0);
+  expect_failure(run("6", on_gpu + Arguments{"--cuda-graphs", "yes"}), 2,
                  {"--cuda-graphs yes", "on or off"});
 }
 
