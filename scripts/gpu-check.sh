@@ -32,22 +32,32 @@ readonly hbm=20GiB # of the runs whose weights stream
 readonly seconds_in_all=${GPU_CHECK_SECONDS:-540}
 failed=0
 skipped=0
+child=
 
 note() { echo "$*" | tee -a "$out/summary.txt" >&2; }
+
+# at_most <seconds>: those of them that are left, at least one.
+at_most() {
+  local left=$((seconds_in_all - SECONDS))
+  left=$((left < 1 ? 1 : left))
+  echo $(($1 < left ? $1 : left))
+}
 
 # step <name> <seconds at most> <command...>: output into FOLDER/name.log, a line into FOLDER/steps.tsv.
 step() {
   local name=$1 limit=$2 start=$SECONDS status=0
   shift 2
-  local left=$((seconds_in_all - SECONDS))
-  if ((left < 10)); then
+  limit=$(at_most "$limit")
+  if ((limit < 10)); then
     skipped=$((skipped + 1))
     note "SKIPPED $name: no time is left"
     return 1
   fi
-  if ((limit > left)); then limit=$left; fi
   printf '$ %s\n' "$*" >"$out/$name.log"
-  timeout --kill-after=5 "$limit" "$@" >>"$out/$name.log" 2>&1 </dev/null || status=$?
+  # In the background, so that a signal is heard meanwhile.
+  timeout --kill-after=5 "$limit" "$@" >>"$out/$name.log" 2>&1 </dev/null &
+  child=$!
+  wait "$child" || status=$?
   printf '%s\t%d\t%d\t%s\n' "$name" "$status" $((SECONDS - start)) "$*" >>"$out/steps.tsv"
   if ((status == 0)); then
     note "ok      $name ($((SECONDS - start)) s)"
@@ -93,10 +103,16 @@ same_tokens() {
 
 has_amx() { grep -q amx_bf16 /proc/cpuinfo; }
 
-# sanitize <tool> <test> <filter>; what a test provokes on purpose (a capture that CUDA refuses) is no finding.
+# sanitize <tool> <test> <filter>: our own kernels, and no others that cuBLASLt brings. What a test provokes on purpose (a
+# capture that CUDA refuses) is no finding.
 sanitize() {
-  SLUICE_TEST_DATA=$here/share/sluice/tests "$sanitizer" --tool "$1" --report-api-errors no --error-exitcode 1 \
-    "$tests/$2" --gtest_brief=1 --gtest_filter="$3"
+  local option
+  local -a ours=()
+  for option in --kernel-name --filter; do # what newer and older ones call it
+    if "$sanitizer" --help | grep -q -e "$option"; then ours=("$option" kns=sluice) && break; fi
+  done
+  SLUICE_TEST_DATA=$here/share/sluice/tests "$sanitizer" --tool "$1" "${ours[@]}" --report-api-errors no \
+    --error-exitcode 1 "$tests/$2" --gtest_brief=1 --gtest_filter="$3"
 }
 
 # Layers of the streamed run that stayed in HBM; nothing if that is not known.
@@ -108,19 +124,16 @@ resident_layers() {
 readonly linear_tests='*Linear*:*Qkv*:*OutProj*:*Fc1*:*Fc2*:*LmHead*'
 
 run_tests() {
+  # Figures are measured in the layout of a CPU without AMX: see run_figures.
+  local isa=ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16
+  if has_amx; then step cuda_gpu_test-strips 90 env "$isa" "$here/run-tests" --gpu cuda_gpu_test "$linear_tests"; fi
   step cuda_gpu_test 150 "$here/run-tests" --gpu cuda_gpu_test
   step runtime_gpu_test 30 "$here/run-tests" --gpu runtime_gpu_test
   step same-tokens 60 bash -c same_tokens
-  if has_amx; then
-    # Figures are measured in the layout of a CPU without AMX: see run_figures.
-    local isa=ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16
-    step cuda_gpu_test-strips 90 env "$isa" SLUICE_TEST_DATA="$here/share/sluice/tests" "$tests/cuda_gpu_test" \
-      --gtest_brief=1 --gtest_filter="$linear_tests"
-    step kv_path_test-strips 90 env "$isa" "$here/run-tests" --gpu kv_path_test
-  fi
   step kv_path_test 150 "$here/run-tests" --gpu kv_path_test
   step cli_gpu_test 150 "$here/run-tests" --gpu cli_gpu_test
   step memory_gpu_test 30 "$here/run-tests" --gpu memory_gpu_test
+  if has_amx; then step kv_path_test-strips 90 env "$isa" "$here/run-tests" --gpu kv_path_test; fi
   sanitizer=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin type -P compute-sanitizer)
   if [[ ! $sanitizer ]]; then
     failed=$((failed + 1))
@@ -129,7 +142,8 @@ run_tests() {
   fi
   export sanitizer
   # Some virtual machines keep a sanitizer from the device.
-  if ! timeout --kill-after=5 60 bash -c 'sanitize memcheck cuda_gpu_test "*SelectRows*"' >"$out/sanitizer.log" 2>&1 </dev/null &&
+  if ! timeout --kill-after=5 "$(at_most 60)" bash -c 'sanitize memcheck cuda_gpu_test "*SelectRows*"' \
+    >"$out/sanitizer.log" 2>&1 </dev/null &&
     grep -qi 'not supported' "$out/sanitizer.log"; then
     skipped=$((skipped + 1))
     note "SKIPPED sanitizer: it says that it does not support this device: see sanitizer.log"
@@ -166,16 +180,6 @@ run_figures() {
     note "SKIPPED floor: how many layers stayed is not known"
     skipped=$((skipped + 1))
   fi
-  # The same by accelerate, a weak peer.
-  if outside python3 -c 'import accelerate, torch, transformers' 2>/dev/null; then
-    for batch in 1 64; do
-      # shellcheck disable=SC2016  # the inner shell's
-      step "accelerate-$batch" 120 bash -c 'outside python3 "$1" "${@:3}" >"$2"' - "$here/accelerate_offload.py" \
-        "$out/accelerate-$batch.json" --model opt-30b --memory "$hbm" --batch "$batch"
-    done
-  else
-    note "        accelerate is not installed here"
-  fi
   # What CUDA graphs are worth.
   figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
     --repeat 3 --cuda-graphs off
@@ -195,17 +199,34 @@ run_figures() {
     step "calibrate$what" 150 env XDG_DATA_HOME="$out/data" "$sluice" calibrate --model llama-3.2-1b --device cuda \
       --repeat 1 $what
   done
+  # The streamed runs by accelerate, a weak peer: last, as it takes minutes.
+  if outside timeout "$(at_most 60)" python3 -c 'import accelerate, torch, transformers' 2>/dev/null; then
+    for batch in 1 64; do
+      # shellcheck disable=SC2016  # the inner shell's
+      step "accelerate-$batch" 120 bash -c 'outside python3 "$1" "${@:3}" >"$2"' - "$here/accelerate_offload.py" \
+        "$out/accelerate-$batch.json" --model opt-30b --memory "$hbm" --batch "$batch" --steps 2
+    done
+  else
+    note "        accelerate is not installed here"
+  fi
 }
+
+# What is known by then, also when this is ended from outside.
+finish() {
+  trap - EXIT
+  if outside python3 "$here/gpu_figures.py" "$out" >"$out/figures.txt" 2>&1; then
+    note "$(<"$out/figures.txt")"
+  else
+    note "figures.json could not be made: $(tail -n 1 "$out/figures.txt")"
+  fi
+  note "$failed steps failed, $skipped were skipped; everything is in $out and $out.tar.gz"
+  tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
+  exit $((failed + skipped > 0))
+}
+trap finish EXIT
+trap 'kill "$child"; failed=$((failed + 1)); note "ENDED from outside"; exit' INT TERM
 
 note "Sluice on a GPU, $(date -u +%FT%TZ)"
 export -f describe_machine same_tokens sanitize outside
 step machine 60 bash -c describe_machine
 for part in "${parts[@]}"; do "run_$part"; done
-if outside python3 "$here/gpu_figures.py" "$out" >"$out/figures.txt" 2>&1; then
-  note "$(<"$out/figures.txt")"
-else
-  note "figures.json could not be made: $(tail -n 1 "$out/figures.txt")"
-fi
-note "$failed steps failed, $skipped were skipped; everything is in $out and $out.tar.gz"
-tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
-((failed + skipped == 0))

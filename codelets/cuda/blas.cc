@@ -35,14 +35,8 @@ cudaDataType_t type_of(DType dtype) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Gemm& gemm) {
-  switch (gemm.epilogue) {
-    case GemmEpilogue::relu:
-      return CUBLASLT_EPILOGUE_RELU;
-    case GemmEpilogue::gelu_tanh:
-      return CUBLASLT_EPILOGUE_GELU;
-    default:
-      return gemm.bias != nullptr ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  }
+  if (gemm.epilogue == GemmEpilogue::relu) return CUBLASLT_EPILOGUE_RELU;
+  return gemm.bias != nullptr ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /// One of cuBLASLt's descriptions, with what makes and ends it.

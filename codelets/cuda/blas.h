@@ -15,7 +15,6 @@ enum class GemmEpilogue : std::uint8_t {
   store,       ///< y = x W^T
   accumulate,  ///< y = y + x W^T
   relu,
-  gelu_tanh,
 };
 
 /// y = epilogue(x W^T + bias). All strides are multiples of 16 bytes, and so are the addresses.

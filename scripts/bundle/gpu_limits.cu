@@ -3,7 +3,7 @@
 //   gpu_limits
 //
 // Prints one JSON object: bytes a second of reading its memory, of copying within it, and of copies
-// of pinned memory to it and back; FLOP a second of a large bf16 matrix product. Medians of several
+// of pinned memory to it and back; FLOP a second of a large bf16 matrix product. Medians of many
 // runs.
 
 #include <cublas_v2.h>
@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -59,15 +60,21 @@ void* on_device(std::size_t bytes) {
   return memory;
 }
 
-/// The median of several runs, after one that does not count.
+/// The median of many runs, after a third of a second's that do not count: clocks rise when there
+/// is work, and fall when that takes too much power.
 template <typename Work>
 double seconds(const Work& work) {
-  constexpr int runs = 7;
+  constexpr double warm_up_s = 0.3;
+  constexpr int runs = 50;
   cudaEvent_t before = nullptr;
   cudaEvent_t after = nullptr;
   check(cudaEventCreate(&before), "making an event");
   check(cudaEventCreate(&after), "making an event");
-  work();
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    work();
+    check(cudaDeviceSynchronize(), "waiting");
+  } while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(warm_up_s));
   std::vector<float> milliseconds(runs);
   for (float& each : milliseconds) {
     check(cudaEventRecord(before), "noting the time");

@@ -15,13 +15,14 @@ template <typename T>
 class OnDevice {
  public:
   explicit OnDevice(std::span<const T> values) : OnDevice(values.size()) {
+    if (values.empty()) return;
     cuda::check(cudaMemcpy(memory_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
                 "copying to the device");
   }
   explicit OnDevice(const std::vector<T>& values) : OnDevice(std::span<const T>(values)) {}
   /// `count` elements that nobody wrote.
   explicit OnDevice(std::size_t count) : count_(count) {
-    cuda::check(cudaMalloc(&memory_, count * sizeof(T)), "taking device memory");
+    if (count > 0) cuda::check(cudaMalloc(&memory_, count * sizeof(T)), "taking device memory");
   }
   ~OnDevice() { cudaFree(memory_); }
   OnDevice(const OnDevice&) = delete;
