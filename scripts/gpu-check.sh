@@ -224,7 +224,7 @@ finish() {
   exit $((failed + skipped > 0))
 }
 trap finish EXIT
-trap 'kill "$child"; failed=$((failed + 1)); note "ENDED from outside"; exit' INT TERM
+trap 'kill "$child" 2>/dev/null; wait "$child"; failed=$((failed + 1)); note "ENDED from outside"; exit' INT TERM
 
 note "Sluice on a GPU, $(date -u +%FT%TZ)"
 export -f describe_machine same_tokens sanitize outside
