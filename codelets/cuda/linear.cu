@@ -607,7 +607,7 @@ struct ProductPlan {
     if (to.dtype == DType::f32) {
       return to.epilogue == Epilogue::store || to.epilogue == Epilogue::accumulate;
     }
-    // Its GELU may be of a fast tanh, some bf16 places off.
+    // cuBLASLt's GELU may be of a fast tanh, some bf16 places off.
     return to.dtype == dtype && to.bias == nullptr &&
            (to.epilogue == Epilogue::store || to.epilogue == Epilogue::relu);
   }
