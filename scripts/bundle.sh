@@ -15,7 +15,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 readonly most_mib=60
 readonly tests=(codelets_test kv_path_test cuda_gpu_test runtime_gpu_test cli_gpu_test memory_gpu_test)
-readonly test_models=(llama-2-mha llama-3-gqa mistral-window opt-pre) # that these tests open
 # The system's and CUDA's libraries stay where they are.
 readonly not_packed='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libresolv\.|libcuda|libcudart|libcublas|libcusparse|libcusolver|libnv)'
 
@@ -44,7 +43,7 @@ pack_program streaming_floor "$root/bin"
 readonly golden=$root/share/sluice/tests/golden
 mkdir -p "$golden/models"
 cp tests/golden/sampling.* "$golden/"
-for model in "${test_models[@]}"; do cp -r "tests/golden/models/$model" "$golden/models/"; done
+cp -r tests/golden/models/. "$golden/models/"
 
 # Prints "name path" of the libraries that programs need.
 libraries_of() {
