@@ -65,7 +65,7 @@ function(sluice_cuda_library name)
   add_library(sluice_${name} STATIC ${ARG_UNPARSED_ARGUMENTS} ${ARG_REAL})
   add_library(sluice::${name} ALIAS sluice_${name})
   target_include_directories(sluice_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(sluice_${name} PUBLIC ${ARG_LINK} CUDA::cudart CUDA::cublas CUDA::cublasLt)
+  target_link_libraries(sluice_${name} PUBLIC ${ARG_LINK} CUDA::cudart ${CMAKE_DL_LIBS})
   # A source that is ours alone is C++ with warnings; nvcc's host pass sees code that it wrote itself.
   target_compile_options(sluice_${name} PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:${SLUICE_NVCC_OPTIONS}>")

@@ -16,7 +16,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 readonly most_mib=60
 readonly tests=(codelets_test kv_path_test cuda_gpu_test runtime_gpu_test cli_gpu_test memory_gpu_test)
 # The system's and CUDA's libraries stay where they are.
-readonly not_packed='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libresolv\.|libcuda|libcudart|libcublas|libcusparse|libcusolver|libnv)'
+readonly not_packed='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libresolv\.|libcuda|libcudart|libcublas)'
 
 set_up_packages
 set_up_starpu

@@ -84,7 +84,14 @@ set_configure_flags() {
   local cpus=256 numa_nodes=(/sys/devices/system/node/node[0-9]*)
   while ((cpus < $(getconf _NPROCESSORS_ONLN))); do cpus=$((cpus * 2)); done
   flags+=(--enable-maxcpus="$cpus" --enable-maxnumanodes="$((${#numa_nodes[@]} > 2 ? ${#numa_nodes[@]} : 2))")
-  if [[ $cuda_dir ]]; then flags+=(--with-cuda-dir="$cuda_dir"); else flags+=(--disable-cuda); fi
+  if [[ $cuda_dir ]]; then
+    flags+=(--with-cuda-dir="$cuda_dir")
+    # No helpers for libraries of CUDA's that Sluice does not use through StarPU: loading them takes time and memory.
+    flags+=(CPPFLAGS="${CPPFLAGS:-} -DSTARPU_NO_CUBLAS" ac_cv_lib_cublasLt_cublasLtCreate=no
+      ac_cv_lib_cusparse_cusparseCreate=no ac_cv_lib_cusolver_cusolverDnCreate=no)
+  else
+    flags+=(--disable-cuda)
+  fi
   flags+=(--enable-tcpip-master-slave --enable-maxtcpipdev=1) # the stand-in accelerator
 }
 
@@ -250,8 +257,12 @@ compile() {
   local cc=${CC:-gcc} cxx=${CXX:-g++}
   if type -P ccache >/dev/null; then cc="ccache $cc" cxx="ccache $cxx"; fi
   local link_flags=${LDFLAGS:-}
-  # CUDA's folder need not be known to the dynamic loader.
-  if [[ $flavour == native && $cuda_dir ]]; then link_flags+=" -Wl,-rpath,$cuda_dir/lib64"; fi
+  if [[ $flavour == native && $cuda_dir ]]; then
+    # CUDA's folder need not be known to the dynamic loader.
+    link_flags+=" -Wl,-rpath,$cuda_dir/lib64"
+    # Only what is used is linked; among LDFLAGS, libtool would put this behind the libraries.
+    cc+=" -Wl,--as-needed" cxx+=" -Wl,--as-needed"
+  fi
   mkdir "$work/build" && cd "$work/build"
   logged ../source/configure --prefix="$prefix" CC="$cc" CXX="$cxx" LDFLAGS="$link_flags" "${flags[@]}"
   logged make -j"$(nproc)"

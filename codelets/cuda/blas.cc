@@ -1,12 +1,10 @@
 #include "codelets/cuda/blas.h"
 
-#include <cublasLt.h>
-
-#include <array>
 #include <map>
 #include <tuple>
 
 #include "base/error.h"
+#include "codelets/cuda/cublas_lt.h"
 
 namespace sluice::cuda {
 namespace {
@@ -19,7 +17,7 @@ std::string shape_of(const Gemm& gemm) {
 void check_blas(cublasStatus_t status, const Gemm& gemm, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw Error("cuBLASLt failed at {} a product of {}: {}", what, shape_of(gemm),
-              cublasLtGetStatusString(status));
+              cublas_lt().status_string(status));
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -39,13 +37,13 @@ cublasLtEpilogue_t epilogue_of(const Gemm& gemm) {
   return gemm.bias != nullptr ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// One of cuBLASLt's descriptions, with what makes and ends it.
-template <typename Handle, cublasStatus_t (*Destroy)(Handle)>
+/// One of cuBLASLt's descriptions, with what ends it.
+template <typename Handle, cublasStatus_t (*CublasLt::*Destroy)(Handle)>
 class Owned {
  public:
   Owned() = default;
   ~Owned() {
-    if (handle_ != nullptr) Destroy(handle_);
+    if (handle_ != nullptr) (cublas_lt().*Destroy)(handle_);
   }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
@@ -55,9 +53,9 @@ class Owned {
  private:
   Handle handle_ = nullptr;
 };
-using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using Operation = Owned<cublasLtMatmulDesc_t, &CublasLt::destroy_operation>;
+using Layout = Owned<cublasLtMatrixLayout_t, &CublasLt::destroy_layout>;
+using Preference = Owned<cublasLtMatmulPreference_t, &CublasLt::destroy_preference>;
 
 /// How one shape is computed. cuBLASLt counts matrices by columns: ours are their transposes, so
 /// that y^T [out, rows] = W x^T.
@@ -71,15 +69,15 @@ struct Plan {
 template <typename Value>
 void set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const Value& value,
          const Gemm& gemm) {
-  check_blas(cublasLtMatmulDescSetAttribute(plan.operation.get(), attribute, &value, sizeof(value)),
+  check_blas(cublas_lt().set_operation(plan.operation.get(), attribute, &value, sizeof(value)),
              gemm, "describing");
 }
 
 void describe(Layout& layout, DType dtype, std::int64_t rows, std::int64_t columns,
               std::int64_t stride, const Gemm& gemm) {
   check_blas(
-      cublasLtMatrixLayoutCreate(layout.put(), type_of(dtype), static_cast<std::uint64_t>(rows),
-                                 static_cast<std::uint64_t>(columns), stride),
+      cublas_lt().create_layout(layout.put(), type_of(dtype), static_cast<std::uint64_t>(rows),
+                                static_cast<std::uint64_t>(columns), stride),
       gemm, "describing");
 }
 
@@ -100,7 +98,7 @@ struct Blas::Impl {
     // Pedantic: f32 stays f32 whatever NVIDIA_TF32_OVERRIDE says.
     const cublasComputeType_t compute =
         gemm.dtype == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-    check_blas(cublasLtMatmulDescCreate(plan.operation.put(), compute, CUDA_R_32F), gemm,
+    check_blas(cublas_lt().create_operation(plan.operation.put(), compute, CUDA_R_32F), gemm,
                "describing");
     set(plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, gemm);
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(gemm), gemm);
@@ -113,11 +111,10 @@ struct Blas::Impl {
     describe(plan.y, gemm.y_dtype, gemm.out, gemm.rows, gemm.y_stride, gemm);
 
     Preference preference;
-    check_blas(cublasLtMatmulPreferenceCreate(preference.put()), gemm, "planning");
+    check_blas(cublas_lt().create_preference(preference.put()), gemm, "planning");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      check_blas(
-          cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
-          gemm, "planning");
+      check_blas(cublas_lt().set_preference(preference.get(), attribute, &value, sizeof(value)),
+                 gemm, "planning");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
     // Sums that were split are put together in f32 and in a fixed order.
@@ -143,9 +140,9 @@ struct Blas::Impl {
   bool find(const Gemm& gemm, const Preference& preference, Plan& plan) const {
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, plan.operation.get(), plan.weight.get(), plan.x.get(), plan.y.get(), plan.y.get(),
-        preference.get(), 1, &found, &count);
+    const cublasStatus_t status =
+        cublas_lt().find_algorithm(handle, plan.operation.get(), plan.weight.get(), plan.x.get(),
+                                   plan.y.get(), plan.y.get(), preference.get(), 1, &found, &count);
     // What it has no kernels for it may also call invalid.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
       return false;
@@ -174,15 +171,15 @@ struct Blas::Impl {
 Blas::Blas(void* workspace, std::size_t workspace_bytes) : impl_(std::make_unique<Impl>()) {
   impl_->workspace = workspace;
   impl_->workspace_bytes = workspace_bytes;
-  const cublasStatus_t status = cublasLtCreate(&impl_->handle);
+  const cublasStatus_t status = cublas_lt().create(&impl_->handle);
   if (status != CUBLAS_STATUS_SUCCESS) {
-    throw Error("cuBLASLt cannot start: {}", cublasLtGetStatusString(status));
+    throw Error("cuBLASLt cannot start: {}", cublas_lt().status_string(status));
   }
 }
 
 Blas::~Blas() {
   impl_->plans.clear();
-  cublasLtDestroy(impl_->handle);
+  cublas_lt().destroy(impl_->handle);
 }
 
 bool Blas::multiply(const Gemm& gemm, cudaStream_t stream) {
@@ -191,9 +188,9 @@ bool Blas::multiply(const Gemm& gemm, cudaStream_t stream) {
   const float one = 1.0F;
   const float of_y = gemm.epilogue == GemmEpilogue::accumulate ? 1.0F : 0.0F;
   check_blas(
-      cublasLtMatmul(impl_->handle, plan.operation.get(), &one, gemm.weight, plan.weight.get(),
-                     gemm.x, plan.x.get(), &of_y, gemm.y, plan.y.get(), gemm.y, plan.y.get(),
-                     &plan.algorithm, impl_->workspace, impl_->workspace_bytes, stream),
+      cublas_lt().matmul(impl_->handle, plan.operation.get(), &one, gemm.weight, plan.weight.get(),
+                         gemm.x, plan.x.get(), &of_y, gemm.y, plan.y.get(), gemm.y, plan.y.get(),
+                         &plan.algorithm, impl_->workspace, impl_->workspace_bytes, stream),
       gemm, "starting");
   return plan.adds_bias;
 }

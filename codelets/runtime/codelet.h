@@ -199,6 +199,7 @@ class Codelet {
         starpu_codelet_init(&starpu);
         starpu.name = name.c_str();
         starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
+        starpu.flags = STARPU_CODELET_NOPLANS;  // none of its data is partitioned
         starpu.cpu_funcs[0] = cpu;
         starpu.cpu_funcs_name[0] = stand_in_entry_name;
         starpu.where = cpu != nullptr ? STARPU_CPU | STARPU_TCPIP_MS : 0;

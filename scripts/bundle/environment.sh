@@ -20,7 +20,7 @@ for root in site.getsitepackages() + sys.path:
 # Prints the folders that have CUDA 13's libraries, joined by colons; says which one is missing.
 find_cuda() {
   local library folder found=
-  for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcusparse.so.12 libcusolver.so.12 libnvJitLink.so.13; do
+  for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13; do
     while read -r folder; do
       if [[ $folder && -e $folder/$library ]]; then
         found+=${found:+:}$folder
