@@ -5,8 +5,8 @@
 namespace sluice::cuda::emulation {
 
 /// The emulated device's memory: one range of addresses. Nobody may touch it but who holds an
-/// OpenMemory, so that host code which reads through a device pointer ends in a segmentation
-/// fault, as it would on a machine with a GPU.
+/// OpenMemory in its own thread, so that host code which reads through a device pointer ends in a
+/// segmentation fault, as it would on a machine with a GPU.
 class OpenMemory {
  public:
   OpenMemory();
