@@ -36,14 +36,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// A simulation's data is some 40 MB, all of which it visits again and again: in huge pages it does
-/// so a tenth faster. What the user has set comes behind, and counts more.
-std::string tunables() {
-  const char* set = std::getenv("GLIBC_TUNABLES");  // NOLINT(concurrency-mt-unsafe)
-  const std::string huge_pages = "glibc.malloc.hugetlb=1";
-  return set == nullptr ? huge_pages : huge_pages + ":" + set;
-}
-
 /// A folder of our own, gone when done.
 class PrivateFolder {
  public:
@@ -222,8 +214,7 @@ class Simulations {
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     // The machine's description is the only source of times: nothing that StarPU adds by itself.
     const ChildResult child = run_child(program_, arguments,
-                                        {{"GLIBC_TUNABLES", tunables()},
-                                         {"STARPU_HOSTNAME", platform_host},
+                                        {{"STARPU_HOSTNAME", platform_host},
                                          {"STARPU_PERF_MODEL_DIR", job.platform},
                                          {"STARPU_HOME", job.platform},
                                          {"STARPU_SILENT", "1"},
