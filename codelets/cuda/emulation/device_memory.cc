@@ -163,11 +163,10 @@ class Memory {
   /// A key to the memory, which each thread turns for itself, in nanoseconds; negative where the
   /// processor has none, and the system changes every page for all threads.
   int key_ = pkey_alloc(0, PKEY_DISABLE_ACCESS);
-  static thread_local int num_open_here;
+  inline static thread_local int num_open_here = 0;
   std::mutex open_mutex_;
   int num_open_ = 0;
 };
-thread_local int Memory::num_open_here = 0;
 
 /// Pinned host memory: what cudaHostAlloc() gave, and what was registered.
 class Pinned {
