@@ -130,6 +130,12 @@ CpuTopology read_cpu_topology() {
   return result;
 }
 
+std::uint64_t bytes_beyond_caches(const CpuTopology& topology) {
+  constexpr std::uint64_t much = std::uint64_t{1} << 30;
+  const std::uint64_t cached = topology.last_level_cache_bytes;
+  return std::max(4 * cached, std::min(8 * cached, much));
+}
+
 int default_num_threads(const CpuTopology& topology) {
   const int cores = static_cast<int>(topology.cores.size());
   return std::max(1, topology.cgroup_cores > 0 ? std::min(cores, topology.cgroup_cores) : cores);

@@ -29,6 +29,10 @@ struct CpuTopology {
 /// Throws Error when hwloc cannot read the machine.
 CpuTopology read_cpu_topology();
 
+/// What is read in turn through so many bytes comes from memory each time: four times what the
+/// caches hold, up to eight times where that is no more than 1 GiB.
+std::uint64_t bytes_beyond_caches(const CpuTopology& topology);
+
 /// Threads to use by default: physical cores, not above the cgroup's quota.
 int default_num_threads(const CpuTopology& topology);
 

@@ -546,8 +546,7 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
     homes_.file = &*file_;
     homes_.node = &node_;
   }
-  // KV alone streams, too.
-  accelerator.host_bytes = std::max<std::uint64_t>(1, window_bytes_);
+  accelerator.host_bytes = window_bytes_;
   policy.set_staging(accelerator);
 }
 

@@ -328,7 +328,7 @@ class Scheduler {
  public:
   Scheduler() {
     starpu_pthread_mutex_init(&mutex_, nullptr);
-    windows_.at(STARPU_MAIN_RAM).set_limits(staging.host_bytes, staging.ahead);
+    windows_.at(STARPU_MAIN_RAM).set_limits(staging.host_bytes.value_or(0), staging.ahead);
     slab_windows_.at(STARPU_MAIN_RAM).set_limits(staging.ahead);
   }
   ~Scheduler() { STARPU_PTHREAD_MUTEX_DESTROY(&mutex_); }
@@ -521,7 +521,7 @@ class Scheduler {
     return home >= 0 && starpu_node_get_kind(static_cast<unsigned>(home)) == STARPU_DISK_RAM;
   }
 
-  bool streams_from_disk() const { return staging.host_bytes > 0; }
+  bool streams_from_disk() const { return staging.host_bytes.has_value(); }
   bool streams_at_all() const { return !gpus_.empty() || streams_from_disk(); }
 
   /// Whether data streams into the memory that the task will run beside, and which that is.

@@ -3,6 +3,7 @@
 #include <starpu.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "perfmodels/memory_plan.h"
 
@@ -17,10 +18,10 @@ struct Staging {
   /// to 4, or 5 and 6) as soon as only the half before it is still to be done (FlexGen's schedule).
   /// `none`: that of a task when it is ready to run.
   Prefetch ahead = Prefetch::layer;
-  /// Likewise, of weights that live on a disk, in the host's memory, for tasks on the CPU; 0:
-  /// nothing lives there, KV neither. For tasks on a GPU it passes through the host's memory, no
-  /// more than `bytes` at once.
-  std::uint64_t host_bytes = 0;
+  /// Likewise, of weights that live on a disk, in the host's memory, for tasks on the CPU; 0: only
+  /// KV lives there; without a value nothing does. For tasks on a GPU it passes through the host's
+  /// memory, no more than `bytes` at once.
+  std::optional<std::uint64_t> host_bytes = std::nullopt;
 };
 
 /// For the next starpu_init().

@@ -109,12 +109,12 @@ std::atomic<std::uint64_t> sink{0};
 
 std::size_t ReadProbe::buffer_bytes(std::uint64_t working_set_bytes) {
   constexpr std::uint64_t least = std::uint64_t{512} << 20;
-  const std::uint64_t cache_bytes = read_cpu_topology().last_level_cache_bytes;
-  if (working_set_bytes < 2 * cache_bytes) {
+  const CpuTopology topology = read_cpu_topology();
+  if (working_set_bytes < 2 * topology.last_level_cache_bytes) {
     return static_cast<std::size_t>((working_set_bytes + huge_page_bytes - 1) / huge_page_bytes *
                                     huge_page_bytes);
   }
-  const std::uint64_t wanted = std::max(least, 8 * cache_bytes);
+  const std::uint64_t wanted = std::max(least, bytes_beyond_caches(topology));
   return static_cast<std::size_t>(std::min(wanted, available_memory_bytes() / 4) / huge_page_bytes *
                                   huge_page_bytes);
 }

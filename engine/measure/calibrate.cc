@@ -120,12 +120,8 @@ ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
 }
 
 std::int64_t calibration_layers(const ModelConfig& config, DType dtype) {
-  // Four times what a cache holds comes from memory; up to eight times is surer, where it is soon
-  // read.
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
-  constexpr std::uint64_t much = std::uint64_t{1} << 30;
-  const std::uint64_t cached = read_cpu_topology().last_level_cache_bytes;
-  const std::uint64_t flushing = std::max({least, 4 * cached, std::min(8 * cached, much)});
+  const std::uint64_t flushing = std::max(least, bytes_beyond_caches(read_cpu_topology()));
   const double needed =
       static_cast<double>(flushing) / layer_weight_bytes(model_dimensions(config, dtype));
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(needed) + 1, 1, config.num_layers);

@@ -280,12 +280,14 @@ Staging staging_of(const Plan& plan, const ModelDimensions& model) {
                           staging_bytes(model, memory, plan.decode.pipeline.prefetch));
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
     bytes += model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
-  double host_bytes = std::max(disk_staging_bytes(model, memory, plan.prefill.pipeline.prefetch),
-                               disk_staging_bytes(model, memory, plan.decode.pipeline.prefetch));
-  if (plan.footprint.kv[Tier::disk] > 0) host_bytes = std::max(host_bytes, 1.0);
-  return {.bytes = static_cast<std::uint64_t>(bytes),
-          .ahead = plan.decode.pipeline.prefetch,
-          .host_bytes = static_cast<std::uint64_t>(host_bytes)};
+  Staging staging{.bytes = static_cast<std::uint64_t>(bytes),
+                  .ahead = plan.decode.pipeline.prefetch};
+  const double host_bytes =
+      std::max(disk_staging_bytes(model, memory, plan.prefill.pipeline.prefetch),
+               disk_staging_bytes(model, memory, plan.decode.pipeline.prefetch));
+  if (host_bytes > 0 || plan.footprint.kv[Tier::disk] > 0)
+    staging.host_bytes = static_cast<std::uint64_t>(host_bytes);
+  return staging;
 }
 
 }  // namespace sluice
