@@ -263,6 +263,9 @@ struct StagedKv {
   static constexpr int num_pages = 2 * steps_of(Blocks);
   static constexpr int piece_words = 4;
   static constexpr int page_words = 8 * mma::block_dims * Blocks;  ///< of K, and of V
+  static constexpr int page_pieces = page_words / piece_words;
+  static constexpr int token_pieces = static_cast<int>(page_tokens) / piece_words;  ///< K's row
+  static constexpr int row_pieces = mma::block_dims * Blocks / piece_words;         ///< V's row
 
   std::uint32_t* keys;
   std::uint32_t* values;
@@ -324,38 +327,46 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
   const float scale = rows::log2_scale(shape);
 
   cuda::AsyncCopies copies;
-  const auto page_at = [&](int first_token, int page) -> const std::uint32_t* {
-    const int token = first_token + page * in_page;
-    if (token >= of_block.end || token + in_page <= of_block.first) return nullptr;
-    return reinterpret_cast<const std::uint32_t*>(call.kv.at(tile.pages[token / in_page]));
+  // `copy(i, from)` for this thread's 16-byte pieces i of each page's K or V, which begins at
+  // `from` (null: nobody sees the page), as many as the largest head has.
+  const auto for_pieces = [&](int first_token, std::int64_t offset, auto copy) {
+#pragma unroll
+    for (int page = 0; page < Staged::num_pages; ++page) {
+      const int token = first_token + page * in_page;
+      const bool is_seen = token < of_block.end && token + in_page > of_block.first;
+      const auto* from =
+          is_seen
+              ? reinterpret_cast<const std::uint32_t*>(call.kv.at(tile.pages[token / in_page])) +
+                    offset / 2
+              : nullptr;
+#pragma unroll
+      for (int first = 0; first < Staged::page_pieces; first += mma_threads) {
+        const int i = first + static_cast<int>(threadIdx.x);
+        if (Staged::page_pieces % mma_threads == 0 || i < Staged::page_pieces) copy(page, i, from);
+      }
+    }
   };
   const auto start_keys = [&](int first_token) {
-    constexpr int pieces = 4;      // of 4 tokens
-    const int pairs = padded / 2;  // those beyond head_dim as zeros, whatever the pages hold
-    const int of_page = pairs * pieces;
-    for (int i = static_cast<int>(threadIdx.x); i < Staged::num_pages * of_page; i += mma_threads) {
-      const int page = i / of_page;
-      const int pair = i % of_page / pieces;
-      const std::uint32_t* from = page_at(first_token, page);
-      copies.start(staged.key_at(page, pair, i % pieces),
-                   from == nullptr || 2 * pair >= head_dim
-                       ? nullptr
-                       : from + shape.k_offset(kv_head) / 2 + pair * in_page + i % pieces * 4);
-    }
+    for_pieces(first_token, shape.k_offset(kv_head),
+               [&](int page, int i, const std::uint32_t* from) {
+                 const int pair = i / Staged::token_pieces;
+                 if (2 * pair >= padded) return;
+                 // Those beyond head_dim as zeros, whatever the page holds.
+                 const bool is_there = from != nullptr && 2 * pair < head_dim;
+                 copies.start(staged.key_at(page, pair, i % Staged::token_pieces),
+                              is_there ? from + i * Staged::piece_words : nullptr);
+               });
   };
   const auto start_values = [&](int first_token) {
-    const int pieces = padded / Staged::piece_words;
-    const int of_page = in_page / 2 * pieces;
-    for (int i = static_cast<int>(threadIdx.x); i < Staged::num_pages * of_page; i += mma_threads) {
-      const int page = i / of_page;
-      const int row = i % of_page / pieces;
-      const int piece = i % pieces;
-      const std::uint32_t* from = page_at(first_token, page);
-      copies.start(staged.value_at(page, row, piece),
-                   from == nullptr ? nullptr
-                                   : from + shape.v_offset(kv_head) / 2 + row * padded +
-                                         piece * Staged::piece_words);
-    }
+    for_pieces(first_token, shape.v_offset(kv_head),
+               [&](int page, int i, const std::uint32_t* from) {
+                 const int row = i / Staged::row_pieces;
+                 const int piece = i % Staged::row_pieces;
+                 if (piece * Staged::piece_words >= padded) return;
+                 copies.start(
+                     staged.value_at(page, row, piece),
+                     from == nullptr ? nullptr : from + row * padded + piece * Staged::piece_words);
+               });
   };
 
   const int begin = of_block.first / tile_tokens * tile_tokens;

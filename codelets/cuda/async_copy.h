@@ -53,12 +53,10 @@ inline void AsyncCopies::wait() {
 
 __device__ inline void AsyncCopies::start(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-  if (from == nullptr) {
-    *static_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-    return;
-  }
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+  const int bytes = from == nullptr ? 0 : 16;  // that are read
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes)
+               : "memory");
 #else
   __trap();  // the caller asks for the device's generation first
 #endif
