@@ -5,12 +5,13 @@
 #
 # First what must be right (tests of every kernel, also under compute-sanitizer where it is installed, the same tokens from
 # CPU and GPU), then figures, each with its command. FOLDER gets one log a step, summary.txt, and figures.json: the machine,
-# commands and raw numbers, as perfmodels/measured/ holds them, beside what is wanted. FOLDER.tar.gz has all of it. A step that
-# fails or takes too long is said, and the next one goes on; what GPU_CHECK_SECONDS (540) leave no time for is skipped, and said.
-# GPU_CHECK_DDR is --ddr of the runs of large models, where the machine shows less memory at first than it has.
+# commands and raw numbers, as perfmodels/measured/ holds them, beside what is wanted. GPU_CHECK_ARCHIVE (FOLDER.tar.gz) has all
+# of it, after each step. A step that fails or takes too long is said, and the next one goes on; what GPU_CHECK_SECONDS (540)
+# leave no time for is skipped, and said. GPU_CHECK_DDR is --ddr of the runs of large models, where the machine shows less
+# memory at first than it has. OPT-30B streams, or OPT-13B where new memory comes so slowly that loading would take the time.
 set -uo pipefail
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
 parts=(tests figures)
 case ${1:-} in
   -h | --help) usage && exit ;;
@@ -23,18 +24,23 @@ case ${1:-} in
 esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$(realpath -m "${1:-gpu-check}")
-mkdir -p "$out" || exit
+archive=$(realpath -m "${GPU_CHECK_ARCHIVE:-$out.tar.gz}")
+mkdir -p "$out" "$(dirname "$archive")" || exit
 # shellcheck source=scripts/bundle/environment.sh
 source "$here/environment.sh"
 readonly sluice=$here/bin/sluice tests=$here/tests
 export sluice tests here
-readonly hbm=20GiB # of the runs whose weights stream
+# What does not end is to say so before its step's time is over.
+export SLUICE_WATCHDOG_SECONDS=${SLUICE_WATCHDOG_SECONDS:-20}
 readonly seconds_in_all=${GPU_CHECK_SECONDS:-540}
 failed=0
 skipped=0
 child=
 
 note() { echo "$*" | tee -a "$out/summary.txt" >&2; }
+
+# As a whole or not at all, whenever this is killed.
+pack() { tar -C "$(dirname "$out")" -czf "$archive.part" "$(basename "$out")" && mv -f "$archive.part" "$archive"; }
 
 # at_most <seconds>: those of them that are left, at least one.
 at_most() {
@@ -65,6 +71,7 @@ step() {
     failed=$((failed + 1))
     note "FAILED  $name (exit $status after $((SECONDS - start)) s): $(tail -n 1 "$out/$name.log")"
   fi
+  pack
   return "$status"
 }
 
@@ -84,7 +91,24 @@ describe_machine() {
   lscpu
   free -b
   uname -a
+  outside python3 -c '
+import time
+start = time.monotonic()
+fresh = b"\1" * (4 << 30)
+print("milliseconds for a new GiB:", round((time.monotonic() - start) / 2 * 1000))'
   "$sluice" info --json
+}
+
+# The model whose weights stream, what it may take of HBM, and its hidden size, FFN size and layers.
+choose_streamed() {
+  local new_gib_ms
+  new_gib_ms=$(sed -n 's/^milliseconds for a new GiB: //p' "$out/machine.log")
+  if ((${new_gib_ms:-0} < 1500)); then
+    streamed=opt-30b hbm=20GiB sizes=(7168 28672 48)
+  else
+    streamed=opt-13b hbm=9GiB sizes=(5120 20480 40)
+    note "        a new GiB of memory takes $new_gib_ms ms: opt-13b streams, not opt-30b"
+  fi
 }
 
 same_tokens() {
@@ -112,12 +136,12 @@ sanitize() {
     if "$sanitizer" --help | grep -q -e "$option"; then ours=("$option" kns=sluice) && break; fi
   done
   SLUICE_TEST_DATA=$here/share/sluice/tests "$sanitizer" --tool "$1" "${ours[@]}" --report-api-errors no \
-    --error-exitcode 1 "$tests/$2" --gtest_brief=1 --gtest_filter="$3"
+    --error-exitcode 1 "$tests/$2" --gtest_filter="$3"
 }
 
 # Layers of the streamed run that stayed in HBM; nothing if that is not known.
 resident_layers() {
-  grep -m 1 -o '"resident_layers": *[0-9]*' "$out/opt-30b-streamed.json" 2>/dev/null | grep -o '[0-9]*$'
+  grep -m 1 -o '"resident_layers": *[0-9]*' "$out/streamed.json" 2>/dev/null | grep -o '[0-9]*$'
 }
 
 # What multiplies with weights, by a GPU's own kernels for the layout that oneDNN chooses without AMX.
@@ -166,15 +190,16 @@ run_figures() {
   figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 2048 --gen-tokens 64 \
     --repeat 3
   # All of the decoder on the GPU, so that what is not resident streams.
-  figures opt-30b-streamed 240 --model opt-30b --device cuda --hbm "$hbm" --policy lia --policy-option decode=000000 \
+  choose_streamed
+  figures streamed 240 --model "$streamed" --device cuda --hbm "$hbm" --policy lia --policy-option decode=000000 \
     --prompt-tokens 0 --gen-tokens 8 --batch 1,64 --repeat 2
   local batch resident
   if resident=$(resident_layers); then
     for batch in 1 64; do
-      # OPT-30B's sizes; the same layers stay.
+      # The same layers stay.
       # shellcheck disable=SC2016  # the inner shell's
       step "floor-$batch" 60 bash -c '"$1" "${@:3}" >"$2"' - "$here/bin/streaming_floor" "$out/floor-$batch.json" \
-        7168 28672 48 "$resident" "$batch" 3
+        "${sizes[@]}" "$resident" "$batch" 3
     done
   else
     note "SKIPPED floor: how many layers stayed is not known"
@@ -204,7 +229,7 @@ run_figures() {
     for batch in 1 64; do
       # shellcheck disable=SC2016  # the inner shell's
       step "accelerate-$batch" 120 bash -c 'outside python3 "$1" "${@:3}" >"$2"' - "$here/accelerate_offload.py" \
-        "$out/accelerate-$batch.json" --model opt-30b --memory "$hbm" --batch "$batch" --steps 2
+        "$out/accelerate-$batch.json" --model "$streamed" --memory "$hbm" --batch "$batch" --steps 2
     done
   else
     note "        accelerate is not installed here"
@@ -219,8 +244,8 @@ finish() {
   else
     note "figures.json could not be made: $(tail -n 1 "$out/figures.txt")"
   fi
-  note "$failed steps failed, $skipped were skipped; everything is in $out and $out.tar.gz"
-  tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
+  note "$failed steps failed, $skipped were skipped; everything is in $out and $archive"
+  pack
   exit $((failed + skipped > 0))
 }
 trap finish EXIT

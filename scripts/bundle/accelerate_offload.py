@@ -17,6 +17,7 @@ NOT_INSTALLED = 3
 WARM_UP_STEPS = 1
 SHAPES = {  # as models/shapes has them
     "opt-125m": {"hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12},
+    "opt-13b": {"hidden_size": 5120, "ffn_dim": 20480, "num_hidden_layers": 40, "num_attention_heads": 40},
     "opt-30b": {"hidden_size": 7168, "ffn_dim": 28672, "num_hidden_layers": 48, "num_attention_heads": 56},
 }
 
