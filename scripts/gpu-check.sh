@@ -94,7 +94,7 @@ describe_machine() {
   outside python3 -c '
 import time
 start = time.monotonic()
-fresh = b"\1" * (4 << 30)
+fresh = b"\1" * (2 << 30)
 print("milliseconds for a new GiB:", round((time.monotonic() - start) / 2 * 1000))'
   "$sluice" info --json
 }
