@@ -320,19 +320,6 @@ void commit_all(Runtime& runtime, std::span<const KvCache> caches) {
   for (const KvCache& kv : caches) kv.commit(runtime.setup_pool());
 }
 
-/// A GPU's kernels for few rows read strips as they are; all else is unpacked each time.
-void warn_of_unpacking(const ModelWeights& model) {
-  if (model.shape().dtype != DType::bf16) return;
-  for (const LinearShape& shape : PackedWeights(model.config(), model.shape().dtype).layer()) {
-    if (PackedLayout::get(shape).blocks().is_strips()) continue;
-    logger().warn(
-        "the CPU packs the weight [{}, {}] such that the GPU unpacks it at each use, which slows "
-        "decoding; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 makes it pack strips",
-        shape.out, shape.in);
-    return;
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtime,
@@ -349,7 +336,6 @@ std::unique_ptr<AcceleratorRun::Residence> AcceleratorRun::bring(Runtime& runtim
   check_fits(need, at_start.memory_bytes,
              fmt::format("; {} would do", accelerator_.option_for(need.total())));
   if (accelerator_.kind == Accelerator::Kind::cuda) {
-    warn_of_unpacking(model);
     runtime.reserve_on_gpu(accelerator_.scratch.workspace_bytes, accelerator_.scratch.stage_bytes);
     pin_all(residence->pinned, model, caches);
   } else {

@@ -144,20 +144,16 @@ resident_layers() {
   grep -m 1 -o '"resident_layers": *[0-9]*' "$out/streamed.json" 2>/dev/null | grep -o '[0-9]*$'
 }
 
-# What multiplies with weights, by a GPU's own kernels for the layout that oneDNN chooses without AMX.
+# What multiplies with weights.
 readonly linear_tests='*Linear*:*Qkv*:*OutProj*:*Fc1*:*Fc2*:*LmHead*'
 
 run_tests() {
-  # Figures are measured in the layout of a CPU without AMX: see run_figures.
-  local isa=ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16
-  if has_amx; then step cuda_gpu_test-strips 90 env "$isa" "$here/run-tests" --gpu cuda_gpu_test "$linear_tests"; fi
   step cuda_gpu_test 150 "$here/run-tests" --gpu cuda_gpu_test
   step runtime_gpu_test 30 "$here/run-tests" --gpu runtime_gpu_test
   step same-tokens 60 bash -c same_tokens
   step kv_path_test 150 "$here/run-tests" --gpu kv_path_test
   step cli_gpu_test 150 "$here/run-tests" --gpu cli_gpu_test
   step memory_gpu_test 30 "$here/run-tests" --gpu memory_gpu_test
-  if has_amx; then step kv_path_test-strips 90 env "$isa" "$here/run-tests" --gpu kv_path_test; fi
   sanitizer=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin type -P compute-sanitizer)
   if [[ ! $sanitizer ]]; then
     failed=$((failed + 1))
@@ -173,18 +169,14 @@ run_tests() {
     note "SKIPPED sanitizer: it says that it does not support this device: see sanitizer.log"
     return
   fi
-  if has_amx; then export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; fi
   step memcheck-linear 90 bash -c "sanitize memcheck cuda_gpu_test '$linear_tests'"
   step memcheck 90 bash -c "sanitize memcheck cuda_gpu_test '*-$linear_tests'"
   step memcheck-runtime 30 bash -c 'sanitize memcheck runtime_gpu_test "*"'
   step racecheck 60 bash -c 'sanitize racecheck cuda_gpu_test "*Attention*:*Sampling*"'
   step racecheck-linear 60 bash -c 'sanitize racecheck cuda_gpu_test "*Linear*:*Qkv*"'
-  if has_amx; then unset ONEDNN_MAX_CPU_ISA; fi
 }
 
 run_figures() {
-  # Where a CPU has AMX, oneDNN's layout of weights is one that a GPU has to unpack at each use (docs/gpu.md).
-  if has_amx && [[ ! ${ONEDNN_MAX_CPU_ISA:-} ]]; then export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; fi
   # shellcheck disable=SC2016  # the inner shell's
   step gpu-limits 60 bash -c '"$1" >"$2"' - "$here/bin/gpu_limits" "$out/gpu-limits.json"
   figures llama-3.1-8b 120 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 2048 --gen-tokens 64 \
@@ -209,7 +201,7 @@ run_figures() {
   figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
     --repeat 3 --cuda-graphs off
   if has_amx; then
-    step amx 90 env -u ONEDNN_MAX_CPU_ISA ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu \
+    step amx 90 env ONEDNN_VERBOSE=1 "$sluice" bench --model llama-3.2-1b --device cpu \
       --gen-tokens 16 --repeat 2
     if ! grep -q amx "$out/amx.log"; then
       failed=$((failed + 1))

@@ -39,15 +39,16 @@ Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
   return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
 }
 
-/// Our strips run in bf16 where oneDNN would use AVX-512 (AMX is faster than both), and in either
-/// type without it.
-bool computes_with_strips(const LinearShape& shape) {
+/// Whether a weight is packed as strips: what oneDNN would choose itself for all but a few narrow,
+/// deep panels, and with AMX as well.
+bool packs_strips(const LinearShape& shape) {
   if (fastest_bf16_arithmetic() == Bf16Arithmetic::portable) return true;
-  if (shape.dtype != DType::bf16) return false;
-  constexpr std::array with_avx512 = {dnnl_cpu_isa_avx512_core, dnnl_cpu_isa_avx512_core_vnni,
-                                      dnnl_cpu_isa_avx512_core_bf16};
-  return shape.in % 2 == 0 && std::find(with_avx512.begin(), with_avx512.end(),
-                                        dnnl_get_effective_cpu_isa()) != with_avx512.end();
+  return shape.dtype == DType::bf16 && shape.in % 2 == 0;
+}
+
+/// Our own kernels run where oneDNN would use AVX-512, or less; AMX is faster.
+bool computes_with_strips(const LinearShape& shape) {
+  return packs_strips(shape) && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core_amx;
 }
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.
@@ -182,7 +183,7 @@ namespace {
 
 /// The layout oneDNN likes best for a weight panel. One layout serves every number of rows.
 memory::desc packed_desc(const LinearShape& shape, std::int64_t columns) {
-  if (computes_with_strips(shape)) {  // what `any` becomes with AVX-512, for narrow panels too
+  if (packs_strips(shape)) {
     const auto tag =
         shape.dtype == DType::f32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
     return {{shape.in, columns}, dnnl_type(shape.dtype), tag};
@@ -228,7 +229,7 @@ PackedLayout::PackedLayout(const LinearShape& shape)
     const auto packing = [](const memory::desc& plain, const memory::desc& packed) {
       return dnnl::reorder({cpu_engine(), plain, cpu_engine(), packed});
     };
-    if (computes_with_strips(shape)) return;  // pack_strip() packs
+    if (packs_strips(shape)) return;  // pack_strip() packs
     impl_->pack_full = packing(plain_desc(shape, columns_), impl_->full_panel);
     impl_->pack_last = packing(plain_desc(shape, last_columns), impl_->last_panel);
   });
@@ -255,7 +256,7 @@ std::int64_t PackedLayout::panel_columns(std::int64_t panel) const {
 
 bool PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const {
   const std::int64_t columns = panel_columns(panel);
-  if (computes_with_strips(shape_)) {
+  if (packs_strips(shape_)) {
     std::byte* to = packed + panel_offset_bytes(panel);
     bool finite = true;
     for (std::int64_t first = 0; first < columns; first += strip_columns) {
