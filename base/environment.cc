@@ -49,6 +49,7 @@ const Environment& environment() {
         .data_dir = variable("XDG_DATA_HOME", home + "/.local/share") + "/sluice",
         .policy_path = variable("SLUICE_POLICY_PATH", ""),
         .watchdog_s = variable("SLUICE_WATCHDOG_SECONDS", "600"),
+        .trace_mib = variable("STARPU_TRACE_BUFFER_SIZE", "64"),
     };
   }();
   return instance;

@@ -14,6 +14,7 @@ struct Environment {
   std::string data_dir;     ///< XDG_DATA_HOME/sluice, else HOME/.local/share/sluice
   std::string policy_path;  ///< SLUICE_POLICY_PATH: folders of policies, separated by colons
   std::string watchdog_s;   ///< SLUICE_WATCHDOG_SECONDS, default "600" (watchdog.h)
+  std::string trace_mib;    ///< STARPU_TRACE_BUFFER_SIZE, StarPU's default "64"
 };
 
 const Environment& environment();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "engine/interrupt.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not in every unistd.h
 
@@ -61,13 +63,17 @@ std::vector<std::string> with_environment(const std::map<std::string, std::strin
   return all;
 }
 
-/// Reads both until both are at their end.
-void read_all(int out_fd, int err_fd, ChildResult& result) {
+/// Reads both until both are at their end, which comes soon after Ctrl-C: it is passed on.
+void read_all(pid_t child, int out_fd, int err_fd, ChildResult& result) {
+  constexpr int look_every_ms = 200;
+  bool is_told = false;
   std::array<pollfd, 2> fds = {pollfd{out_fd, POLLIN, 0}, pollfd{err_fd, POLLIN, 0}};
   std::array<std::string*, 2> texts = {&result.out, &result.err};
   std::array<char, 65536> buffer{};
   while (fds[0].fd >= 0 || fds[1].fd >= 0) {
-    if (poll(fds.data(), fds.size(), -1) < 0) continue;  // a signal
+    const int num_ready = poll(fds.data(), fds.size(), look_every_ms);
+    if (interrupt_flag() && !is_told) is_told = kill(child, SIGTERM) == 0;
+    if (num_ready <= 0) continue;
     for (std::size_t i = 0; i < fds.size(); ++i) {
       if (fds[i].fd < 0 || fds[i].revents == 0) continue;
       const ssize_t count = read(fds[i].fd, buffer.data(), buffer.size());
@@ -98,7 +104,7 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   out.close_writing();
   err.close_writing();
   ChildResult result;
-  read_all(out.reading(), err.reading(), result);
+  read_all(child, out.reading(), err.reading(), result);
   int ended = 0;
   while (waitpid(child, &ended, 0) < 0 && errno == EINTR) {
   }

@@ -1,9 +1,12 @@
 #include "schedulers/loader.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
 #include <string_view>
 
 #include "base/environment.h"
@@ -79,6 +82,26 @@ std::string loading_error(const fs::path& file) {
 
 constexpr const char* advice = "build it with sluice_add_policy() of this Sluice";
 
+/// Why it is no whole shared object, for which dlopen() may end the process; empty if it may be.
+std::string check_object(const fs::path& file) {
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (!fs::exists(status)) return "there is no such file";
+  if (!fs::is_regular_file(status)) return "it is not a file";
+  const auto size = static_cast<std::uint64_t>(fs::file_size(file, error));
+  std::ifstream stream(file, std::ios::binary);
+  Elf64_Ehdr header{};
+  stream.read(reinterpret_cast<char*>(&header), sizeof(header));
+  if (!stream || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "";  // dlopen() says so
+  for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr part{};
+    stream.seekg(static_cast<std::streamoff>(header.e_phoff + i * header.e_phentsize));
+    stream.read(reinterpret_cast<char*>(&part), sizeof(part));
+    if (!stream || part.p_offset + part.p_filesz > size) return "the file is not whole";
+  }
+  return "";
+}
+
 /// Maps the object into the process, for good: StarPU may call into it until the end. `when` is
 /// RTLD_NOW, or RTLD_LAZY to leave functions unresolved. Null: loading_error() says why.
 void* open_object(const fs::path& file, int when) {
@@ -117,6 +140,8 @@ void check_fits(const PolicyDescriptor& its, const std::string& file) {
 }
 
 const PolicyDescriptor* read_descriptor(const fs::path& file) {
+  if (const std::string problem = check_object(file); !problem.empty())
+    throw Error("--policy {}: cannot be loaded: {}; {}", file.string(), problem, advice);
   void* handle = open_object(file, RTLD_NOW);
   const bool complete = handle != nullptr;
   std::string error;

@@ -3,14 +3,18 @@
 #include <fmt/core.h>
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 
 #include "base/cpu.h"
+#include "base/environment.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/task_model.h"
@@ -38,13 +42,21 @@ namespace {
 /// only.
 std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
+/// StarPU aborts where it cannot write.
+void check_home(const std::filesystem::path& home) {
+  std::error_code error;
+  std::filesystem::create_directories(home, error);
+  if (!error && access(home.c_str(), W_OK | X_OK) == 0) return;
+  throw Error("cannot write into {}: {}; set SLUICE_CACHE to a folder that can be written",
+              home.string(), error ? error.message() : std::strerror(errno));
+}
+
 void set_starpu_environment(StarpuVariables& variables) {
   // Its measured buses are of the memories that there are: with an emulated GPU, of others.
   const std::filesystem::path home = std::filesystem::path(environment().cache_dir) / "starpu" /
                                      fmt::format("{}-gpus", count_gpus());
-  std::error_code ignored;
-  std::filesystem::create_directories(home, ignored);
   variables.set_default("STARPU_HOME", home);
+  check_home(std::getenv("STARPU_HOME"));  // NOLINT(concurrency-mt-unsafe): before threads
   // The thread pools bind themselves, also where the thread that starts them may not run.
   variables.set("STARPU_WORKERS_NOBIND", "1");
   variables.set("STARPU_WORKERS_GETBIND", "0");

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -590,7 +589,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
   declare_options(line);
   if (!line.parse(arguments)) return 0;
   const Settings settings = read_settings(line);
-  if (!line.given("output") && fcntl(STDOUT_FILENO, F_GETFD) < 0) {
+  if (!line.given("output") && write(STDOUT_FILENO, "", 0) < 0) {
     throw Error("cannot write to standard output: {}", std::strerror(errno));
   }
   RunPolicy policy(line);

@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -67,6 +69,16 @@ int dispatch(const std::vector<std::string>& words) {
       nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");
 }
 
+/// The next file that is opened would get the number of a standard stream that is closed, and what
+/// is printed would go into it. Writing to standard output fails as before.
+void hold_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    const int held = open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (held >= 0 && held != stream) close(held);
+  }
+}
+
 /// Whatever the message quotes (a path, an id), it stays one line.
 void print_error(std::string message) {
   std::replace(message.begin(), message.end(), '\n', ' ');
@@ -76,6 +88,7 @@ void print_error(std::string message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_closed_streams();
   sluice::ignore_starpu_variables();
   sluice::install_signal_handlers();
   try {

@@ -442,19 +442,20 @@ int run_simulate(const CommandLine::Arguments& arguments) {
   std::string trace;
   if (line.given("trace")) {
     trace = line.get<std::string>("trace");
+    if (trace.empty()) throw UsageError("--trace needs the name of a folder");
     if (lists.size() > 1) throw UsageError("--trace is of a single point; name one of everything");
   }
   const std::optional<PlotSettings> plot = read_plot(line, lists);
-  Simulations simulations(lists, read_simulated_host(line), trace);
-  const std::vector<Job>& jobs = simulations.run();
+  // Its folder is gone before anything is said: who reads that may go away.
+  const std::vector<Job> jobs = Simulations(lists, read_simulated_host(line), trace).run();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);
-  if (plot) draw(*plot, jobs);
   if (jobs.size() == 1 && format == OutputFormat::table) {
     std::cout << describe(jobs.front().result);
   } else {
     std::cout << format_jobs(format, jobs);
   }
+  if (plot) draw(*plot, jobs);
   const bool any =
       std::any_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.problem.empty(); });
   return any ? 0 : 1;

@@ -93,8 +93,12 @@ std::string explain_choice(const std::vector<Candidate>& candidates, const Candi
                          ? fmt::format("{} {}", name, speed_text(*candidate.plan, same_batch))
                          : fmt::format("{} does not fit", name));
   }
-  return fmt::format("{} is fastest, {}; {}", chosen.policy->name(),
-                     speed_text(*chosen.plan, same_batch), fmt::join(others, ", "));
+  const std::string& name = chosen.policy->name();
+  const std::string speed = speed_text(*chosen.plan, same_batch);
+  if (!chosen.fits())
+    return fmt::format("no policy's plan fits; with more memory {} would be fastest, {}", name,
+                       speed);
+  return fmt::format("{} is fastest, {}; {}", name, speed, fmt::join(others, ", "));
 }
 
 RunPolicy::RunPolicy(const CommandLine& line) : asked_for_(line.given("policy")) {

@@ -1,7 +1,9 @@
 // The simulator's program: one point, on the machine whose files STARPU_PERF_MODEL_DIR names.
 // `sluice simulate` writes them and starts it; its result goes to stdout as one JSON object.
 #include <starpu.h>
+#include <sys/prctl.h>
 
+#include <csignal>
 #include <iostream>
 
 #include "base/error.h"
@@ -71,6 +73,7 @@ int run(const CommandLine::Arguments& arguments) {
 
 // StarPU renames it, and runs it as an actor of the simulation.
 int main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read what comes of it
   try {
     return sluice::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {

@@ -43,6 +43,13 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
+  /// Tasks that have ended do not count, but for what is in memory.
+  void start() {
+    num_tasks_ = 0;
+    busy_s_ = {};
+    computing_s_ = 0;
+  }
+
   std::int64_t num_tasks() const { return num_tasks_; }
   /// Up to the last one with a prompt, or a part of one.
   std::int64_t num_prefill_iterations() const { return num_prefill_iterations_; }
@@ -209,7 +216,7 @@ class Simulator {
     return setup_.costs->capacity_bytes(Tier::ddr) - static_cast<std::uint64_t>(lives_there);
   }
 
-  void generate(const SimulatedMachine& machine, const Watcher& watcher, PolicyRun& policy) {
+  void generate(const SimulatedMachine& machine, Watcher& watcher, PolicyRun& policy) {
     const Workload& workload = setup_.workload;
     ImaginedModel model(setup_.config, setup_.dtype, setup_.costs->model().weight_bits,
                         policy.memory(), machine.tier_nodes());
@@ -243,6 +250,8 @@ class Simulator {
     events.on_finished = [&](const Completion& done) {
       tpot_sum_s += done.time_per_output_token_s;
     };
+    starpu_task_wait_for_all();  // KV is cleared where it lives
+    watcher.start();
     start_s_ = run_clock_s();
     const std::atomic<bool> never{false};
     GenerationStats stats;

@@ -3,10 +3,13 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/command_line.h"
@@ -27,6 +30,18 @@ void check_holds_no_trace(const fs::path& folder) {
       throw Error("--trace {}: it holds {} of an earlier run; give another folder, or delete it",
                   folder.string(), name);
     }
+  }
+}
+
+/// StarPU takes any number, and with 0 writes out its buffer for ever.
+void check_buffer_size() {
+  constexpr int most_mib = 16384;
+  const std::string_view text = environment().trace_mib;
+  int mib = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), mib);
+  if (problem != std::errc() || end != text.data() + text.size() || mib < 1 || mib > most_mib) {
+    throw Error("STARPU_TRACE_BUFFER_SIZE={}: expected whole MiB, 1 to {}; unset it for 64", text,
+                most_mib);
   }
 }
 
@@ -57,6 +72,7 @@ TraceSession::TraceSession(const CommandLine& line) {
   if (!line.given("trace")) return;
   folder_ = line.get<std::string>("trace");
   if (folder_.empty()) throw UsageError("--trace needs the name of a folder");
+  check_buffer_size();
   std::error_code error;
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
     throw Error("--trace {}: it is a file; give a folder", folder_);

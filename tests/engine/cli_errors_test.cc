@@ -1,9 +1,12 @@
 // Everything that can be wrong with a command line or its files: one line that says what, where and
 // what to do, the exit code, and nothing else.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/checkpoint_files.h"
@@ -552,6 +555,35 @@ TEST(CliStandardOutputTest, FullOrClosedIsAnError) {
                    {"cannot write to standard output", "No space left"});
     expect_failure(run_cli(arguments, CliOutput::closed), 1, {"cannot write to standard output"});
   }
+}
+
+/// The output file had the number of what was closed.
+TEST(CliErrorsTest, NothingIsPrintedIntoTheOutputWhereStderrIsClosed) {
+  const TemporaryFolder folder;
+  folder.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+  const auto generate = [&](const std::string& more) {
+    const std::string command = fmt::format(
+        "'{}' generate --prompts '{}' --max-tokens 3 --output '{}' {} 0<&- 1>&- 2>&-",
+        testing::sluice_program(), folder.file("prompts.jsonl"), folder.file("out.jsonl"), more);
+    return testing::CliProcess("/bin/sh", {"-c", command}).wait().exit_code;
+  };
+  const auto output = [&] {
+    std::ifstream file(folder.file("out.jsonl"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_EQ(generate(""), 0);
+  const std::string written = output();
+  EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 2) << written;
+  EXPECT_EQ(generate("--resume"), 0);
+  EXPECT_EQ(output(), written);
+}
+
+TEST(CliErrorsTest, ACacheThatCannotBeWrittenIsOneLine) {
+  const CliResult result =
+      testing::CliProcess("/usr/bin/env", {"SLUICE_CACHE=/dev/null", testing::sluice_program(),
+                                           "generate", "--prompt", "a", "--max-tokens", "1"})
+          .wait();
+  expect_failure(result, 1, {"/dev/null", "set SLUICE_CACHE to a folder"});
 }
 
 TEST(CliMemoryTest, MemoryThatRunsOutIsOneLine) {

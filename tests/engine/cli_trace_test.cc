@@ -1,4 +1,5 @@
 // `--trace` and `sluice trace` from outside.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -193,6 +194,24 @@ TEST(CliTraceTest, AnInterruptedRunLeavesWhatItDid) {
   EXPECT_EQ(generating.wait().exit_code, 130);
   EXPECT_EQ(files_in(folder.file("generate")), all_files);
   EXPECT_GT(read_trace(folder.file("generate")).at("tasks"), 2 * 60 * 4);
+}
+
+TEST(CliTraceTest, ABufferThatCannotBeIsRefusedBeforeTheRun) {
+  const TemporaryFolder folder;
+  for (const char* size : {"0", "-1", "1x", "99999999999"}) {
+    const std::string trace = folder.file("trace");
+    const CliResult result =
+        CliProcess("/usr/bin/env",
+                   {fmt::format("STARPU_TRACE_BUFFER_SIZE={}", size), testing::sluice_program(),
+                    "generate", "--prompt", "Once", "--max-tokens", "2", "--trace", trace})
+            .wait();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find(fmt::format("STARPU_TRACE_BUFFER_SIZE={}: expected whole MiB", size)),
+              std::string::npos)
+        << result.err;
+    EXPECT_FALSE(fs::exists(trace));
+  }
 }
 
 TEST(CliTraceTest, AnInterruptedBenchLeavesWhatItDidAndSaysThatTheBufferWasFull) {

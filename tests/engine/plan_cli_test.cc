@@ -153,6 +153,13 @@ TEST(PlanCliTest, OneTokenNeedsNoDecoding) {
   EXPECT_EQ(point["decode"]["iterations"], 0);
 }
 
+TEST(PlanCliTest, SaysSoWhereNoPolicyFits) {
+  const CliResult result = run_cli({"plan", "--model", "opt-175b", "--machine", "g5-4xlarge"});
+  EXPECT_EQ(result.exit_code, 0);
+  expect_contains(result.err, {"no policy's plan fits; with more memory"});
+  EXPECT_EQ(result.err.find("is fastest"), std::string::npos) << result.err;
+}
+
 TEST(PlanCliTest, AutoIsTheFastestThatFits) {
   const CliResult result = plan({"--batch", "64", "--json"});
   const json chosen = json::parse(result.out)[0];

@@ -595,6 +595,19 @@ TEST(SimulateCliTest, ItsTraceHasItsFigures) {
   testing::expect_pajeng_agrees(trace, report);
 }
 
+/// KV that lives in HBM is cleared there before the run begins.
+TEST(SimulateCliTest, WhatComesBeforeTheRunCountsInNoFigure) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("trace");
+  const json result = simulate_json({"--model", "llama-3.1-8b", "--machine", "icelake-a100-ssd",
+                                     "--policy", "gpu-only", "--batch", "1", "--input-tokens", "16",
+                                     "--output-tokens", "1", "--trace", trace})[0];
+  const CliResult read = run_cli({"trace", trace, "--json"});
+  ASSERT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_EQ(json::parse(read.out).at("tasks"), result["tasks"]);
+  EXPECT_LE(result["busy_share"]["gpu"].get<double>(), 1 + 1e-9);
+}
+
 /// What stays in HBM was counted as StarPU's and as ours.
 TEST(SimulateCliTest, ItsTraceHasAsMuchInHbmAsIsSimulated) {
   const TemporaryFolder folder;

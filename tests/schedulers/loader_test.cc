@@ -1,8 +1,10 @@
 #include "schedulers/loader.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
@@ -80,6 +82,19 @@ TEST(LoaderTest, RefusesWhatIsNoSharedObject) {
   std::ofstream(path).flush();
   expect_parts(refusal(path), {"cannot be loaded", "sluice_add_policy"});
   expect_parts(refusal(testing::TempDir()), {"cannot be loaded"});
+}
+
+/// dlopen() may die of it, or wait for ever.
+TEST(LoaderTest, RefusesWhatIsNotWhole) {
+  const std::filesystem::path whole = fixture("refuses_to_start");
+  const std::string path = testing::TempDir() + "/half.so";
+  std::filesystem::copy_file(whole, path, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::resize_file(path, std::filesystem::file_size(whole) / 2);
+  expect_parts(refusal(path), {"half.so", "cannot be loaded", "not whole"});
+  const std::string pipe = testing::TempDir() + "/pipe.so";
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  expect_parts(refusal(pipe), {"pipe.so", "cannot be loaded", "not a file"});
 }
 
 TEST(LoaderTest, RefusesAnObjectWithoutDescriptor) {
