@@ -6,9 +6,12 @@
 #include <atomic>
 #include <string_view>
 
+#include "codelets/runtime/submissions.h"
+
 namespace sluice {
 namespace {
 
+std::atomic<std::int64_t> submissions{0};
 std::atomic<bool> recording{false};
 std::atomic<std::int64_t> num_tasks{0};
 
@@ -82,7 +85,10 @@ void TraceRecorder::stop() {
   starpu_fxt_stop_profiling();
 }
 
+std::int64_t num_submissions() { return submissions.load(std::memory_order_relaxed); }
+
 void mark_task(starpu_task* task, const TaskTag& tag) {
+  submissions.fetch_add(1, std::memory_order_relaxed);
   if (!recording.load(std::memory_order_relaxed)) return;
   num_tasks.fetch_add(1, std::memory_order_relaxed);
   mark("sluice task {} {} {} {} {} {} {} {} {} {} {} {}", starpu_task_get_job_id(task),

@@ -6,11 +6,13 @@
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <string_view>
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "codelets/runtime/submissions.h"
 
 namespace sluice {
 namespace {
@@ -20,19 +22,21 @@ void watch(const std::stop_token& stop, int limit_s,
   std::mutex mutex;
   std::condition_variable_any wake;
   std::unique_lock lock(mutex);
-  int unfinished = 0;
+  std::int64_t ended = 0;
   int seconds_alike = 0;
   // Counted in looks: a process that is stopped for a while is not stuck.
   while (!wake.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; })) {
     if (stop.stop_requested()) return;
-    const int now = starpu_task_nsubmitted();
-    seconds_alike = now > 0 && now == unfinished ? seconds_alike + 1 : 0;
-    unfinished = now;
+    const int unfinished = starpu_task_nsubmitted();
+    // As many are often left while others come and go.
+    const std::int64_t now = num_submissions() - unfinished;
+    seconds_alike = unfinished > 0 && now == ended ? seconds_alike + 1 : 0;
+    ended = now;
     if (seconds_alike < limit_s) continue;
     stuck(
         fmt::format("stuck: no task has ended for {} s, and {} are left; finished outputs are kept "
                     "(SLUICE_WATCHDOG_SECONDS sets how long to wait, 0 for ever)",
-                    limit_s, now));
+                    limit_s, unfinished));
     return;
   }
 }

@@ -70,6 +70,16 @@ TEST_F(PolicyCliTest, AStuckRunIsEndedAndKeepsWhatIsFinished) {
   EXPECT_NE(run_with("soon").err.find("SLUICE_WATCHDOG_SECONDS=soon"), std::string::npos);
 }
 
+/// As many tasks are left at most looks, one after the other ends.
+TEST_F(PolicyCliTest, ARunThatGoesOnIsNotStuck) {
+  const CliResult result =
+      CliProcess("/usr/bin/env", {"SLUICE_WATCHDOG_SECONDS=1", sluice_program(), "bench", "--batch",
+                                  "16", "--prompt-tokens", "0", "--gen-tokens", "512", "--repeat",
+                                  "3", "--policy", "cpu-only"})
+          .wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST_F(PolicyCliTest, CallsComeInTheDocumentedOrder) {
   const std::string policy = fixture("in_order");
   const std::vector<std::string> plan = {"plan",     "--model",  "opt-30b", "--machine",
