@@ -9,8 +9,8 @@ namespace sluice {
 /// Looks once a second whether submitted tasks go on. While it lives StarPU runs.
 class Watchdog {
  public:
-  /// Calls `stuck`, on a thread of its own, with what is to be said, when there are unfinished tasks
-  /// and none of them has ended for `limit_s` seconds of the process's being awake.
+  /// Calls `stuck`, on a thread of its own, with what is to be said, when tasks are unfinished and
+  /// none of them has ended for `limit_s` seconds of the process's being awake.
   Watchdog(int limit_s, std::function<void(const std::string& problem)> stuck);
 
  private:
