@@ -11,7 +11,6 @@
 namespace sluice {
 namespace {
 
-std::atomic<std::int64_t> submissions{0};
 std::atomic<bool> recording{false};
 std::atomic<std::int64_t> num_tasks{0};
 
@@ -85,10 +84,8 @@ void TraceRecorder::stop() {
   starpu_fxt_stop_profiling();
 }
 
-std::int64_t num_submissions() { return submissions.load(std::memory_order_relaxed); }
-
 void mark_task(starpu_task* task, const TaskTag& tag) {
-  submissions.fetch_add(1, std::memory_order_relaxed);
+  note_submission();
   if (!recording.load(std::memory_order_relaxed)) return;
   num_tasks.fetch_add(1, std::memory_order_relaxed);
   mark("sluice task {} {} {} {} {} {} {} {} {} {} {} {}", starpu_task_get_job_id(task),
