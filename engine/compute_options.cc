@@ -78,7 +78,9 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .vocab_size = config.vocab_size,
           .sliding_window_tokens = config.sliding_window_tokens,
           .gated_ffn = config.gated_ffn,
-          .tied_embeddings = config.tied_embeddings,
+          .learned_positions = config.position == PositionKind::learned
+                                   ? config.max_positions + config.position_offset
+                                   : 0,
           .num_experts = config.num_experts,
           .experts_per_token = config.experts_per_token,
           .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),

@@ -185,8 +185,10 @@ bool AcceleratorRun::any_group(
     const std::function<bool(const LayerHomes&, const Placement&)>& is) const {
   const auto any_in = [&](const Plan& plan) {
     for (const PhasePlan* phase : {&plan.prefill, &plan.decode}) {
-      for (const LayerGroup& group : phase->groups) {
-        if (is(group.homes, group.cost.placement)) return true;
+      for (const IterationGroup& group : phase->groups) {
+        for (const LayerGroup& layers : group.layers) {
+          if (is(layers.homes, layers.cost.placement)) return true;
+        }
       }
     }
     return false;

@@ -74,10 +74,7 @@ KvCache::KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierN
                  std::int64_t num_pages)
     : KvCache(shape, num_pages, std::move(homes)) {
   for (const Tier home : homes_) {
-    slabs_.push_back(
-        home == Tier::hbm
-            ? DataHandle::temporary(slab_bytes())
-            : DataHandle::imagined(slab_bytes(), nodes.at(static_cast<std::size_t>(home))));
+    slabs_.push_back(DataHandle::imagined(slab_bytes(), nodes.at(static_cast<std::size_t>(home))));
   }
 }
 

@@ -266,7 +266,7 @@ CalibrationPoint& Calibration::at(const CalibrationBatch& batch) {
 bool same_layers(const ModelDimensions& a, const ModelDimensions& b) {
   ModelDimensions with_as_many = b;
   with_as_many.num_layers = a.num_layers;
-  with_as_many.tied_embeddings = a.tied_embeddings;  // the head is the same size either way
+  with_as_many.learned_positions = a.learned_positions;  // only looked up
   return a == with_as_many;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "perfmodels/task.h"
+
 namespace sluice {
 namespace {
 
@@ -46,14 +48,47 @@ double passing_share(const ChainPart& part, const Placement& placement, Tier kv_
   return share;
 }
 
-/// Rows that one chain of a phase computes.
-double rows_at_once(const Pipeline& pipeline, const Workload& workload, Phase phase) {
-  const auto parts = static_cast<double>(std::max<std::int64_t>(pipeline.mini_batches, 1));
-  const double batch = std::ceil(static_cast<double>(workload.batch) / parts);
-  return phase == Phase::prefill ? batch * static_cast<double>(workload.input_tokens) : batch;
+/// Requests of a phase that one iteration takes.
+std::int64_t requests_at_once(const Pipeline& pipeline, const Workload& workload) {
+  const std::int64_t most = pipeline.requests_at_once;
+  return most > 0 ? std::min(most, workload.batch) : workload.batch;
+}
+
+/// Rows that one chain computes, at most: of prompts; of requests that decode; of both, where some
+/// decode beside the prompts of others.
+double rows_at_once(const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
+  std::array<double, 2> rows{};
+  for (std::size_t phase = 0; phase < rows.size(); ++phase) {
+    const auto parts =
+        static_cast<double>(std::max<std::int64_t>(pipelines[phase].mini_batches, 1));
+    const auto requests = static_cast<double>(requests_at_once(pipelines[phase], workload));
+    rows[phase] = std::ceil(requests / parts);
+  }
+  rows[0] *= static_cast<double>(workload.input_tokens);
+  const bool mixed = requests_at_once(pipelines[0], workload) < workload.batch;
+  return mixed ? rows[0] + rows[1] : std::max(rows[0], rows[1]);
+}
+
+/// Bytes of hidden states (f32) that wait in DDR between two layers while other mini-batches
+/// compute on the GPU: those of a whole iteration.
+double waiting_bytes(const ModelDimensions& model, const std::array<Pipeline, 2>& pipelines,
+                     const Workload& workload) {
+  double rows = 0;
+  for (std::size_t phase = 0; phase < pipelines.size(); ++phase) {
+    if (pipelines[phase].mini_batches <= 1) continue;
+    const auto requests = static_cast<double>(requests_at_once(pipelines[phase], workload));
+    rows =
+        std::max(rows, requests * (phase == 0 ? static_cast<double>(workload.input_tokens) : 1.0));
+  }
+  return rows * 4 * static_cast<double>(model.hidden_size);
 }
 
 }  // namespace
+
+double sequence_kv_bytes(const ModelDimensions& model, const Workload& workload) {
+  const std::int64_t pages = (workload.total_tokens() + page_tokens - 1) / page_tokens;
+  return static_cast<double>(pages * page_tokens) * kv_bytes_per_token(model);
+}
 
 double activation_bytes(const ModelDimensions& model, double rows) {
   const auto hidden = static_cast<double>(model.hidden_size);
@@ -89,20 +124,18 @@ double disk_kv_staging_bytes(const ModelDimensions& model, const MemoryPlan& mem
                                [](const LayerHomes& homes) { return homes.kv == Tier::disk; });
   if (!any) return 0;
   const std::int64_t requests = workload.batch - std::min(memory.hbm_requests, workload.batch);
-  const double slab =
-      static_cast<double>(requests * workload.total_tokens()) * kv_bytes_per_token(model);
+  const double slab = static_cast<double>(requests) * sequence_kv_bytes(model, workload);
   return (prefetch == Prefetch::layer ? 3 : 2) * slab;
 }
 
 double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
-                        std::span<const Chain> decode, Prefetch prefetch,
+                        std::span<const Chain> chains, Prefetch prefetch,
                         const Workload& workload) {
-  const double request_bytes =
-      static_cast<double>(workload.total_tokens()) * kv_bytes_per_token(model);
+  const double request_bytes = sequence_kv_bytes(model, workload);
   double largest = 0;
   for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
     double bytes = 0;
-    for (const Chain& chain : decode) {
+    for (const Chain& chain : chains) {
       for (const ChainPart& part : chain.parts) {
         bytes += passing_share(part, chain.placements[layer], memory.layers[layer].kv) *
                  static_cast<double>(part.shape.batch) * request_bytes;
@@ -115,11 +148,10 @@ double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
 
 Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
                     const std::array<Pipeline, 2>& pipelines, const Workload& workload,
-                    std::span<const Chain> decode) {
+                    double passing_kv) {
   const ModelDimensions& model = costs.model();
   Footprint result;
-  const double request_kv_bytes =
-      static_cast<double>(workload.total_tokens()) * kv_bytes_per_token(model);
+  const double request_kv_bytes = sequence_kv_bytes(model, workload);
   const auto in_hbm = static_cast<double>(std::min(memory.hbm_requests, workload.batch));
   const double elsewhere = static_cast<double>(workload.batch) - in_hbm;
   for_each_run(memory.layers, [&](const LayerHomes& homes, double count) {
@@ -130,29 +162,28 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
     result.kv[homes.kv] += count * elsewhere * request_kv_bytes;
     result.kv[Tier::hbm] += count * in_hbm * request_kv_bytes;
   });
-  const double table = model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size));
-  result.weights[memory.lm_head] += table;
-  if (!model.tied_embeddings) result.weights[memory.embedding] += table;
+  const double head = model.table_bytes(lm_head_elements(model));
+  result.weights[memory.lm_head] += head;
+  result.weights[memory.embedding] += model.table_bytes(embedding_elements(model));
 
   const bool uses_gpu = memory.uses_gpu && costs.has(Device::gpu);
-  double rows = 0;
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     const Pipeline& pipeline = pipelines[static_cast<std::size_t>(phase)];
-    rows = std::max(rows, rows_at_once(pipeline, workload, phase));
     result.staging[Tier::ddr] =
         std::max(result.staging[Tier::ddr],
                  disk_staging_bytes(model, memory, pipeline.prefetch) +
                      disk_kv_staging_bytes(model, memory, pipeline.prefetch, workload));
     if (!uses_gpu) continue;
     double passing = staging_bytes(model, memory, pipeline.prefetch);
-    if (phase == Phase::decode)
-      passing += passing_kv_bytes(model, memory, decode, pipeline.prefetch, workload);
+    if (phase == Phase::decode) passing += passing_kv;
     result.staging[Tier::hbm] = std::max(result.staging[Tier::hbm], passing);
   }
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
-    result.staging[Tier::hbm] += table;
+    result.staging[Tier::hbm] += head;
+  const double rows = rows_at_once(pipelines, workload);
   if (uses_gpu) result.activations[Tier::hbm] = activation_bytes(model, rows);
   if (costs.has(Device::cpu)) result.activations[Tier::ddr] = activation_bytes(model, rows);
+  if (uses_gpu) result.activations[Tier::ddr] += waiting_bytes(model, pipelines, workload);
   return result;
 }
 

@@ -19,6 +19,10 @@ struct Workload {
   std::int64_t total_tokens() const { return input_tokens + output_tokens; }
 };
 
+/// Bytes of the K and V of one sequence of the workload at its full length in one layer: whole
+/// pages.
+double sequence_kv_bytes(const ModelDimensions& model, const Workload& workload);
+
 /// Bytes of every tier.
 class TierBytes {
  public:
@@ -63,17 +67,17 @@ double disk_kv_staging_bytes(const ModelDimensions& model, const MemoryPlan& mem
                              Prefetch prefetch, const Workload& workload);
 
 /// Bytes of KV that live elsewhere and are in HBM at a time while the GPU attends with them, at the
-/// sequences' full length: what an iteration of the chains `decode` brings for one layer, the
+/// sequences' full length: what an iteration of these chains brings for one layer, the
 /// largest; twice that where the next layer's comes meanwhile. Half layers take turns: while the
 /// FFN computes, the next attention's KV takes the place of the last one's.
 double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
-                        std::span<const Chain> decode, Prefetch prefetch, const Workload& workload);
+                        std::span<const Chain> chains, Prefetch prefetch, const Workload& workload);
 
-/// What a run under a plan takes of each tier. `pipelines` by phase; `decode`: the chains of one of
-/// its iterations, empty when attention runs where KV lives.
+/// What a run under a plan takes of each tier. `pipelines` by phase; `passing_kv`: the most that
+/// passing_kv_bytes() is in any iteration, 0 when attention runs where KV lives.
 Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
                     const std::array<Pipeline, 2>& pipelines, const Workload& workload,
-                    std::span<const Chain> decode = {});
+                    double passing_kv = 0);
 
 /// Whether that stays within HBM's capacity.
 bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,

@@ -34,6 +34,9 @@ struct Pipeline {
   std::int64_t mini_batches = 1;
   /// `none`: every transfer waits for the computation before it, too.
   Prefetch prefetch = Prefetch::layer;
+  /// plan_iteration() takes at most so many requests of the phase into one iteration, which the
+  /// footprint counts on; 0: as many as there are.
+  std::int64_t requests_at_once = 0;
 };
 
 }  // namespace sluice

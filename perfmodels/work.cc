@@ -122,11 +122,23 @@ double context_kv_bytes(const ModelDimensions& model, const BatchShape& shape) {
   return tokens * kv_bytes_per_token(model) / 2;
 }
 
-double lm_head_elements(const ModelDimensions& model) {
+namespace {
+
+/// Elements of a table, and of the projection between it and the layers where there is one.
+double projected_table_elements(const ModelDimensions& model) {
   const auto embed = static_cast<double>(model.embed_size);
   const double projection =
       model.embed_size == model.hidden_size ? 0 : static_cast<double>(model.hidden_size) * embed;
   return embed * static_cast<double>(model.vocab_size) + projection;
+}
+
+}  // namespace
+
+double lm_head_elements(const ModelDimensions& model) { return projected_table_elements(model); }
+
+double embedding_elements(const ModelDimensions& model) {
+  return projected_table_elements(model) +
+         static_cast<double>(model.learned_positions * model.hidden_size);
 }
 
 namespace {

@@ -22,7 +22,7 @@ struct ModelDimensions {
   std::int64_t vocab_size = 0;
   std::int64_t sliding_window_tokens = 0;  ///< 0: no window
   bool gated_ffn = true;                   ///< FC1 is two matrices
-  bool tied_embeddings = false;            ///< the LM head is the token embedding
+  std::int64_t learned_positions = 0;      ///< rows of a table beside the embedding (OPT)
   std::int64_t num_experts = 0;            ///< 0: one FFN; else a mixture of experts
   std::int64_t experts_per_token = 0;      ///< that a token's row goes through
   /// Of a layer's weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's
@@ -42,6 +42,9 @@ struct ModelDimensions {
 /// Elements of one layer's weight of a kind, all experts together. Vectors are counted as two norms
 /// and, without a gate (OPT), all biases.
 double weight_elements(const ModelDimensions& model, WeightKind kind);
+/// Elements of the token embedding, of learned positions and of the projection behind them. Tied to
+/// the head or not, it is a tensor of its own: the head is packed for its kernels.
+double embedding_elements(const ModelDimensions& model);
 /// Bytes of one layer's weights.
 double layer_weight_bytes(const ModelDimensions& model);
 /// Bytes that one token's K and V take in one layer.

@@ -69,9 +69,11 @@ void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestVi
 }
 
 void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
-  if (pipeline.mini_batches >= 1 && pipeline.mini_batches <= workload.batch) return;
-  throw Error("{} mini-batches for a batch of {}; 1 to {} are possible", pipeline.mini_batches,
-              workload.batch, workload.batch);
+  if (pipeline.mini_batches < 1 || pipeline.mini_batches > workload.batch)
+    throw Error("{} mini-batches for a batch of {}; 1 to {} are possible", pipeline.mini_batches,
+                workload.batch, workload.batch);
+  if (pipeline.requests_at_once < 0)
+    throw Error("{} requests at once; 0, for all, or more are possible", pipeline.requests_at_once);
 }
 
 }  // namespace

@@ -131,7 +131,9 @@ class Lia : public Policy {
 
   bool fits(const MemoryPlan& plan) const {
     const std::span<const Chain> decode(&decode_, workload().output_tokens > 1 ? 1 : 0);
-    double bytes = footprint(costs(), plan, pipelines_, workload(), decode).total(Tier::hbm);
+    const double passing_kv =
+        passing_kv_bytes(model(), plan, decode, pipelines_[1].prefetch, workload());
+    double bytes = footprint(costs(), plan, pipelines_, workload(), passing_kv).total(Tier::hbm);
     if (paper_reserve_) bytes += paper_reserve_bytes(plan);
     return bytes <= static_cast<double>(costs().capacity_bytes(Tier::hbm));
   }

@@ -41,10 +41,9 @@ class Neo : public Policy {
     const double prompt = activation_bytes(model(), static_cast<double>(workload().input_tokens));
     prompts_at_once_ = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(activation_share_ * capacity / prompt), 1, workload().batch);
-    pipelines_[0].mini_batches = (workload().batch + prompts_at_once_ - 1) / prompts_at_once_;
+    pipelines_[0].requests_at_once = prompts_at_once_;
     const double used = footprint(costs(), plan, pipelines_, workload()).total(Tier::hbm);
-    const double request = static_cast<double>(workload().total_tokens()) *
-                           kv_bytes_per_token(model()) * static_cast<double>(num_layers);
+    const double request = sequence_kv_bytes(model(), workload()) * static_cast<double>(num_layers);
     plan.hbm_requests = std::clamp<std::int64_t>(
         static_cast<std::int64_t>((capacity - used) / request), 0, workload().batch);
     return plan;
@@ -108,14 +107,15 @@ class Neo : public Policy {
       return a->context_tokens < b->context_tokens;
     });
     for (const RequestView* request : waiting) {
-      for (const std::size_t to : {std::size_t{1}, std::size_t{0}}) {
-        std::array<Load, 2> tried = batches;
-        ++tried.at(to).cpu_decodes;
-        tried.at(to).cpu_context += request->context_tokens + 1;
-        tried.at(to).requests.push_back(request->id);
-        if (!balanced(tried)) continue;
-        batches = std::move(tried);
-        break;
+      for (Load* load : {&batches[1], &batches[0]}) {
+        ++load->cpu_decodes;
+        load->cpu_context += request->context_tokens + 1;
+        if (balanced(batches)) {
+          load->requests.push_back(request->id);
+          break;
+        }
+        --load->cpu_decodes;
+        load->cpu_context -= request->context_tokens + 1;
       }
     }
   }

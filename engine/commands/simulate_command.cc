@@ -290,6 +290,9 @@ std::string describe(const Json& result) {
     if (bytes.get<double>() > 0) peaks.push_back(fmt::format("{} {}", tier, bytes_text(bytes)));
   }
   text += fmt::format("most memory at a time: {}\n", fmt::join(peaks, ", "));
+  if (!result["fits"].get<bool>())
+    text += fmt::format("this machine is too small, and the figures are for a larger one: {}\n",
+                        result["shortage"].get<std::string>());
   return text + fmt::format("{} tasks, {} of the simulated machine's time in {} of this one's\n",
                             result["tasks"].get<std::int64_t>(),
                             seconds_text(result["simulated_s"].get<double>()),
@@ -316,13 +319,14 @@ TableRows rows_of(const std::vector<Job>& jobs) {
       row.insert(row.end(), {"-", "-", "-", "-", "-", "-", "-", job.problem});
       continue;
     }
-    row.insert(row.end(), {seconds_text(job.result["ttft_s"].get<double>()),
-                           seconds_text(job.result["tpot_s"].get<double>()),
-                           rate_text(job.result["tokens_per_s"].get<double>()),
-                           seconds_text(job.result["latency_s"].get<double>()),
-                           percent(job.result["lower_bound_share"]),
-                           known_text(job.result["joules_per_token"]),
-                           known_text(job.result["usd_per_million_tokens"]), ""});
+    row.insert(
+        row.end(),
+        {seconds_text(job.result["ttft_s"].get<double>()),
+         seconds_text(job.result["tpot_s"].get<double>()),
+         rate_text(job.result["tokens_per_s"].get<double>()),
+         seconds_text(job.result["latency_s"].get<double>()),
+         percent(job.result["lower_bound_share"]), known_text(job.result["joules_per_token"]),
+         known_text(job.result["usd_per_million_tokens"]), job.result.value("shortage", "")});
   }
   return rows;
 }
@@ -354,7 +358,7 @@ Json flat_json_of(const Job& job) {
     std::replace(name.begin(), name.end(), ' ', '_');
     flat[name + "_busy_share"] = full.contains("busy_share") ? full["busy_share"][part] : Json();
   }
-  flat["problem"] = job.problem;
+  flat["problem"] = job.problem.empty() ? job.result.value("shortage", "") : job.problem;
   return flat;
 }
 

@@ -28,8 +28,9 @@ std::string_view to_string(Prefetch prefetch) {
   return "?";
 }
 
-Json json_of(const LayerGroup& group) {
+Json json_of(const LayerGroup& group, std::int64_t iterations) {
   Json json;
+  json["iterations"] = iterations;
   json["num_layers"] = group.num_layers;
   json["sub_batch"] = group.sub_batch;
   json["batch"] = group.shape.batch;
@@ -54,24 +55,32 @@ Json json_of(const LayerGroup& group) {
   return json;
 }
 
+std::size_t most_sub_batches(const PhasePlan& phase) {
+  std::size_t most = 0;
+  for (const IterationGroup& group : phase.groups) most = std::max(most, group.num_sub_batches);
+  return most;
+}
+
 Json json_of(const PhasePlan& phase) {
   const BusyTimes busy = phase.busy();
   Json json;
   json["placement"] = phase.main_group().cost.placement.to_string();
-  json["sub_batches"] = phase.num_sub_batches;
+  json["sub_batches"] = most_sub_batches(phase);
   json["mini_batches"] = phase.pipeline.mini_batches;
   json["prefetch"] = to_string(phase.pipeline.prefetch);
-  json["iterations"] = phase.iterations;
-  json["iteration_s"] = phase.iteration.seconds;
+  json["iterations"] = phase.iterations();
+  json["iteration_s"] = phase.mean_iteration_s();
   // Of all its iterations:
   json["load_s"] = busy.to_gpu_s;
   json["cpu_s"] = busy.cpu_s;
   json["gpu_s"] = busy.gpu_s;
   json["store_s"] = busy.to_cpu_s;
   json["disk_s"] = busy.disk_s;
-  Json groups = Json::array();
-  for (const LayerGroup& group : phase.groups) groups.push_back(json_of(group));
-  json["layers"] = std::move(groups);
+  Json layers = Json::array();
+  for (const IterationGroup& group : phase.groups) {
+    for (const LayerGroup& alike : group.layers) layers.push_back(json_of(alike, group.count));
+  }
+  json["layers"] = std::move(layers);
   return json;
 }
 
@@ -109,7 +118,7 @@ Json json_of(const PlanPoint& point) {
     bytes[std::string(to_string(tier))] = plan.footprint.total(tier);
   json["bytes"] = std::move(bytes);
   json["ttft_s"] = plan.ttft_s();
-  json["tpot_s"] = plan.tpot_s();
+  json["tpot_s"] = plan.tpot_s;
   json["latency_s"] = plan.latency_s();
   json["tokens_per_s"] = plan.tokens_per_s();
   put_running_costs(point, plan.latency_s(), busy_of(plan), json);
@@ -135,7 +144,7 @@ Json flat_json_of(const PlanPoint& point) {
   json["decode_placement"] = placement(&Plan::decode);
   json["resident_layers"] = value([](const Plan& plan) { return plan.memory.resident_layers(); });
   json["ttft_s"] = value([](const Plan& plan) { return plan.ttft_s(); });
-  json["tpot_s"] = value([](const Plan& plan) { return plan.tpot_s(); });
+  json["tpot_s"] = value([](const Plan& plan) { return plan.tpot_s; });
   json["latency_s"] = value([](const Plan& plan) { return plan.latency_s(); });
   json["tokens_per_s"] = value([](const Plan& plan) { return plan.tokens_per_s(); });
   json["lower_bound_s"] = value([](const Plan& plan) { return plan.lower_bound().second; });
@@ -173,7 +182,7 @@ TableRows rows_of(const std::vector<PlanPoint>& points) {
                {plan.prefill.main_group().cost.placement.to_string(),
                 plan.decode.main_group().cost.placement.to_string(),
                 fmt::format("{}", plan.memory.resident_layers()), seconds_text(plan.ttft_s()),
-                seconds_text(plan.tpot_s()), rate_text(plan.tokens_per_s()),
+                seconds_text(plan.tpot_s), rate_text(plan.tokens_per_s()),
                 seconds_text(plan.latency_s()), std::string(resource),
                 fmt::format("{:.0f} %", 100 * bound_s / plan.latency_s()), plan.shortage});
   }
@@ -202,11 +211,14 @@ std::string homes_text(const LayerHomes& homes) {
   return text + fmt::format("; KV in {}", to_string(homes.kv));
 }
 
-std::string describe(const LayerGroup& group, bool several_sub_batches) {
-  std::string text = fmt::format(
-      "  {}{} layers, batch {}, placement {} ({})\n",
-      several_sub_batches ? fmt::format("sub-batch {}: ", group.sub_batch) : "", group.num_layers,
-      group.shape.batch, group.cost.placement.to_string(), homes_text(group.homes));
+std::string layers_text(const LayerGroup& group, bool several_sub_batches) {
+  return fmt::format("  {}{} layers, batch {}, placement {} ({})\n",
+                     several_sub_batches ? fmt::format("sub-batch {}: ", group.sub_batch) : "",
+                     group.num_layers, group.shape.batch, group.cost.placement.to_string(),
+                     homes_text(group.homes));
+}
+
+std::string sublayer_table(const LayerGroup& group) {
   TableRows rows = {{"   ", "sublayer", "on", "load", "compute", "store"}};
   for (std::size_t i = 0; i < layer_sublayers.size(); ++i) {
     const SublayerCost& cost = group.cost.sublayers[i];
@@ -215,21 +227,35 @@ std::string describe(const LayerGroup& group, bool several_sub_batches) {
                     seconds_text(cost.load_s()), seconds_text(cost.compute_s),
                     seconds_text(cost.store_s)});
   }
-  return text + format_table(rows);
+  return format_table(rows);
 }
 
+double seconds_of(const IterationGroup& group) {
+  return static_cast<double>(group.count) * group.estimate.seconds;
+}
+
+/// Of iterations that differ, those that take longest are shown at length.
 std::string describe(const char* name, const PhasePlan& phase) {
-  const BusyTimes& busy = phase.iteration.busy;
-  std::string text =
-      fmt::format("{}: {:.6g} x {} (CPU busy {}, GPU {}, link to GPU {}, link to CPU {}){}\n", name,
-                  phase.iterations, seconds_text(phase.iteration.seconds), seconds_text(busy.cpu_s),
-                  seconds_text(busy.gpu_s), seconds_text(busy.to_gpu_s),
-                  seconds_text(busy.to_cpu_s) +
-                      (busy.disk_s > 0 ? fmt::format(", disk {}", seconds_text(busy.disk_s)) : ""),
-                  phase.pipeline.mini_batches > 1
-                      ? fmt::format(", in {} mini-batches", phase.pipeline.mini_batches)
-                      : "");
-  for (const LayerGroup& group : phase.groups) text += describe(group, phase.num_sub_batches > 1);
+  std::string text;
+  const auto longest =
+      std::max_element(phase.groups.begin(), phase.groups.end(),
+                       [](const auto& a, const auto& b) { return seconds_of(a) < seconds_of(b); });
+  for (const IterationGroup& group : phase.groups) {
+    const BusyTimes& busy = group.estimate.busy;
+    text += fmt::format(
+        "{}: {} x {} (CPU busy {}, GPU {}, link to GPU {}, link to CPU {}){}\n", name, group.count,
+        seconds_text(group.estimate.seconds), seconds_text(busy.cpu_s), seconds_text(busy.gpu_s),
+        seconds_text(busy.to_gpu_s),
+        seconds_text(busy.to_cpu_s) +
+            (busy.disk_s > 0 ? fmt::format(", disk {}", seconds_text(busy.disk_s)) : ""),
+        phase.pipeline.mini_batches > 1
+            ? fmt::format(", in {} mini-batches", phase.pipeline.mini_batches)
+            : "");
+    for (const LayerGroup& layers : group.layers) {
+      text += layers_text(layers, group.num_sub_batches > 1);
+      if (&group == &*longest) text += sublayer_table(layers);
+    }
+  }
   return text;
 }
 
@@ -317,7 +343,7 @@ std::string describe_plan(const PlanPoint& point) {
   text += fmt::format(
       "time to first token {}, per token {}, {} tokens/s, latency {}\n"
       "the busiest part ({}) works {} of that, {:.0f} %; no order of the same work takes less\n",
-      seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s()), rate_text(plan.tokens_per_s()),
+      seconds_text(plan.ttft_s()), seconds_text(plan.tpot_s), rate_text(plan.tokens_per_s()),
       seconds_text(plan.latency_s()), resource, seconds_text(bound_s),
       100 * bound_s / plan.latency_s());
   Json running;

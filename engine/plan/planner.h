@@ -23,19 +23,28 @@ struct LayerGroup {
   LayerCost cost;  ///< of one layer and such a batch
 };
 
-/// What a policy does in one phase, and how long an iteration of it takes.
-struct PhasePlan {
-  Pipeline pipeline;
+/// Iterations with the same sub-batches of the same kinds of requests, about as many of each.
+struct IterationGroup {
+  std::int64_t count = 0;
   std::size_t num_sub_batches = 1;
-  std::vector<LayerGroup> groups;  ///< most layers first
+  std::vector<LayerGroup> layers;  ///< most layers first
   std::vector<Chain> chains;       ///< of one iteration
-  double iterations = 1;           ///< so many like this one
-  IterationEstimate iteration;
+  IterationEstimate estimate;      ///< of one iteration
+};
 
-  double seconds() const { return iteration.seconds * iterations; }
-  BusyTimes busy() const { return iteration.busy * iterations; }
-  /// Of the layers that are not resident, or of all where all are; of those the one of most
-  /// requests.
+/// What a policy does in one phase: prefill lasts until every request has its first token.
+struct PhasePlan {
+  Phase phase = Phase::prefill;
+  Pipeline pipeline;
+  /// In the order in which they first come, at least one; of no iteration where nothing decodes.
+  std::vector<IterationGroup> groups;
+
+  std::int64_t iterations() const;
+  double seconds() const;
+  BusyTimes busy() const;
+  double mean_iteration_s() const;
+  /// Of the phase's own requests: layers that are not resident, or any where all are; of those the
+  /// ones of most requests.
   const LayerGroup& main_group() const;
 };
 
@@ -53,8 +62,9 @@ struct Plan {
   PhasePlan prefill;
   PhasePlan decode;
 
+  double tpot_s = 0;  ///< of a request, on average; with one token each, of an iteration
+
   double ttft_s() const { return prefill.seconds(); }  ///< until all requests have a token
-  double tpot_s() const;                               ///< of a request
   double latency_s() const { return prefill.seconds() + decode.seconds(); }
   double tokens_per_s() const {
     return static_cast<double>(workload.batch * workload.output_tokens) / latency_s();
@@ -64,11 +74,11 @@ struct Plan {
   std::pair<std::string_view, double> lower_bound() const;
 };
 
-/// Asks `policy` and estimates. All requests come at once and are as long as the workload says.
-/// First their prompts are computed, in as many iterations as the policy takes for them; then they
-/// decode, each iteration taken to last as long as one in the middle. Throws Error when the plan
-/// does not fit HBM, KV that passes through it included, with the numbers, or uses what the machine
-/// does not have, or leaves requests waiting for ever.
+/// Asks `policy`, iteration by iteration, and estimates. All requests come at once and are as long
+/// as the workload says. While they only decode, the policy is asked again after an eighth of their
+/// tokens. Iterations that are alike are taken to last as long as one of mean size and context.
+/// Throws Error when the plan does not fit HBM, KV that passes through it included, with the
+/// numbers, or uses what the machine does not have, or leaves requests waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
 /// How many sequences of the workload's lengths fit every tier at once, as the policy places them,

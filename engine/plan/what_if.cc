@@ -92,7 +92,7 @@ std::vector<std::string> row_of(const char* what, const Plan& plan, const Plan& 
   };
   return {what,
           gain(now.prefill.seconds(), plan.prefill.seconds()),
-          gain(now.tpot_s(), plan.tpot_s()),
+          gain(now.tpot_s, plan.tpot_s),
           gain(now.latency_s(), plan.latency_s()),
           changed_text(placement_of(now.prefill), placement_of(plan.prefill)),
           changed_text(placement_of(now.decode), placement_of(plan.decode))};
@@ -113,8 +113,10 @@ std::optional<double> latency_of(const char* policy_name, const CostModel& costs
 
 bool uses(const Plan& plan, Device device) {
   for (const PhasePlan* phase : {&plan.prefill, &plan.decode}) {
-    for (const LayerGroup& group : phase->groups) {
-      if (group.cost.placement.uses(device)) return true;
+    for (const IterationGroup& group : phase->groups) {
+      for (const LayerGroup& layers : group.layers) {
+        if (layers.cost.placement.uses(device)) return true;
+      }
     }
   }
   return false;

@@ -1,5 +1,6 @@
 #include "engine/simulate/simulation.h"
 
+#include <fmt/format.h>
 #include <starpu.h>
 #include <sys/mman.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/units.h"
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/task_model.h"
@@ -311,6 +313,24 @@ class Simulator {
     result_.peak_bytes[Tier::ddr] += static_cast<double>(watcher.peak_bytes(Device::cpu));
     if (machine.gpu_node() != no_node)
       result_.peak_bytes[Tier::hbm] = static_cast<double>(watcher.peak_bytes(Device::gpu));
+    note_shortage();
+  }
+
+  /// StarPU keeps to HBM's size; in host memory it takes what it asks for.
+  void note_shortage() {
+    for (const Tier tier : {Tier::ddr, Tier::cxl}) {
+      const std::uint64_t there = setup_.costs->capacity_bytes(tier);
+      const auto peak = static_cast<std::uint64_t>(result_.peak_bytes[tier]);
+      if (peak <= there) continue;
+      result_.shortage = fmt::format(
+          "{} held {} at its fullest, {} of it values on their way, and has {}; a smaller batch "
+          "needs less",
+          to_string(tier), format_bytes(peak),
+          format_bytes(peak - static_cast<std::uint64_t>(result_.plan.footprint.weights[tier] +
+                                                         result_.plan.footprint.kv[tier])),
+          format_bytes(there));
+      return;
+    }
   }
 
   const SimulationSetup& setup_;

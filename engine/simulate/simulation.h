@@ -46,6 +46,9 @@ struct Simulation {
   /// HBM: StarPU's count at the end of each task. Host memories: weights and KV that live there,
   /// and StarPU's count of what passes.
   TierBytes peak_bytes;
+  /// Empty, or which of the host's tiers held more than it has room for, in words: then the times
+  /// are those of a machine with more of it.
+  std::string shortage;
   double wall_s = 0;  ///< of this machine
 
   double ttft_s() const { return prefill.seconds; }

@@ -28,6 +28,8 @@ std::string simulation_json(const PlanPoint& point, const Simulation& simulation
   put_times(simulation.decode, json["decode"]);
   for (const Tier tier : all_tiers)
     json["bytes"][std::string(to_string(tier))] = simulation.peak_bytes[tier];
+  json["fits"] = simulation.shortage.empty();
+  if (!simulation.shortage.empty()) json["shortage"] = simulation.shortage;
   json["ttft_s"] = simulation.ttft_s();
   json["tpot_s"] = simulation.tpot_s;
   json["latency_s"] = simulation.latency_s();

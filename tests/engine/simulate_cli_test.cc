@@ -534,6 +534,20 @@ TEST(SimulateCliTest, NeosTwoSubBatchesOverlapAsByItsFormula) {
   EXPECT_GT(compared, 0);
 }
 
+/// Some requests' KV is in HBM, and the others', most, in DDR, where the CPU attends: they run in
+/// turns, or in two sub-batches beside prompts.
+TEST(SimulateCliTest, NeosPlanCountsAllItsRequests) {
+  for (const int batch : {60, 200}) {
+    const json result =
+        simulate_json({"--machine", "spr-h100", "--model", "opt-30b", "--policy", "neo", "--batch",
+                       std::to_string(batch), "--input-tokens", "256", "--output-tokens", "32"})[0];
+    const double latency_s = result["latency_s"];
+    EXPECT_GT(result["busy_share"]["cpu"].get<double>(), batch == 60 ? 0.02 : 0.5) << batch;
+    EXPECT_NEAR(result["plan_latency_s"].get<double>(), latency_s, 0.05 * latency_s) << batch;
+    EXPECT_LE(result["lower_bound_s"].get<double>(), latency_s) << batch;
+  }
+}
+
 TEST(SimulateCliTest, SameInputsGiveTheSameBits) {
   const Arguments point = {"--model",        "opt-30b", "--machine",       "spr-a100",
                            "--policy",       "flexgen", "--batch",         "64",

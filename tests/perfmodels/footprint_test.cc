@@ -51,21 +51,23 @@ TEST(FootprintTest, WhatComesFromADiskPassesThroughDdr) {
   EXPECT_EQ(footprint_of(all_in(Tier::ddr, Tier::ddr), pipelines).staging[Tier::ddr], 0);
 }
 
-TEST(FootprintTest, TiedTablesCountOnce) {
+TEST(FootprintTest, PositionsAndProjectionsCountWithTheirTables) {
   ToyCosts costs(4);
-  costs.model().tied_embeddings = true;
+  costs.model().learned_positions = 7;
+  costs.model().embed_size = 5;
   const Footprint found = footprint_of(all_in(Tier::ddr, Tier::ddr), {}, costs);
-  EXPECT_DOUBLE_EQ(found.weights[Tier::hbm], 1000);
-  EXPECT_DOUBLE_EQ(found.weights[Tier::ddr], 4 * layer_bytes);
+  // Tables of 50 x 5, projections of 5 x 10, positions of 7 x 10.
+  EXPECT_DOUBLE_EQ(found.weights[Tier::hbm], 2 * (250 + 50));
+  EXPECT_DOUBLE_EQ(found.weights[Tier::ddr], 4 * layer_bytes + 2 * (250 + 50 + 70));
 }
 
 TEST(FootprintTest, KvIsThatOfFinishedSequences) {
   MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
   memory.layers[2].kv = Tier::hbm;
   const Footprint found = footprint_of(memory);
-  // 3 sequences of 8 tokens, 40 bytes each and layer.
-  EXPECT_DOUBLE_EQ(found.kv[Tier::hbm], 960);
-  EXPECT_DOUBLE_EQ(found.kv[Tier::ddr], 3 * 960);
+  // 3 sequences of 8 tokens, a page of 16, 40 bytes each and layer.
+  EXPECT_DOUBLE_EQ(found.kv[Tier::hbm], 1920);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::ddr], 3 * 1920);
 }
 
 TEST(FootprintTest, NarrowWeightsTakeLess) {
@@ -113,17 +115,18 @@ TEST(DiskKvStagingTest, IsTwoLayersOrThree) {
   const auto staging = [&](const MemoryPlan& plan, Prefetch prefetch) {
     return disk_kv_staging_bytes(ToyCosts().model(), plan, prefetch, workload);
   };
-  // 3 sequences of 8 tokens, 40 bytes each and layer: the layer's, its copy, the next one's.
-  EXPECT_DOUBLE_EQ(staging(memory, Prefetch::layer), 3 * 960);
-  EXPECT_DOUBLE_EQ(staging(memory, Prefetch::half_layer), 2 * 960);
+  // 3 sequences of 8 tokens, a page of 16, 40 bytes each and layer: the layer's, its copy, the next
+  // one's.
+  EXPECT_DOUBLE_EQ(staging(memory, Prefetch::layer), 3 * 1920);
+  EXPECT_DOUBLE_EQ(staging(memory, Prefetch::half_layer), 2 * 1920);
   EXPECT_EQ(staging(all_in(Tier::disk, Tier::ddr), Prefetch::layer), 0);
   MemoryPlan some_in_hbm = memory;
   some_in_hbm.hbm_requests = 2;
-  EXPECT_DOUBLE_EQ(staging(some_in_hbm, Prefetch::layer), 3 * 320);
+  EXPECT_DOUBLE_EQ(staging(some_in_hbm, Prefetch::layer), 3 * 640);
   const Footprint found = footprint_of(memory, {Pipeline{}, Pipeline{}});
-  EXPECT_DOUBLE_EQ(found.kv[Tier::disk], 4 * 960);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::disk], 4 * 1920);
   EXPECT_EQ(found.kv[Tier::ddr], 0);
-  EXPECT_DOUBLE_EQ(found.staging[Tier::ddr], 3 * 960);
+  EXPECT_DOUBLE_EQ(found.staging[Tier::ddr], 3 * 1920);
 }
 
 // ---- KV on its way to the GPU
@@ -141,27 +144,27 @@ double passing(const MemoryPlan& memory, const std::vector<Chain>& decode,
 
 TEST(PassingKvTest, IsThatOfOneLayerOrOfTwo) {
   const MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
-  // 3 sequences of 8 tokens, 40 bytes each and layer.
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::none), 960);
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::half_layer), 960);
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::layer), 2 * 960);
+  // 3 sequences of 8 tokens, a page of 16, 40 bytes each and layer.
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::none), 1920);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::half_layer), 1920);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::layer), 2 * 1920);
 }
 
 TEST(PassingKvTest, IsWhatTheGpuReads) {
   const MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
   EXPECT_EQ(passing(memory, {decode_chain("011000")}), 0);
   EXPECT_EQ(passing(memory, {decode_chain("111111")}), 0);
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("001000")}), 480);  // K alone
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("110111")}), 480);  // V alone
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("001000")}), 960);  // K alone
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("110111")}), 960);  // V alone
 }
 
 TEST(PassingKvTest, IsThatOfLayersWhoseKvLivesElsewhere) {
   MemoryPlan memory = all_in(Tier::hbm, Tier::hbm);
   EXPECT_EQ(passing(memory, {decode_chain("000000")}), 0);
   memory.layers[3].kv = Tier::cxl;
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}), 960);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}), 1920);
   memory.layers[1].kv = Tier::ddr;
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::layer), 2 * 960);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("000000")}, Prefetch::layer), 2 * 1920);
 }
 
 TEST(PassingKvTest, SumsTheChainsAndTheirParts) {
@@ -171,26 +174,25 @@ TEST(PassingKvTest, SumsTheChainsAndTheirParts) {
                  {.shape = BatchShape::decode(1, 7)},
                  {.shape = BatchShape::decode(2, 7), .attention = Device::cpu},
                  {.shape = BatchShape::decode(2, 7), .kv = Tier::hbm}};
-  EXPECT_DOUBLE_EQ(passing(memory, {mixed}), 320);
-  EXPECT_DOUBLE_EQ(passing(memory, {mixed, decode_chain("000000")}), 320 + 960);
+  EXPECT_DOUBLE_EQ(passing(memory, {mixed}), 640);
+  EXPECT_DOUBLE_EQ(passing(memory, {mixed, decode_chain("000000")}), 640 + 1920);
 }
 
 TEST(PassingKvTest, IsStagedBesideTheWeights) {
   const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
-  const std::vector<Chain> decode = {decode_chain("000000")};
   const auto staging = [&](Prefetch prefill, Prefetch in_decode) {
     return footprint(ToyCosts(4), memory,
                      {Pipeline{.prefetch = prefill}, Pipeline{.prefetch = in_decode}}, workload,
-                     decode)
+                     passing(memory, {decode_chain("000000")}, in_decode))
         .staging[Tier::hbm];
   };
-  EXPECT_DOUBLE_EQ(staging(Prefetch::layer, Prefetch::layer), 2 * 2400 + 2 * 960);
-  EXPECT_DOUBLE_EQ(staging(Prefetch::none, Prefetch::none), 2400 + 960);
+  EXPECT_DOUBLE_EQ(staging(Prefetch::layer, Prefetch::layer), 2 * 2400 + 2 * 1920);
+  EXPECT_DOUBLE_EQ(staging(Prefetch::none, Prefetch::none), 2400 + 1920);
   // Prefill brings no KV, but more weights.
   EXPECT_DOUBLE_EQ(staging(Prefetch::layer, Prefetch::none), 2 * 2400);
   ToyCosts no_gpu(4);
   no_gpu.has_gpu = false;
-  EXPECT_EQ(footprint(no_gpu, memory, {}, workload, decode).staging[Tier::hbm], 0);
+  EXPECT_EQ(footprint(no_gpu, memory, {}, workload, 1920).staging[Tier::hbm], 0);
 }
 
 TEST(FootprintTest, AHeadThatCrossesNeedsRoomAsWell) {
@@ -205,8 +207,8 @@ TEST(FootprintTest, FirstRequestsMayHaveTheirKvInHbm) {
   MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
   memory.hbm_requests = 1;
   const Footprint found = footprint_of(memory);
-  EXPECT_DOUBLE_EQ(found.kv[Tier::hbm], 4 * 320);
-  EXPECT_DOUBLE_EQ(found.kv[Tier::ddr], 4 * 640);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::hbm], 4 * 640);
+  EXPECT_DOUBLE_EQ(found.kv[Tier::ddr], 4 * 1280);
   memory.hbm_requests = 9;  // more than there are
   EXPECT_EQ(footprint_of(memory).kv[Tier::ddr], 0);
 }
@@ -226,9 +228,26 @@ TEST(FootprintTest, ActivationsAreThoseOfOneMiniBatch) {
   const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
   // 18 rows of a prompt; in two parts, the larger of 2 sequences.
   EXPECT_DOUBLE_EQ(footprint_of(memory).activations[Tier::hbm], 18 * 220);
-  EXPECT_DOUBLE_EQ(
-      footprint_of(memory, {Pipeline{.mini_batches = 2}, Pipeline{}}).activations[Tier::ddr],
-      12 * 220);
+  const Footprint halves = footprint_of(memory, {Pipeline{.mini_batches = 2}, Pipeline{}});
+  EXPECT_DOUBLE_EQ(halves.activations[Tier::hbm], 12 * 220);
+  // There the residuals of all 18 rows wait between layers, 40 bytes each.
+  EXPECT_DOUBLE_EQ(halves.activations[Tier::ddr], 12 * 220 + 18 * 40);
+}
+
+TEST(FootprintTest, ActivationsAreThoseOfTheRequestsAtOnce) {
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  const auto activations = [&](std::int64_t at_once, std::int64_t mini_batches) {
+    return footprint_of(
+               memory,
+               {Pipeline{.mini_batches = mini_batches, .requests_at_once = at_once}, Pipeline{}})
+        .activations;
+  };
+  // Two prompts of 6 rows, while the third request may decode already.
+  EXPECT_DOUBLE_EQ(activations(2, 1)[Tier::hbm], (12 + 3) * 220);
+  EXPECT_DOUBLE_EQ(activations(2, 2)[Tier::hbm], (6 + 3) * 220);
+  EXPECT_DOUBLE_EQ(activations(2, 2)[Tier::ddr], (6 + 3) * 220 + 12 * 40);
+  for (const std::int64_t all : {0, 3, 9})
+    EXPECT_DOUBLE_EQ(activations(all, 1)[Tier::hbm], 18 * 220);
 }
 
 TEST(FootprintTest, GatesAndSharedHeadsChangeARow) {
@@ -241,7 +260,7 @@ TEST(FootprintTest, GatesAndSharedHeadsChangeARow) {
 
 TEST(FootprintTest, TotalIsTheSum) {
   const Footprint found = footprint_of(all_in(Tier::ddr, Tier::hbm));
-  EXPECT_DOUBLE_EQ(found.total(Tier::hbm), 1000 + 4 * 960 + 4800 + 18 * 220);
+  EXPECT_DOUBLE_EQ(found.total(Tier::hbm), 1000 + 4 * 1920 + 4800 + 18 * 220);
 }
 
 }  // namespace

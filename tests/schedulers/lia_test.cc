@@ -191,9 +191,8 @@ TEST(LiaOptionsTest, Opt2OffOverlapsNothing) {
   EXPECT_EQ(plan.prefill.pipeline.prefetch, Prefetch::none);
   EXPECT_EQ(plan.decode.pipeline.prefetch, Prefetch::none);
   // Everything one after the other: all that is busy adds up.
-  const BusyTimes busy = plan.decode.iteration.busy;
-  EXPECT_NEAR(plan.decode.iteration.seconds,
-              busy.cpu_s + busy.gpu_s + busy.to_gpu_s + busy.to_cpu_s, 1e-9);
+  const BusyTimes busy = plan.decode.busy();
+  EXPECT_NEAR(plan.decode.seconds(), busy.cpu_s + busy.gpu_s + busy.to_gpu_s + busy.to_cpu_s, 1e-9);
   EXPECT_LT(overlapping.plan(workload).latency_s(), plan.latency_s());
 }
 
