@@ -69,14 +69,19 @@ void check_writable(const std::string& path) {
 
 void write_file(const std::string& path, const std::string& text) {
   struct stat status {};
-  const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);  // a device
-  const std::string target = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const bool exists = stat(path.c_str(), &status) == 0;
+  const bool in_place = exists && !S_ISREG(status.st_mode);  // a device
+  std::error_code ignored;
+  const std::string file =
+      exists && !in_place ? std::filesystem::canonical(path, ignored).string() : path;
+  const std::string target = in_place ? path : fmt::format("{}.{}.tmp", file, getpid());
   const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
   const int fd = open(target.c_str(), flags, 0666);
   if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
   try {
+    if (exists && !in_place) fchmod(fd, status.st_mode & 07777);
     write_whole(fd, text, path);
-    if (!in_place && rename(target.c_str(), path.c_str()) != 0) {
+    if (!in_place && rename(target.c_str(), file.c_str()) != 0) {
       throw Error("cannot write {}: {}", path, std::strerror(errno));
     }
   } catch (...) {

@@ -28,13 +28,6 @@ void check_kept(const Plan& plan, const std::string& policy) {
   }
 }
 
-/// A plan is of at least one token each way.
-Workload with_tokens(Workload workload) {
-  workload.input_tokens = std::max<std::int64_t>(1, workload.input_tokens);
-  workload.output_tokens = std::max<std::int64_t>(1, workload.output_tokens);
-  return workload;
-}
-
 /// Only beside a disk some layers' weights are in CXL memory, and some not.
 std::optional<Plan> plan_in_ddr(LoadedPolicy& policy, const CostModel& costs,
                                 const Workload& workload, const TierSettings& tiers) {
@@ -42,7 +35,7 @@ std::optional<Plan> plan_in_ddr(LoadedPolicy& policy, const CostModel& costs,
   HostTiers in_ddr = tiers.host_tiers();
   in_ddr.parameters = Tier::ddr;
   policy.policy().set_host_tiers(in_ddr);
-  Plan plan = make_plan(policy.policy(), costs, with_tokens(workload));
+  Plan plan = make_plan(policy.policy(), costs, workload);
   policy.policy().set_host_tiers(tiers.host_tiers());
   return plan;
 }
@@ -137,7 +130,7 @@ AcceleratorRun::AcceleratorRun(const Accelerator& accelerator, LoadedPolicy& pol
                                const TierSettings& tiers)
     : accelerator_(accelerator),
       in_ddr_(plan_in_ddr(policy, costs, workload, tiers)),
-      plan_(make_plan(policy.policy(), costs, with_tokens(workload))),
+      plan_(make_plan(policy.policy(), costs, workload)),
       staging_(staging_of(plan_, costs.model())) {
   check_kept(plan_, policy.name());
   policy.set_staging(staging_);

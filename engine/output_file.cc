@@ -25,6 +25,14 @@ bool may_be_ours(std::string_view cut_line) {
   return cut_line.substr(0, begin.size()) == begin.substr(0, cut_line.size());
 }
 
+bool is_our_line(const json& object) {
+  if (!object.is_object()) return false;
+  for (const char* key : {"id", "prompt", "text", "finish_reason"}) {
+    if (!object.contains(key) || !object[key].is_string()) return false;
+  }
+  return object.contains("token_ids") && object["token_ids"].is_array();
+}
+
 /// Whether the path still names the file that is open, which another run may have replaced.
 bool names_open_file(const std::string& path, int fd) {
   struct stat named {};
@@ -47,10 +55,16 @@ std::string completion_line(const Completion& completion) {
   json line;
   line["id"] = completion.request.id;
   line["prompt"] = completion.request.prompt;
+  if (completion.request.prompt.empty())
+    line["prompt_token_ids"] = completion.request.prompt_tokens;
   line["text"] = completion.text;
   line["token_ids"] = completion.token_ids;
   line["finish_reason"] = to_string(completion.finish_reason);
   return json_text(line);
+}
+
+std::string prompt_identity(const Request& request) {
+  return request.prompt.empty() ? json(request.prompt_tokens).dump() : request.prompt;
 }
 
 OutputFile::OutputFile(std::string path, Mode mode) : path_(std::move(path)), mode_(mode) {
@@ -103,11 +117,10 @@ void OutputFile::read_existing() {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     const json object = parsed_or_null(line);
-    if (!object.is_object() || !object.contains("id") || !object["id"].is_string() ||
-        !object.contains("prompt") || !object["prompt"].is_string()) {
-      throw not_ours(number);
-    }
-    finished_.emplace(object["id"].get<std::string>(), object["prompt"].get<std::string>());
+    if (!is_our_line(object)) throw not_ours(number);
+    finished_.emplace(object["id"].get<std::string>(), object.contains("prompt_token_ids")
+                                                           ? object["prompt_token_ids"].dump()
+                                                           : object["prompt"].get<std::string>());
     lines_.emplace_back(object["id"].get<std::string>(), line);
   }
   if (!tail_is_ours) throw not_ours(number);

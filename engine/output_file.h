@@ -10,7 +10,10 @@
 namespace sluice {
 
 /// One output line: {"id", "prompt", "text", "token_ids", "finish_reason"}, without a newline.
+/// "prompt_token_ids" beside them where the prompt is known by these alone.
 std::string completion_line(const Completion& completion);
+/// The prompt, or its tokens as JSON where there is no text.
+std::string prompt_identity(const Request& request);
 
 /// The --output file. A line is on disk as soon as its sequence is finished; when the run ends, by
 /// itself or interrupted, the lines are put into the order of the input.
@@ -28,7 +31,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  /// What an earlier run has finished (resume only): id -> prompt.
+  /// What an earlier run has finished (resume only): id -> prompt_identity(); empty where the line
+  /// does not tell.
   const std::map<std::string, std::string>& finished() const { return finished_; }
   /// Tells which place in the input a finished line of an earlier run has.
   void place_finished(const std::string& id, std::int64_t index) { index_of_[id] = index; }

@@ -38,7 +38,7 @@ std::map<std::string, std::string> read_policy_options(const CommandLine& line) 
   if (!line.given("policy-option")) return options;
   for (const std::string& text : line.get<std::vector<std::string>>("policy-option")) {
     const std::size_t equals = text.find('=');
-    if (equals == 0 || equals == std::string::npos)
+    if (equals == 0 || equals == std::string::npos || equals + 1 == text.size())
       throw UsageError("--policy-option {}: expected key=value", text);
     const auto [there, added] = options.emplace(text.substr(0, equals), text.substr(equals + 1));
     if (!added) throw UsageError("--policy-option {}: {} is given twice", text, there->first);

@@ -127,6 +127,12 @@ std::vector<TierUse> RunPlan::uses() const {
   return uses;
 }
 
+void RunPlan::check_disk() const {
+  if (host_.uses_disk())
+    DiskRun::check_room(host_, *demand_.tiers.disk, demand_.model, demand_.dtype,
+                        size_.kv_file_bytes());
+}
+
 LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
   const RunDemand& demand = plan.demand();
   if (plan.host().uses_disk()) {

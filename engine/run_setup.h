@@ -54,6 +54,8 @@ class RunPlan {
   std::string slower_than_one_device() const;
   /// What --dry-run prints: every tier, HBM first.
   std::vector<TierUse> uses() const;
+  /// Throws Error when the disk has no room for the files that the run would write there.
+  void check_disk() const;
 
  private:
   RunDemand demand_;

@@ -550,6 +550,19 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
   policy.set_staging(accelerator);
 }
 
+void DiskRun::check_room(const HostPlan& plan, const std::filesystem::path& folder,
+                         const Model& model, DType dtype, std::uint64_t kv_file_bytes) {
+  const std::uint64_t kv = plan.disk_kv_bytes() > 0 ? kv_file_bytes : 0;
+  const std::uint64_t weights =
+      plan.disk_weight_bytes() > 0 ? WeightFile::missing_bytes(folder, model, dtype) : 0;
+  const std::uint64_t there = free_bytes(folder);
+  if (kv + weights <= there) return;
+  throw Error(
+      "--disk {}: the file of all packed weights, to be written, takes {}, KV {}, its disk has {} "
+      "free; choose another",
+      folder.string(), format_bytes(weights), format_bytes(kv), format_bytes(there));
+}
+
 std::string DiskRun::summary() const {
   const DiskUse use = node_.use();
   const double bytes_per_s = use.read_s > 0 ? static_cast<double>(use.read_bytes) / use.read_s : 0;

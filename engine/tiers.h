@@ -222,6 +222,10 @@ class DiskRun {
   void attach() { node_.attach(); }
   /// Of all weights; lives as long as this.
   const WeightHomes& homes() const { return homes_; }
+  /// What the constructor would throw for want of room, before anything is made.
+  static void check_room(const HostPlan& plan, const std::filesystem::path& folder,
+                         const Model& model, DType dtype, std::uint64_t kv_file_bytes);
+
   /// Null when no KV lives there.
   KvFile* kv_file() { return kv_file_ ? &*kv_file_ : nullptr; }
   /// What tasks have read and written.

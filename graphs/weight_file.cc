@@ -69,21 +69,30 @@ std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype) {
   return bytes;
 }
 
-WeightFile::WeightFile(const fs::path& folder, const Model& model, DType dtype)
+WeightFile::WeightFile(Look /*only*/, const fs::path& folder, const Model& model, DType dtype)
     : header_(identity_of(model, dtype)),
       size_bytes_(size_of(model.config, dtype)),
       next_offset_(header_bytes) {
+  const std::size_t hash = std::hash<std::string>()(header_);
+  header_.resize(header_bytes, '\0');
+  path_ = fs::absolute(folder) /
+          fmt::format("{}-{}-{:016x}{}", plain_name(model.name), to_string(dtype), hash, suffix);
+  whole_ = has_header();
+}
+
+std::uint64_t WeightFile::missing_bytes(const fs::path& folder, const Model& model, DType dtype) {
+  const WeightFile file(Look(), folder, model, dtype);
+  return file.is_whole() ? 0 : file.size_bytes();
+}
+
+WeightFile::WeightFile(const fs::path& folder, const Model& model, DType dtype)
+    : WeightFile(Look(), folder, model, dtype) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (!fs::is_directory(folder)) {
     throw Error("--disk {}: no such folder, and it cannot be made: {}", folder.string(),
                 error ? error.message() : "a file has that name");
   }
-  const std::size_t hash = std::hash<std::string>()(header_);
-  header_.resize(header_bytes, '\0');
-  path_ = fs::absolute(folder) /
-          fmt::format("{}-{}-{:016x}{}", plain_name(model.name), to_string(dtype), hash, suffix);
-  whole_ = has_header();
   if (!whole_) begin();
 }
 

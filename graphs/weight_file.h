@@ -47,8 +47,13 @@ class WeightFile {
 
   /// Bytes of the file of a model.
   static std::uint64_t size_of(const ModelConfig& config, DType dtype);
+  /// Bytes that a run would write into `folder`: 0 where the model's file is there and whole.
+  static std::uint64_t missing_bytes(const std::filesystem::path& folder, const Model& model,
+                                     DType dtype);
 
  private:
+  struct Look {};  ///< only, and make nothing
+  WeightFile(Look, const std::filesystem::path& folder, const Model& model, DType dtype);
   void begin();
   void remove_left_behind() const;
   bool has_header() const;

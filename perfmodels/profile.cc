@@ -290,6 +290,18 @@ LinkProfile read_link(const ProfileField& field, const MachineProfile& profile) 
   return link;
 }
 
+/// A cache that helps.
+void check_cache(const ProfileField& ddr, const MachineProfile& profile) {
+  const std::optional<MemoryCacheProfile>& cache = profile.tier(Tier::ddr)->cache;
+  const double hits = profile.cpu.memory_bandwidth_gb_per_s.value;
+  if (!cache || cache->missed_cpu_gb_per_s.value <= hits) return;
+  ddr.at("cache")
+      .at("missed_cpu_gb_per_s")
+      .at("value")
+      .refuse(fmt::format("at most cpu.memory_bandwidth_gb_per_s, {}, the rate of what it holds",
+                          hits));
+}
+
 void read_tiers(const ProfileField& field, MachineProfile& profile) {
   field.expect_keys({"hbm", "ddr", "cxl", "disk"});
   static_cast<void>(field.at("ddr"));
@@ -298,6 +310,7 @@ void read_tiers(const ProfileField& field, MachineProfile& profile) {
       profile.tiers[static_cast<std::size_t>(tier)] =
           read_tier(*found, tier, profile.gpu.has_value());
   }
+  check_cache(field.at("ddr"), profile);
   if (profile.gpu) static_cast<void>(field.at("hbm"));
   if (profile.tier(Tier::hbm) && !profile.gpu)
     field.at("hbm").complain("a tier of a GPU, but the profile has no gpu");

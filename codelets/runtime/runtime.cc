@@ -2,11 +2,13 @@
 
 #include <fmt/core.h>
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -156,6 +158,23 @@ void end_program(const std::string& problem) {
   std::_Exit(EXIT_FAILURE);
 }
 
+/// While it lives, Ctrl-C and its like wait; threads that are made meanwhile leave them to others.
+class SignalsWait {
+ public:
+  SignalsWait() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, number);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~SignalsWait() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsWait(const SignalsWait&) = delete;
+  SignalsWait& operator=(const SignalsWait&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 /// What moved since the last call: StarPU begins anew each time.
 std::uint64_t newly_moved_bytes(unsigned from, unsigned to) {
   starpu_profiling_bus_info info{};
@@ -220,7 +239,10 @@ void Runtime::start(const RuntimeOptions& options) {
   conf.sched_policy = options.scheduler;
   if (options.scheduler == nullptr) conf.sched_policy_name = "eager";
   conf.catch_signals = 0;
-  const int status = starpu_init(&conf);
+  const int status = [&] {
+    const SignalsWait wait;  // its sockets to the stand-in know no interrupted calls
+    return starpu_init(&conf);
+  }();
   if (status != 0) {
     throw Error("StarPU cannot start ({}); see `sluice info` and SLUICE_LOG=debug",
                 std::strerror(-status));

@@ -320,6 +320,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                           host, policy);
   if (settings.tiers.dry_run) {
     std::cout << format_tiers(plan.uses(), settings.format);
+    plan.check_disk();
     return 0;
   }
   fmt::print(stderr, "{}", plan.slower_than_one_device());

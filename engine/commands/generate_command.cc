@@ -213,6 +213,7 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
   } else {
     place_prefix = line.get<std::string>("prompts");
     lines = read_prompts(place_prefix);
+    if (interrupt_flag()) throw Interrupted();  // what came on standard input may be cut off
   }
   const SamplingParams sampling = read_sampling(line, model.generation);
   std::vector<Request> requests;
@@ -275,11 +276,12 @@ HostPlan check_memory(const std::vector<Request>& requests, const Model& model, 
   std::string hint;
   if (dtype == DType::f32 && plan(DType::bf16, batch).missing_bytes() == 0)
     hint = "--dtype bf16 would fit";
-  for (std::int64_t smaller = batch - 1; smaller >= 1; --smaller) {
-    if (plan(dtype, smaller).missing_bytes() > 0) continue;
-    hint = fmt::format("--batch {} would fit", smaller);
-    break;
+  std::int64_t fits = 0;
+  for (std::int64_t too_many = batch; too_many - fits > 1;) {
+    const std::int64_t middle = (fits + too_many) / 2;
+    (plan(dtype, middle).missing_bytes() > 0 ? too_many : fits) = middle;
   }
+  if (fits > 0) hint = fmt::format("--batch {} would fit", fits);
   throw Error("{}", shortage_text(chosen, settings.tiers, hint));
 }
 
@@ -407,7 +409,7 @@ std::vector<Request> without_finished(std::vector<Request> requests, OutputFile&
     }
     ++found;
     output.place_finished(request.id, request.index);
-    if (finished->second != request.prompt) {
+    if (finished->second != prompt_identity(request) && !finished->second.empty()) {
       throw Error(
           "{}: the line with id \"{}\" has another prompt; --resume needs the prompts file that "
           "the "
@@ -482,6 +484,7 @@ class GenerateRun {
     if (dry_run) {
       std::cout << format_tiers(plan.uses(),
                                 settings_.json ? OutputFormat::json : OutputFormat::table);
+      plan.check_disk();
       return 0;
     }
     const bool quiet = line_.get<bool>("quiet");

@@ -10,6 +10,7 @@
 #include "engine/commands/output_options.h"
 #include "engine/compute_options.h"
 #include "engine/generator.h"
+#include "engine/interrupt.h"
 #include "engine/plan/machine_list.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/planner.h"
@@ -106,6 +107,7 @@ class Planner {
       for (const std::string& machine : lists_.machines) {
         const MachineCosts costs = costs_of(machine, model);
         for (const Workload& workload : lists_.workloads()) {
+          if (interrupt_flag()) throw Interrupted();
           if (std::string problem = length_problem(config, workload); problem.empty()) {
             add(model, costs, workload, points);
           } else {

@@ -283,7 +283,7 @@ std::string describe(const Json& result) {
     rows.push_back({part, percent(share), moved.contains(part) ? bytes_text(moved[part]) : ""});
   }
   text += "\n" + format_table(rows);
-  text += fmt::format("\nthe link to the GPU works {} beside computation\n",
+  text += fmt::format("\nthe link to the GPU works {} beside computation, at least\n",
                       seconds_text(result["overlap_s"].get<double>()));
   std::vector<std::string> peaks;
   for (const auto& [tier, bytes] : result["bytes"].items()) {

@@ -213,9 +213,12 @@ std::pair<std::string_view, double> Plan::lower_bound() const {
   return busy.busiest();
 }
 
-Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload) {
+Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& asked) {
   Plan plan;
-  plan.workload = workload;
+  plan.workload = asked;
+  plan.workload.input_tokens = std::max<std::int64_t>(1, asked.input_tokens);
+  plan.workload.output_tokens = std::max<std::int64_t>(1, asked.output_tokens);
+  const Workload& workload = plan.workload;
   policy.start(costs, workload);
   plan.memory = policy.plan_memory(CapacityCheck::hbm_only);
   const Rehearsal rehearsal(policy, workload, plan.memory);

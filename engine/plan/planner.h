@@ -75,8 +75,9 @@ struct Plan {
 };
 
 /// Asks `policy`, iteration by iteration, and estimates. All requests come at once and are as long
-/// as the workload says. While they only decode, the policy is asked again after an eighth of their
-/// tokens. Iterations that are alike are taken to last as long as one of mean size and context.
+/// as the workload says, of one token each way at least. While they only decode, the policy is
+/// asked again after an eighth of their tokens. Iterations that are alike are taken to last as long
+/// as one of mean size and context.
 /// Throws Error when the plan does not fit HBM, KV that passes through it included, with the
 /// numbers, or uses what the machine does not have, or leaves requests waiting for ever.
 Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);

@@ -1,6 +1,9 @@
 #include "engine/trace/trace_session.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -80,10 +83,16 @@ TraceSession::TraceSession(const CommandLine& line) {
   made_folder_ = fs::create_directory(folder_, error);
   if (error) throw Error("--trace {}: cannot make the folder: {}", folder_, error.message());
   check_writable((fs::path(folder_) / file_names[0]).string());
+  lock_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    close(lock_);
+    throw Error("--trace {}: another run is recording into it; give another folder", folder_);
+  }
   recorder_ = std::make_unique<TraceRecorder>(fs::absolute(folder_));
 }
 
 TraceSession::~TraceSession() {
+  if (lock_ >= 0) close(lock_);
   if (recorder_ == nullptr || started_) return;
   std::error_code ignored;
   fs::remove(recorder_->file(), ignored);

@@ -60,6 +60,7 @@ class TraceSession {
   StageParts parts_;
   bool started_ = false;
   bool made_folder_ = false;
+  int lock_ = -1;  ///< the folder, held for this run alone; -1: it cannot be
 };
 
 }  // namespace sluice

@@ -1,6 +1,9 @@
 // `--trace` and `sluice trace` from outside.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -54,6 +57,18 @@ json read_trace(const std::string& folder, const Arguments& more = {}) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   return json::parse(result.out);
+}
+
+TEST(CliTraceTest, OneRunAtATimeRecordsIntoAFolder) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("trace");
+  fs::create_directory(trace);
+  const int held = open(trace.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(flock(held, LOCK_EX | LOCK_NB), 0);
+  expect_failure(run_cli(generate(trace)), 1, {"--trace", "another run"});
+  close(held);
+  EXPECT_EQ(run_cli(generate(trace)).exit_code, 0);
+  EXPECT_EQ(files_in(trace), all_files);
 }
 
 TEST(CliTraceTest, GenerateLeavesEveryFile) {

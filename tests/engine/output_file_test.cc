@@ -75,6 +75,37 @@ TEST_F(OutputFileTest, LinesArePutIntoInputOrder) {
   EXPECT_EQ(num_entries(folder), 1U);
 }
 
+TEST_F(OutputFileTest, SortingKeepsTheLinkAndTheMode) {
+  namespace fs = std::filesystem;
+  const fs::path file = folder.path() / "real.jsonl";
+  folder.write("real.jsonl", "");
+  fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("real.jsonl", path);
+  OutputFile output(path, Mode::overwrite);
+  for (const std::int64_t index : {2, 0, 1}) output.add(completion(index));
+  output.put_in_order();
+  EXPECT_TRUE(fs::is_symlink(path));
+  EXPECT_EQ(read_file(file.string()), lines_of({0, 1, 2}));
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(num_entries(folder), 2U);
+}
+
+/// Without a tokenizer a prompt is its tokens.
+TEST_F(OutputFileTest, PromptsWithoutTextAreTheirTokens) {
+  Completion done = completion(0);
+  done.request.prompt = "";
+  done.request.prompt_tokens = {7, 8};
+  const auto line = nlohmann::json::parse(completion_line(done));
+  EXPECT_EQ(line["prompt_token_ids"], (nlohmann::json{7, 8}));
+  folder.write("out.jsonl", completion_line(done) + "\n" + completion_line(completion(1)) + "\n");
+  const OutputFile output(path, Mode::resume);
+  EXPECT_EQ(output.finished(), (std::map<std::string, std::string>{
+                                   {"id-0", prompt_identity(done.request)}, {"id-1", "prompt 1"}}));
+  Request other = done.request;
+  other.prompt_tokens = {7, 9};
+  EXPECT_NE(prompt_identity(other), prompt_identity(done.request));
+}
+
 TEST_F(OutputFileTest, NothingStaysWhenNothingWasFinished) {
   {
     OutputFile output(path, Mode::create);
@@ -147,7 +178,8 @@ TEST_F(OutputFileTest, ResumeRefusesForeignFiles) {
   for (const std::string& foreign :
        {std::string("some notes\n"), std::string("one line of notes without an end"),
         std::string("{\"id\": 3, \"prompt\": \"a\"}\n"), std::string("{\"id\": \"a\"}\n"),
-        std::string("[]\n"), std::string("\n"), lines_of({0}) + "notes"}) {
+        std::string("{\"id\": \"3\", \"prompt\": \"of a file of prompts\"}\n"), std::string("[]\n"),
+        std::string("\n"), lines_of({0}) + "notes"}) {
     folder.write("out.jsonl", foreign);
     expect_error([&] { OutputFile(path, Mode::resume); }, {path, "line ", "--resume"});
     EXPECT_EQ(content(), foreign);

@@ -211,6 +211,12 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
        "m.json: links.3.bypasses_pcie: only of a link between hbm and another tier than ddr"},
       {R"([{"op": "add", "path": "/tiers/ddr/cache", "value": {}}])",
        "m.json: tiers.ddr.cache.missed_to_hbm_gb_per_s is missing"},
+      {R"([{"op": "add", "path": "/tiers/ddr/cache",
+            "value": {"capacity_gib": {"value": 1, "source": "test"},
+                      "missed_cpu_gb_per_s": {"value": 999, "source": "test"},
+                      "missed_to_hbm_gb_per_s": {"value": 1, "source": "test"}}}])",
+       "m.json: tiers.ddr.cache.missed_cpu_gb_per_s.value is 999, expected at most "
+       "cpu.memory_bandwidth_gb_per_s, 100, the rate of what it holds"},
       {R"([{"op": "add", "path": "/tiers/cxl/cache", "value": {}}])",
        "m.json: tiers.cxl.cache: unknown key, expected capacity_gib, reserved_gib, "
        "cpu_bandwidth_gb_per_s"},
