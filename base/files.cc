@@ -71,15 +71,16 @@ void write_file(const std::string& path, const std::string& text) {
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
   const bool in_place = exists && !S_ISREG(status.st_mode);  // a device
-  std::error_code ignored;
-  const std::string file =
-      exists && !in_place ? std::filesystem::canonical(path, ignored).string() : path;
+  std::error_code problem;
+  std::string file = path;  // behind a link
+  if (exists && !in_place) file = std::filesystem::canonical(path, problem).string();
+  if (problem) throw Error("cannot write {}: {}", path, problem.message());
   const std::string target = in_place ? path : fmt::format("{}.{}.tmp", file, getpid());
   const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
   const int fd = open(target.c_str(), flags, 0666);
   if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
   try {
-    if (exists && !in_place) fchmod(fd, status.st_mode & 07777);
+    if (exists && !in_place) fchmod(fd, status.st_mode & 07777);  // where there are modes
     write_whole(fd, text, path);
     if (!in_place && rename(target.c_str(), file.c_str()) != 0) {
       throw Error("cannot write {}: {}", path, std::strerror(errno));

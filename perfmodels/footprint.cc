@@ -54,19 +54,44 @@ std::int64_t requests_at_once(const Pipeline& pipeline, const Workload& workload
   return most > 0 ? std::min(most, workload.batch) : workload.batch;
 }
 
-/// Rows that one chain computes, at most: of prompts; of requests that decode; of both, where some
-/// decode beside the prompts of others.
+/// Whether some requests decode beside the prompts of others.
+bool mixes(const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
+  return requests_at_once(pipelines[0], workload) < workload.batch;
+}
+
+/// Of a phase's requests, those in one chain.
+double requests_of_chain(const Pipeline& pipeline, const Workload& workload) {
+  const auto parts = static_cast<double>(std::max<std::int64_t>(pipeline.mini_batches, 1));
+  return std::ceil(static_cast<double>(requests_at_once(pipeline, workload)) / parts);
+}
+
+/// Rows that one chain computes, at most: of prompts; of requests that decode; of both.
 double rows_at_once(const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
-  std::array<double, 2> rows{};
-  for (std::size_t phase = 0; phase < rows.size(); ++phase) {
-    const auto parts =
-        static_cast<double>(std::max<std::int64_t>(pipelines[phase].mini_batches, 1));
-    const auto requests = static_cast<double>(requests_at_once(pipelines[phase], workload));
-    rows[phase] = std::ceil(requests / parts);
-  }
-  rows[0] *= static_cast<double>(workload.input_tokens);
-  const bool mixed = requests_at_once(pipelines[0], workload) < workload.batch;
-  return mixed ? rows[0] + rows[1] : std::max(rows[0], rows[1]);
+  const double prompts =
+      requests_of_chain(pipelines[0], workload) * static_cast<double>(workload.input_tokens);
+  const double decodes = requests_of_chain(pipelines[1], workload);
+  return mixes(pipelines, workload) ? prompts + decodes : std::max(prompts, decodes);
+}
+
+Device head_device(const MemoryPlan& memory) {
+  return memory.lm_head_device.value_or(reader_of(memory.lm_head).value_or(Device::cpu));
+}
+
+/// Of all sequences' logits.
+double logits_bytes(const ModelDimensions& model, const Workload& workload) {
+  return 4 * static_cast<double>(workload.batch * model.vocab_size);
+}
+
+/// New KV of prompts that waits in DDR to be stored, since the CPU attends for others meanwhile: an
+/// iteration's.
+double waiting_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                        const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
+  if (!mixes(pipelines, workload)) return 0;
+  const auto rows =
+      static_cast<double>(requests_at_once(pipelines[0], workload) * workload.input_tokens);
+  const auto layers = std::count_if(memory.layers.begin(), memory.layers.end(),
+                                    [](const LayerHomes& homes) { return homes.kv != Tier::hbm; });
+  return rows * static_cast<double>(layers) * kv_bytes_per_token(model);
 }
 
 /// Bytes of hidden states (f32) that wait in DDR between two layers while other mini-batches
@@ -95,6 +120,12 @@ double activation_bytes(const ModelDimensions& model, double rows) {
   const auto ffn = static_cast<double>(model.ffn_size);
   return rows * (4 * hidden + 2 * hidden + 2 * (model.q_size() + 2 * model.kv_size()) +
                  2 * model.q_size() + 2 * ffn * (model.gated_ffn ? 2 : 1));
+}
+
+double decode_activation_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                               const Pipeline& decode, const Workload& workload) {
+  const double logits = head_device(memory) == Device::gpu ? logits_bytes(model, workload) : 0;
+  return activation_bytes(model, requests_of_chain(decode, workload)) + logits;
 }
 
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch) {
@@ -180,10 +211,22 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
   }
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
     result.staging[Tier::hbm] += head;
-  const double rows = rows_at_once(pipelines, workload);
-  if (uses_gpu) result.activations[Tier::hbm] = activation_bytes(model, rows);
-  if (costs.has(Device::cpu)) result.activations[Tier::ddr] = activation_bytes(model, rows);
-  if (uses_gpu) result.activations[Tier::ddr] += waiting_bytes(model, pipelines, workload);
+  const double values = activation_bytes(model, rows_at_once(pipelines, workload));
+  if (uses_gpu) {
+    result.activations[Tier::hbm] =
+        std::max(values, decode_activation_bytes(model, memory, pipelines[1], workload));
+  }
+  if (costs.has(Device::cpu)) {
+    result.activations[Tier::ddr] = values;
+    if (head_device(memory) == Device::cpu || !uses_gpu)
+      result.activations[Tier::ddr] =
+          std::max(values, activation_bytes(model, requests_of_chain(pipelines[1], workload)) +
+                               logits_bytes(model, workload));
+  }
+  if (uses_gpu) {
+    result.activations[Tier::ddr] += waiting_bytes(model, pipelines, workload) +
+                                     waiting_kv_bytes(model, memory, pipelines, workload);
+  }
   return result;
 }
 

@@ -49,6 +49,11 @@ struct Footprint {
 /// input, q, k, v, attention's output, the FFN's middle. Scores are never stored at full size.
 double activation_bytes(const ModelDimensions& model, double rows);
 
+/// Bytes of values in HBM while all sequences decode: a chain's, and the logits (f32) where the
+/// head runs there.
+double decode_activation_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                               const Pipeline& decode, const Workload& workload);
+
 /// Bytes of the two units of weights (halves of a layer, or layers) that are in HBM at a time when
 /// they stream through it.
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch);

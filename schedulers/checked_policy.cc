@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -66,6 +67,22 @@ void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestVi
       seen[number] = true;
     }
   }
+}
+
+/// At most so many, if it says so.
+void check_prompts(const IterationPlan& plan, const std::vector<RequestView>& requests,
+                   std::int64_t at_once) {
+  if (at_once == 0) return;
+  std::set<std::int64_t> prompts;
+  for (const RequestView& request : requests) {
+    if (request.prompt_tokens_left > 0) prompts.insert(request.id);
+  }
+  std::int64_t count = 0;
+  for (const SubBatchPlan& sub_batch : plan.sub_batches) {
+    for (const std::int64_t id : sub_batch.requests) count += prompts.contains(id) ? 1 : 0;
+  }
+  if (count > at_once)
+    throw Error("it runs {} prompts, though its pipeline says {} at once", count, at_once);
 }
 
 void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
@@ -202,6 +219,7 @@ IterationPlan CheckedPolicy::plan_iteration(const std::vector<RequestView>& requ
   return guarded("plan_iteration", [&] {
     IterationPlan plan = policy_.plan_iteration(requests);
     check_iteration_plan(plan, requests);
+    check_prompts(plan, requests, policy_.pipeline(Phase::prefill).requests_at_once);
     return plan;
   });
 }

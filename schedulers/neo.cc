@@ -22,6 +22,10 @@ struct Load {
 
   std::int64_t rows() const { return prefill_rows + gpu_decodes + cpu_decodes; }
   std::int64_t count() const { return prefills + gpu_decodes + cpu_decodes; }
+  void add_cpu_decodes(std::int64_t more, std::int64_t context_tokens) {
+    cpu_decodes += more;
+    cpu_context += more * (context_tokens + 1);
+  }
 };
 
 class Neo : public Policy {
@@ -106,18 +110,44 @@ class Neo : public Policy {
     std::stable_sort(waiting.begin(), waiting.end(), [](const auto* a, const auto* b) {
       return a->context_tokens < b->context_tokens;
     });
-    for (const RequestView* request : waiting) {
-      for (Load* load : {&batches[1], &batches[0]}) {
-        ++load->cpu_decodes;
-        load->cpu_context += request->context_tokens + 1;
-        if (balanced(batches)) {
-          load->requests.push_back(request->id);
-          break;
-        }
-        --load->cpu_decodes;
-        load->cpu_context -= request->context_tokens + 1;
+    for (std::size_t next = 0; next < waiting.size();) {
+      // The second sub-batch if possible, as many as see equally much; else one in the first.
+      const std::size_t alike =
+          static_cast<std::size_t>(
+              std::find_if(waiting.begin() + static_cast<std::ptrdiff_t>(next), waiting.end(),
+                           [&](const RequestView* other) {
+                             return other->context_tokens != waiting[next]->context_tokens;
+                           }) -
+              waiting.begin()) -
+          next;
+      Load* to = &batches[1];
+      std::size_t count = most_balanced(batches, *to, waiting[next]->context_tokens, alike);
+      if (count == 0) {
+        to = &batches[0];
+        count = most_balanced(batches, *to, waiting[next]->context_tokens, 1);
       }
+      if (count == 0) return;  // nor do those that see more
+      to->add_cpu_decodes(static_cast<std::int64_t>(count), waiting[next]->context_tokens);
+      for (; count > 0; --count) to->requests.push_back(waiting[next++]->id);
     }
+  }
+
+  /// How many requests of such contexts `load`, one of the batches, can take more, at most `most`.
+  std::size_t most_balanced(const std::array<Load, 2>& batches, Load& load,
+                            std::int64_t context_tokens, std::size_t most) const {
+    const auto fits = [&](std::size_t count) {
+      load.add_cpu_decodes(static_cast<std::int64_t>(count), context_tokens);
+      const bool is_balanced = balanced(batches);
+      load.add_cpu_decodes(-static_cast<std::int64_t>(count), context_tokens);
+      return is_balanced;
+    };
+    std::size_t enough = 0;
+    std::size_t step = 1;
+    for (; enough + step <= most && fits(enough + step); step *= 2) enough += step;
+    for (; step > 0; step /= 2) {
+      if (enough + step <= most && fits(enough + step)) enough += step;
+    }
+    return enough;
   }
 
   /// The last ones first, as long as the CPU's work stays hidden.

@@ -229,9 +229,16 @@ class Simulations {
       fmt::print(stderr, "{}", child.err);  // where the trace is
       return;
     }
-    job.problem = child.err.empty()
-                      ? fmt::format("the simulator ended with code {}", child.exit_code)
-                      : child.err.substr(0, child.err.find('\n'));
+    job.problem = problem_of(child);
+  }
+
+  static std::string problem_of(const ChildResult& child) {
+    if (child.err.empty()) return fmt::format("the simulator ended with code {}", child.exit_code);
+    // What SimGrid says when everything waits for room on the GPU, where all that is left is in
+    // use.
+    if (child.err.find("Deadlock detected") != std::string::npos)
+      return "hbm is so full that a task's values find no room; a smaller batch needs less";
+    return child.err.substr(0, child.err.find('\n'));
   }
 
   const PointLists& lists_;

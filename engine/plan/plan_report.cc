@@ -234,13 +234,26 @@ double seconds_of(const IterationGroup& group) {
   return static_cast<double>(group.count) * group.estimate.seconds;
 }
 
-/// Of iterations that differ, those that take longest are shown at length.
+/// Whether no more than `most` groups take longer than this one.
+bool is_among_longest(const IterationGroup& group, const PhasePlan& phase, std::int64_t most) {
+  return std::count_if(phase.groups.begin(), phase.groups.end(), [&](const IterationGroup& other) {
+           return seconds_of(other) > seconds_of(group);
+         }) < most;
+}
+
+/// Of iterations that differ, those that take longest are shown, and the very longest at length.
 std::string describe(const char* name, const PhasePlan& phase) {
   std::string text;
   const auto longest =
       std::max_element(phase.groups.begin(), phase.groups.end(),
                        [](const auto& a, const auto& b) { return seconds_of(a) < seconds_of(b); });
+  constexpr std::int64_t most_shown = 6;
+  double others_s = 0;
   for (const IterationGroup& group : phase.groups) {
+    if (!is_among_longest(group, phase, most_shown)) {
+      others_s += seconds_of(group);
+      continue;
+    }
     const BusyTimes& busy = group.estimate.busy;
     text += fmt::format(
         "{}: {} x {} (CPU busy {}, GPU {}, link to GPU {}, link to CPU {}){}\n", name, group.count,
@@ -256,6 +269,9 @@ std::string describe(const char* name, const PhasePlan& phase) {
       if (&group == &*longest) text += sublayer_table(layers);
     }
   }
+  if (others_s > 0)
+    text += fmt::format("{}: other iterations, {} together (--json lists them)\n", name,
+                        seconds_text(others_s));
   return text;
 }
 

@@ -115,13 +115,23 @@ LayerHomes with_gpu_weights(LayerHomes homes, const Placement& placement) {
   return homes;
 }
 
-/// Whether HBM has room for all the weights that come there, and nothing has to make room.
-bool has_room_for_all_weights(const CostModel& costs, const Plan& plan, double passing_kv) {
-  const MemoryPlan& memory = plan.memory;
-  const double passing = weights_outside_hbm_bytes(costs.model(), memory);
-  return memory.uses_gpu && passing > 0 && passing_kv == 0 &&
-         plan.footprint.total(Tier::hbm) + passing <=
-             static_cast<double>(costs.capacity_bytes(Tier::hbm));
+/// Whether HBM has room for all the weights that come there beside values of so many bytes, and
+/// nothing has to make room.
+bool has_room_for_all_weights(const CostModel& costs, const Plan& plan, double value_bytes) {
+  const Footprint& footprint = plan.footprint;
+  const double passing = weights_outside_hbm_bytes(costs.model(), plan.memory);
+  const double others = footprint.total(Tier::hbm) - footprint.activations[Tier::hbm];
+  return plan.memory.uses_gpu && passing > 0 &&
+         others + passing + value_bytes <= static_cast<double>(costs.capacity_bytes(Tier::hbm));
+}
+
+/// Of so many iterations, when the first one differs.
+IterationEstimate mean_with_first(const IterationEstimate& first, const IterationEstimate& others,
+                                  std::int64_t count) {
+  const double share = 1 / static_cast<double>(count);
+  IterationEstimate mean{first.seconds * share + others.seconds * (1 - share), first.busy * share};
+  mean.busy += others.busy * (1 - share);
+  return mean;
 }
 
 /// Iterations when the weights that the GPU reads have come to HBM; says whether that changes them.
@@ -143,16 +153,28 @@ bool keep_weights(const CostModel& costs, const MemoryPlan& homes, Prefetch pref
   return true;
 }
 
-/// All iterations but the first one, which brings them.
-bool keep_weights(const CostModel& costs, Plan& plan) {
-  bool changes = false;
+/// All iterations but the one that brings them, the first one, or, when prompts leave no room, the
+/// first one that decodes, which is then part of its group's mean.
+void keep_weights(const CostModel& costs, Plan& plan, double passing_kv) {
+  if (passing_kv > 0) return;
+  const bool beside_prompts =
+      has_room_for_all_weights(costs, plan, plan.footprint.activations[Tier::hbm]);
+  const bool beside_tokens =
+      beside_prompts ||
+      has_room_for_all_weights(
+          costs, plan,
+          decode_activation_bytes(costs.model(), plan.memory, plan.decode.pipeline, plan.workload));
   for (PhasePlan* phase : {&plan.prefill, &plan.decode}) {
+    if (!(phase->phase == Phase::prefill ? beside_prompts : beside_tokens)) continue;
     for (IterationGroup& group : phase->groups) {
       if (&group == &plan.prefill.groups.front()) continue;
-      if (keep_weights(costs, plan.memory, phase->pipeline.prefetch, group)) changes = true;
+      const IterationEstimate bringing = group.estimate;
+      if (!keep_weights(costs, plan.memory, phase->pipeline.prefetch, group)) continue;
+      plan.weights_stay = true;
+      if (!beside_prompts && &group == &plan.decode.groups.front() && group.count > 0)
+        group.estimate = mean_with_first(bringing, group.estimate, group.count);
     }
   }
-  return changes;
 }
 
 double mean_time_per_output_token_s(const Rehearsal& rehearsal, const Plan& plan) {
@@ -237,30 +259,58 @@ Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& as
   const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
   if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
   plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
-  if (has_room_for_all_weights(costs, plan, passing_kv))
-    plan.weights_stay = keep_weights(costs, plan);
+  keep_weights(costs, plan, passing_kv);
   plan.tpot_s = mean_time_per_output_token_s(rehearsal, plan);
   return plan;
 }
 
+namespace {
+
+/// False: the plan would have a shortage. Cheap: no iteration is looked at.
+bool may_fit(CheckedPolicy& policy, const CostModel& costs, const Workload& workload) {
+  policy.start(costs, workload);
+  const MemoryPlan memory = policy.plan_memory(CapacityCheck::hbm_only);
+  return capacity_problem(
+             footprint(costs, memory,
+                       {policy.pipeline(Phase::prefill), policy.pipeline(Phase::decode)}, workload),
+             costs, CapacityCheck::every_tier)
+      .empty();
+}
+
+}  // namespace
+
 std::int64_t largest_fitting_batch(CheckedPolicy& policy, const CostModel& costs,
                                    Workload workload) {
-  const auto fits = [&](std::int64_t batch) {
-    if (batch > most_sequences) return false;
-    workload.batch = batch;
-    try {
-      return make_plan(policy, costs, workload).shortage.empty();
-    } catch (const Error&) {
-      return false;
+  const auto largest = [&](std::int64_t most, const auto& fits) {
+    const auto is_there = [&](std::int64_t batch) {
+      if (batch > most) return false;
+      workload.batch = batch;
+      try {
+        return fits(workload);
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    std::int64_t batch = 0;
+    std::int64_t step = 1;
+    for (; is_there(batch + step); step *= 2) batch += step;
+    for (step /= 2; step > 0; step /= 2) {
+      if (is_there(batch + step)) batch += step;
     }
+    return batch;
   };
-  std::int64_t batch = 0;
-  std::int64_t step = 1;
-  for (; fits(batch + step); step *= 2) batch += step;
-  for (step /= 2; step > 0; step /= 2) {
-    if (fits(batch + step)) batch += step;
+  const auto fits = [&](const Workload& asked) {
+    return make_plan(policy, costs, asked).shortage.empty();
+  };
+  const std::int64_t most =
+      largest(most_sequences, [&](const Workload& asked) { return may_fit(policy, costs, asked); });
+  // Most often what may fit does.
+  workload.batch = most;
+  try {
+    if (most == 0 || fits(workload)) return most;
+  } catch (const Error&) {  // KV that passes through HBM finds no room
   }
-  return batch;
+  return largest(most - 1, fits);
 }
 
 Staging staging_of(const Plan& plan, const ModelDimensions& model) {

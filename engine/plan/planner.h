@@ -56,8 +56,8 @@ struct Plan {
   /// Empty, or which of the host's tiers is too small, in words: then the estimate is for a machine
   /// with more of it.
   std::string shortage;
-  /// HBM has room for all weights that come there: those that decoding reads cross once, with the
-  /// prompt, and the decode phase is estimated without them.
+  /// HBM has room for all weights that come there while sequences decode: those that decoding reads
+  /// cross once, with the prompt or the first of these iterations.
   bool weights_stay = false;
   PhasePlan prefill;
   PhasePlan decode;
@@ -80,7 +80,7 @@ struct Plan {
 /// as one of mean size and context.
 /// Throws Error when the plan does not fit HBM, KV that passes through it included, with the
 /// numbers, or uses what the machine does not have, or leaves requests waiting for ever.
-Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
+Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& asked);
 
 /// How many sequences of the workload's lengths fit every tier at once, as the policy places them,
 /// up to most_sequences; 0: not even one does.

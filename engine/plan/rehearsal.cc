@@ -99,6 +99,7 @@ class Rehearsal::Run {
     }
     if (views.empty()) return false;
     const IterationPlan plan = ask(views);
+    if (plan.sub_batches.empty()) return true;
     const std::int64_t count = any_prompts ? 1 : iterations_alike(plan);
     const std::size_t group =
         add(any_prompts ? Phase::prefill : Phase::decode, tallies_of(plan, count), count);
@@ -109,9 +110,11 @@ class Rehearsal::Run {
     return true;
   }
 
+  /// A policy may wait for the iteration before, once.
   IterationPlan ask(const std::vector<RequestView>& views) {
     IterationPlan plan = policy_.plan_iteration(views);
-    if (plan.sub_batches.empty())
+    const bool may_wait = std::exchange(under_way_, !plan.sub_batches.empty());
+    if (plan.sub_batches.empty() && !may_wait)
       throw Error("policy {} runs none of {} requests", policy_.name(), views.size());
     return plan;
   }
@@ -192,7 +195,9 @@ class Rehearsal::Run {
   void imagine_decode() {
     std::vector<RequestView> views;
     for (const Request& request : requests_) views.push_back(request.view);
-    groups_.push_back({Phase::decode, 0, tallies_of(ask(views), 1)});
+    IterationPlan plan = ask(views);
+    if (plan.sub_batches.empty()) plan = ask(views);
+    groups_.push_back({Phase::decode, 0, tallies_of(plan, 1)});
   }
 
   Rehearsal& rehearsal_;
@@ -201,6 +206,7 @@ class Rehearsal::Run {
   const MemoryPlan& memory_;
   std::vector<Request> requests_;
   std::vector<Group> groups_;
+  bool under_way_ = false;  ///< the engine would have an iteration whose results it awaits
 };
 
 Rehearsal::Rehearsal(CheckedPolicy& policy, const Workload& workload, const MemoryPlan& memory)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -85,9 +86,12 @@ TraceSession::TraceSession(const CommandLine& line) {
   check_writable((fs::path(folder_) / file_names[0]).string());
   lock_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    close(lock_);
-    throw Error("--trace {}: another run is recording into it; give another folder", folder_);
+    const bool is_held = errno == EWOULDBLOCK;  // else the file system knows no locks
+    close(std::exchange(lock_, -1));
+    if (is_held)
+      throw Error("--trace {}: another run is recording into it; give another folder", folder_);
   }
+  check_holds_no_trace(folder_);  // of a run that has just let it go
   recorder_ = std::make_unique<TraceRecorder>(fs::absolute(folder_));
 }
 

@@ -534,6 +534,24 @@ TEST(SimulateCliTest, NeosTwoSubBatchesOverlapAsByItsFormula) {
   EXPECT_GT(compared, 0);
 }
 
+/// As many sequences as fit, by the plan, find room when they run: short ones most of all, whose
+/// logits take more than all else that passes.
+TEST(SimulateCliTest, WhatIsSaidToFitRuns) {
+  for (const auto& [model, machine] : {std::pair("llama-3.1-8b", "spr-h100"),
+                                       {"opt-6.7b", "g5-4xlarge"},
+                                       {"opt-125m", "g4-4xlarge"}}) {
+    for (const char* tokens : {"16", "512"}) {
+      for (const json& result : simulate_json({"--machine", machine, "--model", model, "--policy",
+                                               "gpu-only,helm,all-cpu", "--batch", "max",
+                                               "--input-tokens", tokens, "--output-tokens", "4"})) {
+        ASSERT_TRUE(result.contains("tokens_per_s")) << result.value("problem", "") << model;
+        EXPECT_TRUE(result["fits"].get<bool>()) << result.value("shortage", "");
+        EXPECT_GT(result["batch"].get<int>(), 20);
+      }
+    }
+  }
+}
+
 /// Some requests' KV is in HBM, and the others', most, in DDR, where the CPU attends: they run in
 /// turns, or in two sub-batches beside prompts.
 TEST(SimulateCliTest, NeosPlanCountsAllItsRequests) {

@@ -245,9 +245,24 @@ TEST(FootprintTest, ActivationsAreThoseOfTheRequestsAtOnce) {
   // Two prompts of 6 rows, while the third request may decode already.
   EXPECT_DOUBLE_EQ(activations(2, 1)[Tier::hbm], (12 + 3) * 220);
   EXPECT_DOUBLE_EQ(activations(2, 2)[Tier::hbm], (6 + 3) * 220);
-  EXPECT_DOUBLE_EQ(activations(2, 2)[Tier::ddr], (6 + 3) * 220 + 12 * 40);
+  // In DDR also the residuals of all 12, and their new KV in four layers, 40 bytes each.
+  EXPECT_DOUBLE_EQ(activations(2, 2)[Tier::ddr], (6 + 3) * 220 + 12 * 40 + 12 * 4 * 40);
   for (const std::int64_t all : {0, 3, 9})
     EXPECT_DOUBLE_EQ(activations(all, 1)[Tier::hbm], 18 * 220);
+}
+
+TEST(FootprintTest, LogitsCountWhereTheHeadRuns) {
+  const Workload short_ones = {.batch = 3, .input_tokens = 1, .output_tokens = 2};
+  const auto activations = [&](Tier head) {
+    MemoryPlan memory = all_in(Tier::hbm, Tier::hbm);
+    memory.lm_head = head;
+    return footprint(ToyCosts(4), memory, {}, short_ones).activations;
+  };
+  // Three rows, and three times 50 logits of four bytes.
+  EXPECT_DOUBLE_EQ(activations(Tier::hbm)[Tier::hbm], 3 * 220 + 600);
+  EXPECT_DOUBLE_EQ(activations(Tier::hbm)[Tier::ddr], 3 * 220);
+  EXPECT_DOUBLE_EQ(activations(Tier::ddr)[Tier::hbm], 3 * 220);
+  EXPECT_DOUBLE_EQ(activations(Tier::ddr)[Tier::ddr], 3 * 220 + 600);
 }
 
 TEST(FootprintTest, GatesAndSharedHeadsChangeARow) {

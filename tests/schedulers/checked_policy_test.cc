@@ -14,7 +14,9 @@ using test::PolicyCosts;
 class Puppet : public Policy {
  public:
   MemoryPlan plan_memory() override { return memory; }
-  Pipeline pipeline(Phase /*phase*/) override { return {.mini_batches = mini_batches}; }
+  Pipeline pipeline(Phase /*phase*/) override {
+    return {.mini_batches = mini_batches, .requests_at_once = requests_at_once};
+  }
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
     return placement;
@@ -25,6 +27,7 @@ class Puppet : public Policy {
 
   MemoryPlan memory{.layers = std::vector<LayerHomes>(2, LayerHomes::all(Tier::ddr, Tier::ddr))};
   std::int64_t mini_batches = 1;
+  std::int64_t requests_at_once = 0;
   Placement placement{Device::cpu};
   IterationPlan iteration;
 };
@@ -193,6 +196,18 @@ TEST_F(CheckedPolicyTest, RefusesRequestsThatItWasNotGiven) {
 TEST_F(CheckedPolicyTest, RefusesARequestThatComesTwice) {
   puppet_.iteration = {.sub_batches = {{{1, 2}}, {{1}}}};
   expect_iteration_error({"request 1", "twice"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesMorePromptsThanItsPipelineSays) {
+  puppet_.requests_at_once = 1;
+  puppet_.iteration = {.sub_batches = {{{1}}, {{2}}}};
+  const RequestView prompt = {.id = 1, .prompt_tokens_left = 5};
+  checked_.plan_iteration({prompt, {.id = 2}});
+  expect_error(
+      [&] {
+        checked_.plan_iteration({prompt, {.id = 2, .prompt_tokens_left = 3}});
+      },
+      {"plan_iteration", "2 prompts", "says 1 at once"});
 }
 
 TEST_F(CheckedPolicyTest, RefusesAnEmptySubBatch) {

@@ -184,6 +184,19 @@ TEST_F(RehearsalTest, ABitMoreOrFewerIsAlike) {
   EXPECT_EQ(rehearsal.groups()[1].sub_batches[0][0].shape.batch, 39);
 }
 
+/// The engine asks before the results of the iteration before are there.
+TEST_F(RehearsalTest, APolicyMayWaitForAnIteration) {
+  bool waits = true;
+  chooser_.choose = [&](const auto& requests) {
+    waits = !waits;
+    return waits ? Chooser::Choice() : Chooser::Choice{ids_of(requests)};
+  };
+  const Rehearsal rehearsal = rehearse({.batch = 3, .input_tokens = 6, .output_tokens = 5});
+  ASSERT_EQ(rehearsal.groups().size(), 2);
+  EXPECT_EQ(rehearsal.groups()[1].count, 4);
+  EXPECT_EQ(chooser_.times_asked, 9);
+}
+
 TEST_F(RehearsalTest, SomeoneMustRun) {
   chooser_.choose = [](const auto&) { return Chooser::Choice(); };
   EXPECT_THROW(rehearse({.batch = 3, .input_tokens = 6, .output_tokens = 2}), Error);
