@@ -73,20 +73,22 @@ double rows_at_once(const std::array<Pipeline, 2>& pipelines, const Workload& wo
   return mixes(pipelines, workload) ? prompts + decodes : std::max(prompts, decodes);
 }
 
-Device head_device(const MemoryPlan& memory) {
-  return memory.lm_head_device.value_or(reader_of(memory.lm_head).value_or(Device::cpu));
-}
-
-/// Of all sequences' logits.
-double logits_bytes(const ModelDimensions& model, const Workload& workload) {
-  return 4 * static_cast<double>(workload.batch * model.vocab_size);
+/// Bytes of values in a device's memory while all sequences decode: a chain's, and all logits (f32)
+/// where the head runs there.
+double decode_value_bytes(const ModelDimensions& model, const MemoryPlan& memory,
+                          const Pipeline& decode, const Workload& workload, Device device) {
+  const Device head =
+      memory.lm_head_device.value_or(reader_of(memory.lm_head).value_or(Device::cpu));
+  const double logits =
+      head == device ? 4 * static_cast<double>(workload.batch * model.vocab_size) : 0;
+  return activation_bytes(model, requests_of_chain(decode, workload)) + logits;
 }
 
 /// New KV of prompts that waits in DDR to be stored, since the CPU attends for others meanwhile: an
 /// iteration's.
 double waiting_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
                         const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
-  if (!mixes(pipelines, workload)) return 0;
+  if (!mixes(pipelines, workload) || memory.hbm_requests >= workload.batch) return 0;
   const auto rows =
       static_cast<double>(requests_at_once(pipelines[0], workload) * workload.input_tokens);
   const auto layers = std::count_if(memory.layers.begin(), memory.layers.end(),
@@ -124,8 +126,7 @@ double activation_bytes(const ModelDimensions& model, double rows) {
 
 double decode_activation_bytes(const ModelDimensions& model, const MemoryPlan& memory,
                                const Pipeline& decode, const Workload& workload) {
-  const double logits = head_device(memory) == Device::gpu ? logits_bytes(model, workload) : 0;
-  return activation_bytes(model, requests_of_chain(decode, workload)) + logits;
+  return decode_value_bytes(model, memory, decode, workload, Device::gpu);
 }
 
 double staging_bytes(const ModelDimensions& model, const MemoryPlan& memory, Prefetch prefetch) {
@@ -212,17 +213,11 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
     result.staging[Tier::hbm] += head;
   const double values = activation_bytes(model, rows_at_once(pipelines, workload));
-  if (uses_gpu) {
-    result.activations[Tier::hbm] =
-        std::max(values, decode_activation_bytes(model, memory, pipelines[1], workload));
-  }
-  if (costs.has(Device::cpu)) {
-    result.activations[Tier::ddr] = values;
-    if (head_device(memory) == Device::cpu || !uses_gpu)
-      result.activations[Tier::ddr] =
-          std::max(values, activation_bytes(model, requests_of_chain(pipelines[1], workload)) +
-                               logits_bytes(model, workload));
-  }
+  const auto in_memory_of = [&](Device device) {
+    return std::max(values, decode_value_bytes(model, memory, pipelines[1], workload, device));
+  };
+  if (uses_gpu) result.activations[Tier::hbm] = in_memory_of(Device::gpu);
+  if (costs.has(Device::cpu)) result.activations[Tier::ddr] = in_memory_of(Device::cpu);
   if (uses_gpu) {
     result.activations[Tier::ddr] += waiting_bytes(model, pipelines, workload) +
                                      waiting_kv_bytes(model, memory, pipelines, workload);

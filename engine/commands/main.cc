@@ -79,6 +79,21 @@ void hold_closed_streams() {
   }
 }
 
+/// What is said on a stderr that cannot be written, as on a full disk, is lost; else printing would
+/// throw, and end the run.
+void outlive_stderr() {
+  cookie_io_functions_t operations{};
+  operations.write = [](void*, const char* text, std::size_t size) {
+    const ssize_t ignored = write(STDERR_FILENO, text, size);
+    static_cast<void>(ignored);
+    return static_cast<ssize_t>(size);
+  };
+  FILE* stream = fopencookie(nullptr, "w", operations);
+  if (stream == nullptr) return;
+  std::setvbuf(stream, nullptr, _IONBF, 0);
+  stderr = stream;
+}
+
 /// Whatever the message quotes (a path, an id), it stays one line.
 void print_error(std::string message) {
   std::replace(message.begin(), message.end(), '\n', ' ');
@@ -89,6 +104,7 @@ void print_error(std::string message) {
 
 int main(int argc, char** argv) {
   hold_closed_streams();
+  outlive_stderr();
   sluice::ignore_starpu_variables();
   sluice::install_signal_handlers();
   try {

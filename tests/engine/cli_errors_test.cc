@@ -345,6 +345,14 @@ Arguments with_output(const Workplace& place, const Arguments& more) {
   return Arguments{"generate", "--prompts", place.prompts(), "-q"} + more;
 }
 
+/// A line of an earlier run's output.
+std::string finished_line(const char* id, const char* prompt) {
+  return fmt::format(
+      R"({{"finish_reason":"length","id":"{}","prompt":"{}","text":"x","token_ids":[1]}})"
+      "\n",
+      id, prompt);
+}
+
 const std::vector<BadRun> bad_outputs = {
     {"OutputIsAFolder",
      1,
@@ -387,14 +395,14 @@ const std::vector<BadRun> bad_outputs = {
     {"ResumeWithOtherPrompts",
      1,
      [](const Workplace& place) {
-       place.write("out.jsonl", "{\"id\": \"1\", \"prompt\": \"other\"}\n");
+       place.write("out.jsonl", finished_line("1", "other"));
        return with_output(place, {"--output", place.file("out.jsonl"), "--resume"});
      },
      {"out.jsonl", "\"1\"", "another prompt"}},
     {"ResumeWithFewerPrompts",
      1,
      [](const Workplace& place) {
-       place.write("out.jsonl", "{\"id\": \"9\", \"prompt\": \"a\"}\n");
+       place.write("out.jsonl", finished_line("9", "a"));
        return with_output(place, {"--output", place.file("out.jsonl"), "--resume"});
      },
      {"out.jsonl", "not among the prompts"}},
@@ -576,6 +584,19 @@ TEST(CliErrorsTest, NothingIsPrintedIntoTheOutputWhereStderrIsClosed) {
   EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 2) << written;
   EXPECT_EQ(generate("--resume"), 0);
   EXPECT_EQ(output(), written);
+}
+
+/// What is said there is lost, and nothing else.
+TEST(CliErrorsTest, ARunOutlivesAStderrWithoutRoom) {
+  const CliResult plain =
+      run_cli({"generate", "--prompt", "Once", "--max-tokens", "3", "--temperature", "0"});
+  EXPECT_NE(plain.err, "") << "nothing that could be lost";
+  const std::string command =
+      fmt::format("'{}' generate --prompt Once --max-tokens 3 --temperature 0 2>/dev/full",
+                  testing::sluice_program());
+  const CliResult result = testing::CliProcess("/bin/sh", {"-c", command}).wait();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, plain.out);
 }
 
 TEST(CliErrorsTest, ACacheThatCannotBeWrittenIsOneLine) {
