@@ -99,6 +99,9 @@ std::string check_object(const fs::path& file) {
     stream.read(reinterpret_cast<char*>(&part), sizeof(part));
     if (!stream || part.p_offset + part.p_filesz > size) return "the file is not whole";
   }
+  // They come last, behind what is loaded and what debuggers read.
+  if (header.e_shoff + std::uint64_t{header.e_shnum} * header.e_shentsize > size)
+    return "the file is not whole";
   return "";
 }
 
