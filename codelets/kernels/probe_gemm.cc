@@ -46,7 +46,11 @@ class OneDnnKernel {
     const memory::desc weights({shape.in, shape.columns}, type, memory::format_tag::any);
     const memory::desc result({shape.rows, shape.columns}, memory::data_type::f32,
                               memory::format_tag::ab);
-    description_ = dnnl::matmul::primitive_desc({source, weights, result}, engine_);
+    // The library's own scratch memory is of the thread that made a primitive; kernels for AMX need
+    // some.
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    description_ = dnnl::matmul::primitive_desc({source, weights, result}, attributes, engine_);
     primitive_ = dnnl::matmul(description_);
   }
 
@@ -60,6 +64,8 @@ class OneDnnKernel {
     add(DNNL_ARG_SRC, description_.src_desc(), dtype_);
     add(DNNL_ARG_WEIGHTS, description_.weights_desc(), dtype_);
     add(DNNL_ARG_DST, description_.dst_desc(), DType::f32);
+    if (description_.scratchpad_desc().get_size() != 0)
+      add(DNNL_ARG_SCRATCHPAD, description_.scratchpad_desc(), DType::f32);
     made->stream = dnnl::stream(engine_);
     return made;
   }
