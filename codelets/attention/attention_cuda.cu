@@ -55,6 +55,8 @@ struct Call {
 /// Parts in f32 arithmetic: block i, i + gridDim.x ... of (part, KV head's heads).
 template <typename Element, int Blocks>
 __global__ void __launch_bounds__(rows::block_threads) attend_parts(Call call) {
+  cuda::let_next_start();
+  cuda::wait_for_last();
   auto* queries = cuda::dynamic_shared<float>();
   float* shared = queries + rows::max_heads * call.shape.head_dim;
   const auto head_blocks =
@@ -87,6 +89,8 @@ __global__ void __launch_bounds__(rows::block_threads) attend_parts(Call call) {
 /// Puts the parts of block x's split row together, for the heads of KV head y.
 template <typename Element>
 __global__ void combine_parts(Call call) {
+  cuda::let_next_start();
+  cuda::wait_for_last();
   if (static_cast<int>(blockIdx.x) >= call.work.counts->split_rows) return;
   const AttentionSplitRow row = call.work.split_rows[blockIdx.x];
   const auto group = static_cast<int>(call.shape.group_size());
@@ -129,18 +133,38 @@ constexpr std::int64_t merged_rows_of(const DecoderShape& shape) {
   return shape.group_size() < mma::query_rows ? shape.group_size() : mma::query_rows;
 }
 
+/// The pages of some tokens, for those of a row or a block that see [first, end): where it sees
+/// nothing, another one that it sees, as that page need not exist. Which tokens are seen is asked
+/// later.
+struct SeenPages {
+  const std::int32_t* pages;
+  int first, last;
+
+  __device__ SeenPages(const std::int32_t* of_sequence, const mma::Visible& seen)
+      : pages(of_sequence),
+        first(seen.first / static_cast<int>(page_tokens)),
+        last((seen.end - 1) / static_cast<int>(page_tokens)) {}
+  __device__ std::int32_t of(int token) const {
+    const int page = token / static_cast<int>(page_tokens);
+    return pages[page < first ? first : page > last ? last : page];
+  }
+};
+
 /// The same as attend_parts with tensor cores: the heads of a group are the rows of a product. A
-/// warp takes every fourth step of 32 tokens, straight from the pages.
-template <int Blocks>
+/// warp takes every fourth step of 32 tokens, straight from the pages. `Full`: a head has all of
+/// the blocks' dimensions.
+template <int Blocks, bool Full>
 __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_parts_mma(Call call) {
+  cuda::let_next_start();
+  cuda::wait_for_last();
   constexpr int dims = Blocks * mma::block_dims;
   const auto merged_rows = static_cast<int>(merged_rows_of(call.shape));
   auto* merged = cuda::dynamic_shared<float>();                // [mma_warps][merged_rows][dims]
   float* maxima = merged + mma_warps * merged_rows * dims;     // [mma_warps][query_rows]
   float* denominators = maxima + mma_warps * mma::query_rows;  // [mma_warps][query_rows]
   const int warp_index = static_cast<int>(threadIdx.x) / cuda::warp_threads;
-  const auto head_dim = static_cast<int>(call.shape.head_dim);
-  const auto padded = static_cast<int>(call.shape.padded_head_dim());
+  const int head_dim = Full ? dims : static_cast<int>(call.shape.head_dim);
+  const int padded = Full ? dims : static_cast<int>(call.shape.padded_head_dim());
   const auto group = static_cast<int>(call.shape.group_size());
   const auto query_blocks = static_cast<int>(query_blocks_of(call.shape));
   const auto head_blocks = static_cast<int>(call.shape.num_kv_heads) * query_blocks;
@@ -163,29 +187,26 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_pa
              std::int64_t{first_head + row} * head_dim;
     });
     const mma::Lane& lane = warp.lane;
+    const SeenPages pages(part.pages, seen);
     for (int first = (seen.first / mma::step_tokens + warp_index) * mma::step_tokens;
          first < seen.end; first += mma_warps * mma::step_tokens) {
-      // A page of which the row sees nothing need not exist.
-      const auto page_at = [&](int page) -> const std::byte* {
-        const int token = first + page * static_cast<int>(page_tokens);
-        if (token >= seen.end || token + static_cast<int>(page_tokens) <= seen.first)
-          return nullptr;
-        return call.kv.at(part.pages[token / static_cast<int>(page_tokens)]);
+      const auto page_at = [&](int page) {
+        return reinterpret_cast<const std::uint32_t*>(
+            call.kv.at(pages.of(first + page * static_cast<int>(page_tokens))));
       };
-      const auto* keys = reinterpret_cast<const std::uint32_t*>(page_at(lane.key_page()));
+      const std::uint32_t* keys = page_at(lane.key_page()) + call.shape.k_offset(kv_head) / 2;
+      const std::uint32_t* values = page_at(lane.value_page()) + call.shape.v_offset(kv_head) / 2;
       const auto load_key = [&](int k, int half) {
         const int pair = 8 * k + lane.place + 4 * half;
-        if (keys == nullptr || 2 * pair >= head_dim) return make_uint4(0, 0, 0, 0);
-        return __ldg(reinterpret_cast<const uint4*>(keys + call.shape.k_offset(kv_head) / 2 +
-                                                    lane.key_word(pair)));
+        if (!Full && 2 * pair >= head_dim) return make_uint4(0, 0, 0, 0);
+        return __ldg(reinterpret_cast<const uint4*>(keys + lane.key_word(pair)));
       };
-      const auto* values = reinterpret_cast<const std::uint32_t*>(page_at(lane.value_page()));
       const bool hides = first < seen.first || first + mma::step_tokens > seen.end;
       const auto load_value = [&](int block, int u) {
         const int column = lane.value_column(block);
-        if (values == nullptr || column >= padded) return make_uint4(0, 0, 0, 0);
-        const uint4 words = __ldg(reinterpret_cast<const uint4*>(
-            values + call.shape.v_offset(kv_head) / 2 + lane.value_row(u) * padded + column));
+        if (!Full && column >= padded) return make_uint4(0, 0, 0, 0);
+        const uint4 words =
+            __ldg(reinterpret_cast<const uint4*>(values + lane.value_row(u) * padded + column));
         return hides ? mma::hide_unseen(words, first + 8 * lane.place + 2 * u, seen) : words;
       };
       mma::Scores scores[1];
@@ -205,11 +226,11 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_pa
 #pragma unroll
           for (int block = 0; block < Blocks; ++block) value[block][u] = load_value(block, u);
         }
-        warp.weigh(scores, first, scale, {seen, seen}, weights);
+        warp.template weigh<true>(scores, first, scale, {seen, seen}, weights);
         warp.add_values(weights[0], [&](int block, int u) { return value[block][u]; });
       } else {
         warp.score(padded / 16, scores[0], load_key);
-        warp.weigh(scores, first, scale, {seen, seen}, weights);
+        warp.template weigh<true>(scores, first, scale, {seen, seen}, weights);
         warp.add_values(weights[0], load_value);
       }
     }
@@ -285,9 +306,11 @@ struct StagedKv {
 };
 
 /// Block (x, y): 64 queries of one sequence, 16 a warp, of KV head y. Its keys come while the
-/// values before them are used, and the other way round.
-template <int Blocks>
+/// values before them are used, and the other way round. `Full` as in attend_parts_mma.
+template <int Blocks, bool Full>
 __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_tiles(Call call) {
+  cuda::let_next_start();
+  cuda::wait_for_last();
   if (static_cast<int>(blockIdx.x) >= call.work.counts->tiles) return;
   using Staged = StagedKv<Blocks>;
   constexpr int steps = steps_of(Blocks);
@@ -297,8 +320,9 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
   const AttentionTile tile = call.work.tiles[blockIdx.x];
   const DecoderShape& shape = call.shape;
   const auto group = static_cast<int>(shape.group_size());
-  const auto head_dim = static_cast<int>(shape.head_dim);
-  const auto padded = static_cast<int>(shape.padded_head_dim());
+  constexpr int dims = Blocks * mma::block_dims;
+  const int head_dim = Full ? dims : static_cast<int>(shape.head_dim);
+  const int padded = Full ? dims : static_cast<int>(shape.padded_head_dim());
   const auto window = shape.sliding_window_tokens;
   const auto in_page = static_cast<int>(page_tokens);
   const auto kv_head = static_cast<int>(blockIdx.y);
@@ -322,59 +346,65 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
            std::int64_t{kv_head * group + query % group} * head_dim;
   });
   const mma::Visible of_warp{sees(first_query).first, sees(first_query + mma::query_rows - 1).end};
+  const mma::Visible all_see{sees(first_query + mma::query_rows - 1).first, sees(first_query).end};
   const mma::Visible of_rows[2] = {sees(first_query + lane.group),
                                    sees(first_query + lane.group + 8)};
   const float scale = rows::log2_scale(shape);
 
+  // The pages of the tokens that are staged, and of those that come next; found by one thread each.
+  __shared__ const std::byte* found[2][Staged::num_pages];
+  const SeenPages pages(tile.pages, of_block);
+  const auto page = static_cast<int>(threadIdx.x);
+  const bool finds = page < Staged::num_pages;
+  const auto page_of = [&](int first_token) { return pages.of(first_token + page * in_page); };
+
   cuda::AsyncCopies copies;
-  // `copy(i, from)` for this thread's 16-byte pieces i of each page's K or V, which begins at
-  // `from` (null: nobody sees the page), as many as the largest head has.
-  const auto for_pieces = [&](int first_token, std::int64_t offset, auto copy) {
+  // `copy(page, i, from)` for this thread's 16-byte pieces i of each page's K or V, which begins at
+  // `from`.
+  const auto for_pieces = [&](int slot, std::int64_t offset, auto copy) {
 #pragma unroll
-    for (int page = 0; page < Staged::num_pages; ++page) {
-      const int token = first_token + page * in_page;
-      const bool is_seen = token < of_block.end && token + in_page > of_block.first;
-      const auto* from =
-          is_seen
-              ? reinterpret_cast<const std::uint32_t*>(call.kv.at(tile.pages[token / in_page])) +
-                    offset / 2
-              : nullptr;
+    for (int of_page = 0; of_page < Staged::num_pages; ++of_page) {
+      const auto* from = reinterpret_cast<const std::uint32_t*>(found[slot][of_page]) + offset / 2;
 #pragma unroll
       for (int first = 0; first < Staged::page_pieces; first += mma_threads) {
         const int i = first + static_cast<int>(threadIdx.x);
-        if (Staged::page_pieces % mma_threads == 0 || i < Staged::page_pieces) copy(page, i, from);
+        if (Staged::page_pieces % mma_threads == 0 || i < Staged::page_pieces)
+          copy(of_page, i, from);
       }
     }
   };
-  const auto start_keys = [&](int first_token) {
-    for_pieces(first_token, shape.k_offset(kv_head),
-               [&](int page, int i, const std::uint32_t* from) {
-                 const int pair = i / Staged::token_pieces;
-                 if (2 * pair >= padded) return;
-                 // Those beyond head_dim as zeros, whatever the page holds.
-                 const bool is_there = from != nullptr && 2 * pair < head_dim;
-                 copies.start(staged.key_at(page, pair, i % Staged::token_pieces),
-                              is_there ? from + i * Staged::piece_words : nullptr);
-               });
+  const auto start_keys = [&](int slot) {
+    for_pieces(slot, shape.k_offset(kv_head), [&](int of_page, int i, const std::uint32_t* from) {
+      const int pair = i / Staged::token_pieces;
+      if (!Full && 2 * pair >= padded) return;
+      // Those beyond head_dim as zeros, whatever the page holds.
+      const bool is_there = Full || 2 * pair < head_dim;
+      copies.start(staged.key_at(of_page, pair, i % Staged::token_pieces),
+                   is_there ? from + i * Staged::piece_words : nullptr);
+    });
   };
-  const auto start_values = [&](int first_token) {
-    for_pieces(first_token, shape.v_offset(kv_head),
-               [&](int page, int i, const std::uint32_t* from) {
-                 const int row = i / Staged::row_pieces;
-                 const int piece = i % Staged::row_pieces;
-                 if (piece * Staged::piece_words >= padded) return;
-                 copies.start(
-                     staged.value_at(page, row, piece),
-                     from == nullptr ? nullptr : from + row * padded + piece * Staged::piece_words);
-               });
+  const auto start_values = [&](int slot) {
+    for_pieces(slot, shape.v_offset(kv_head), [&](int of_page, int i, const std::uint32_t* from) {
+      const int row = i / Staged::row_pieces;
+      const int piece = i % Staged::row_pieces;
+      if (!Full && piece * Staged::piece_words >= padded) return;
+      copies.start(staged.value_at(of_page, row, piece),
+                   from + row * padded + piece * Staged::piece_words);
+    });
   };
 
   const int begin = of_block.first / tile_tokens * tile_tokens;
-  start_keys(begin);
+  if (finds) found[0][page] = call.kv.at(page_of(begin));
+  __syncthreads();
+  int slot = 0;
+  start_keys(slot);
   for (int first = begin; first < of_block.end; first += tile_tokens) {
     copies.wait();
     __syncthreads();  // the keys are there, and nobody needs the values before
-    start_values(first);
+    start_values(slot);
+    const bool goes_on = first + tile_tokens < of_block.end;
+    std::int32_t next_page = 0;
+    if (finds && goes_on) next_page = page_of(first + tile_tokens);
     const bool takes_part = first < of_warp.end && first + tile_tokens > of_warp.first;
     mma::Weights weights[steps];
     if (takes_part) {
@@ -386,29 +416,40 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
               2 * step + lane.key_page(), 8 * k + lane.place + 4 * half, lane.group % 4));
         });
       }
-      warp.weigh(scores, first, scale, of_rows, weights);
+      if (first >= all_see.first && first + tile_tokens <= all_see.end) {
+        warp.template weigh<false>(scores, first, scale, of_rows, weights);
+      } else {
+        warp.template weigh<true>(scores, first, scale, of_rows, weights);
+      }
     }
+    if (finds && goes_on) found[1 - slot][page] = call.kv.at(next_page);
     copies.wait();
     __syncthreads();  // the values are there, and nobody needs the keys
-    if (first + tile_tokens < of_block.end) start_keys(first + tile_tokens);
+    slot = 1 - slot;
+    if (goes_on) start_keys(slot);
     if (!takes_part) continue;
-    const bool hides = first < of_block.first || first + tile_tokens > of_block.end;
+    const auto add_values = [&](auto shown) {
 #pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      warp.add_values(weights[step], [&](int block, int u) {
-        const uint4 words = *reinterpret_cast<const uint4*>(
-            staged.value_at(2 * step + lane.value_page(), lane.value_row(u),
-                            lane.value_column(block) / Staged::piece_words));
-        if (!hides) return words;
-        const int token = first + step * mma::step_tokens + 8 * lane.place + 2 * u;
-        return mma::hide_unseen(words, token, of_block);
-      });
+      for (int step = 0; step < steps; ++step) {
+        warp.add_values(weights[step], [&](int block, int u) {
+          return shown(*reinterpret_cast<const uint4*>(
+                           staged.value_at(2 * step + lane.value_page(), lane.value_row(u),
+                                           lane.value_column(block) / Staged::piece_words)),
+                       first + step * mma::step_tokens + 8 * lane.place + 2 * u);
+        });
+      }
+    };
+    if (first >= of_block.first && first + tile_tokens <= of_block.end) {
+      add_values([](const uint4& words, int /*token*/) { return words; });
+    } else {
+      add_values(
+          [&](const uint4& words, int token) { return mma::hide_unseen(words, token, of_block); });
     }
   }
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float denominator = warp.whole_denominator(r);
+    const float share = 1 / warp.whole_denominator(r);
     const int query = first_query + lane.group + 8 * r;
     if (query >= tile.end_query) continue;
     BFloat16* out =
@@ -418,25 +459,33 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int dim = block * mma::block_dims + 8 * lane.place + i;
-        if (dim >= head_dim) continue;
-        const std::uint32_t pair = mma::bf16_pair(warp.sum_at(r, block, i) / denominator,
-                                                  warp.sum_at(r, block, i + 1) / denominator);
+        if (!Full && dim >= head_dim) continue;
+        const std::uint32_t pair =
+            mma::bf16_pair(warp.sum_at(r, block, i) * share, warp.sum_at(r, block, i + 1) * share);
         *reinterpret_cast<std::uint32_t*>(out + dim) = pair;
       }
     }
   }
 }
 
-/// Calls `use` with the number of blocks of 32 dimensions as a constant, or the next larger one
-/// that there are kernels for.
+/// A head's dimensions: blocks of 32, and whether it has all of them.
+template <int Blocks, bool Full>
+struct HeadForm {
+  static constexpr int blocks = Blocks;
+  static constexpr bool is_full = Full;
+};
+
+/// Calls `use` with the head's form, or one of more blocks, of which there are kernels.
 template <typename Use>
-void with_blocks(const DecoderShape& shape, Use use) {
+void with_head_form(const DecoderShape& shape, Use use) {
+  if (shape.head_dim == 2 * mma::block_dims) return use(HeadForm<2, true>());
+  if (shape.head_dim == 4 * mma::block_dims) return use(HeadForm<4, true>());
   const std::int64_t blocks = (shape.padded_head_dim() + 31) / 32;
-  if (blocks <= 1) return use(std::integral_constant<int, 1>());
-  if (blocks <= 2) return use(std::integral_constant<int, 2>());
-  if (blocks <= 3) return use(std::integral_constant<int, 3>());
-  if (blocks <= 4) return use(std::integral_constant<int, 4>());
-  use(std::integral_constant<int, 8>());  // check_head_dim() was asked
+  if (blocks <= 1) return use(HeadForm<1, false>());
+  if (blocks <= 2) return use(HeadForm<2, false>());
+  if (blocks <= 3) return use(HeadForm<3, false>());
+  if (blocks <= 4) return use(HeadForm<4, false>());
+  use(HeadForm<8, false>());  // check_head_dim() was asked
 }
 
 class Attention {
@@ -465,13 +514,14 @@ class Attention {
                     .out = operands_.out,
                     .partial = {reinterpret_cast<float*>(memory + sums_at_),
                                 reinterpret_cast<float2*>(memory + tops_at_)}};
-    with_blocks(shape_, [&](auto blocks) {
+    with_head_form(shape_, [&](auto form) {
+      using Form = decltype(form);
       if (tensor_cores_) {
-        attend_with_tensor_cores<decltype(blocks)::value>(call);
+        attend_with_tensor_cores<Form>(call);
       } else if (shape_.dtype == DType::bf16) {
-        attend_in_f32<BFloat16, decltype(blocks)::value>(call);
+        attend_in_f32<BFloat16, Form::blocks>(call);
       } else {
-        attend_in_f32<float, decltype(blocks)::value>(call);
+        attend_in_f32<float, Form::blocks>(call);
       }
     });
     shape_.dtype == DType::bf16 ? combine<BFloat16>(call) : combine<float>(call);
@@ -492,25 +542,28 @@ class Attention {
                  {.blocks = looping_blocks(plan_.most().parts * shape_.num_kv_heads *
                                            rows::head_blocks_of(shape_)),
                   .threads = dim3(rows::block_threads),
-                  .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float)},
+                  .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float),
+                  .early = gpu_.starts_early()},
                  gpu_.stream, call);
   }
 
-  template <int Blocks>
+  template <typename Form>
   void attend_with_tensor_cores(const Call& call) const {
     const std::int64_t floats =
-        mma_warps * (merged_rows_of(shape_) * Blocks * mma::block_dims + 2 * mma::query_rows);
-    cuda::launch("attend_tiles", attend_tiles<Blocks>,
+        mma_warps * (merged_rows_of(shape_) * Form::blocks * mma::block_dims + 2 * mma::query_rows);
+    cuda::launch("attend_tiles", attend_tiles<Form::blocks, Form::is_full>,
                  {.blocks = dim3(static_cast<unsigned>(plan_.most().tiles),
                                  static_cast<unsigned>(shape_.num_kv_heads)),
                   .threads = dim3(mma_threads),
-                  .dynamic_bytes = StagedKv<Blocks>::bytes()},
+                  .dynamic_bytes = StagedKv<Form::blocks>::bytes(),
+                  .early = gpu_.starts_early()},
                  gpu_.stream, call);
-    cuda::launch("attend_parts_mma", attend_parts_mma<Blocks>,
+    cuda::launch("attend_parts_mma", attend_parts_mma<Form::blocks, Form::is_full>,
                  {.blocks = looping_blocks(plan_.most().parts * shape_.num_kv_heads *
                                            query_blocks_of(shape_)),
                   .threads = dim3(mma_threads),
-                  .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float)},
+                  .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float),
+                  .early = gpu_.starts_early()},
                  gpu_.stream, call);
   }
 
@@ -519,7 +572,8 @@ class Attention {
     cuda::launch("combine_parts", combine_parts<Element>,
                  {.blocks = dim3(static_cast<unsigned>(plan_.most().split_rows),
                                  static_cast<unsigned>(shape_.num_kv_heads)),
-                  .threads = dim3(128)},
+                  .threads = dim3(128),
+                  .early = gpu_.starts_early()},
                  gpu_.stream, call);
   }
 

@@ -57,6 +57,17 @@ __device__ inline std::uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
+/// 2^x, zero where that is denormal.
+__device__ inline float exp2_of(float x) {
+#if !defined(SLUICE_CUDA_EMULATION) && defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
 /// Tokens [first, end) that a row sees.
 struct Visible {
   int first, end;
@@ -133,7 +144,9 @@ struct Warp {
   }
 
   /// One step of the running softmax over the steps from `first_token` on, whose scores `scale`
-  /// multiplies. All that was summed refers to the new maximum afterwards.
+  /// multiplies; without `Hides` the rows see all of them. All that was summed refers to the new
+  /// maximum afterwards.
+  template <bool Hides>
   __device__ void weigh(const Scores (&scores)[Steps], int first_token, float scale,
                         const Visible (&visible)[2], Weights (&weights)[Steps]) {
 #pragma unroll
@@ -146,15 +159,16 @@ struct Warp {
         for (int i = 0; i < 8; ++i) {
           const int token = first_token + step * step_tokens + 8 * lane.place + i;
           float& mine = score[step][i / 4][i % 4];
-          mine = visible[r].has(token) ? scores[step].of[i % 4].value[2 * r + i / 4] * scale
-                                       : -INFINITY;
+          mine = !Hides || visible[r].has(token)
+                     ? scores[step].of[i % 4].value[2 * r + i / 4] * scale
+                     : -INFINITY;
           highest = fmaxf(highest, mine);
         }
       }
       highest = fmaxf(highest, __shfl_xor_sync(cuda::all_lanes, highest, 1));
       highest = fmaxf(highest, __shfl_xor_sync(cuda::all_lanes, highest, 2));
       const float reference = highest == -INFINITY ? 0.0F : highest;  // nothing seen yet
-      const float factor = exp2f(maximum[r] - reference);
+      const float factor = exp2_of(maximum[r] - reference);
       maximum[r] = highest;
       denominator[r] *= factor;
 #pragma unroll
@@ -171,8 +185,8 @@ struct Warp {
         for (int e = 0; e < 2; ++e) {
 #pragma unroll
           for (int pair = 0; pair < 2; ++pair) {
-            const float low = exp2f(score[step][e][2 * pair] - reference);
-            const float high = exp2f(score[step][e][2 * pair + 1] - reference);
+            const float low = exp2_of(score[step][e][2 * pair] - reference);
+            const float high = exp2_of(score[step][e][2 * pair + 1] - reference);
             denominator[r] += low + high;
             const std::uint32_t rounded = bf16_pair(low, high);
             weights[step].high[e].word[r + 2 * pair] = rounded;

@@ -98,6 +98,7 @@ class SequenceWork {
 /// One block.
 __global__ void plan_attention(DecoderShape shape, LongRuns long_runs, BatchView batch, DeviceKv kv,
                                AttentionWork work) {
+  cuda::let_next_start();
   Amounts before;
   const auto count = static_cast<int>(batch.num_sequences());
   for (int first = 0; first < count; first += block_threads) {
@@ -113,10 +114,13 @@ __global__ void plan_attention(DecoderShape shape, LongRuns long_runs, BatchView
     at.split_rows =
         before.split_rows + cuda::block_exclusive_sum(amounts.split_rows, &all.split_rows);
     at.tiles = before.tiles + cuda::block_exclusive_sum(amounts.tiles, &all.tiles);
+    // The batch was there before the task; the lists' memory may still be in use.
+    cuda::wait_for_last();
     if (i < count) mine.put(kv.pages_of(i), at, work);
     before = {before.parts + all.parts, before.slots + all.slots,
               before.split_rows + all.split_rows, before.tiles + all.tiles};
   }
+  cuda::wait_for_last();
   if (threadIdx.x == 0) *work.counts = {before.parts, before.split_rows, before.tiles};
 }
 
@@ -141,8 +145,9 @@ AttentionWork AttentionPlan::start(const cuda::Context& gpu, const BatchView& ba
       .split_rows = reinterpret_cast<AttentionSplitRow*>(memory + split_rows_at_),
       .tiles = reinterpret_cast<AttentionTile*>(memory + tiles_at_),
       .counts = reinterpret_cast<AttentionWork::Counts*>(memory + counts_at_)};
-  cuda::launch("plan_attention", plan_attention, {.threads = dim3(block_threads)}, gpu.stream,
-               shape_, long_runs_, batch, kv, work);
+  cuda::launch("plan_attention", plan_attention,
+               {.threads = dim3(block_threads), .early = gpu.starts_early()}, gpu.stream, shape_,
+               long_runs_, batch, kv, work);
   return work;
 }
 

@@ -26,6 +26,9 @@ struct LaunchShape {
   dim3 blocks{1};
   dim3 threads{1};                ///< of a block
   std::size_t dynamic_bytes = 0;  ///< of shared memory, see dynamic_shared()
+  /// Whether its blocks may start while the kernel before it runs, once all of that one's have
+  /// called let_next_start(): it calls wait_for_last() (see Context::starts_early()).
+  bool early = false;
 };
 
 /// Starts `kernel` on the stream. A grid without blocks is no launch. Throws Error when CUDA
@@ -36,7 +39,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   if (shape.blocks.x == 0 || shape.blocks.y == 0 || shape.blocks.z == 0) return;
 #ifdef SLUICE_CUDA_EMULATION
   emulation::launch(
-      stream, {name, shape.blocks, shape.threads, shape.dynamic_bytes},
+      stream, {name, shape.blocks, shape.threads, shape.dynamic_bytes, shape.early},
       [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
 #else
   constexpr std::size_t without_asking_bytes = 48 << 10;
@@ -51,7 +54,32 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.dynamic_bytes;
   config.stream = stream;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  if (shape.early) {
+    config.attrs = &early;
+    config.numAttrs = 1;
+  }
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
+#endif
+}
+
+/// From here on blocks of the stream's next kernel may start, if that one is launched early: where
+/// all blocks have come here, or ended, and there is room beside them (sm_90; nothing before).
+__device__ inline void let_next_start() {
+#if !defined(SLUICE_CUDA_EMULATION) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// Until all kernels before this one have ended and what they wrote is there. Before it a kernel
+/// that is launched early writes nothing, and reads only what no kernel of its task writes.
+__device__ inline void wait_for_last() {
+#ifdef SLUICE_CUDA_EMULATION
+  emulation::note_wait();
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

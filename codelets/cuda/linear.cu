@@ -102,21 +102,50 @@ __device__ float activate(Epilogue epilogue, float y) {
   }
 }
 
-__device__ void put(const Output& to, std::int64_t row, std::int64_t column, float y, float gate) {
+/// What `to` has of a product's element, before it is rounded; `there` is what an accumulating one
+/// adds to.
+__device__ float finished(const Output& to, std::int64_t column, float y, float gate, float there) {
   if (to.bias != nullptr) y += to.bias[column];
-  const std::int64_t at = row * to.stride + column;
   if (to.gated) {
     if (to.gate_bias != nullptr) gate += to.gate_bias[column];
-    y *= activate(to.epilogue, gate);
-  } else if (to.epilogue == Epilogue::accumulate) {
-    y += static_cast<const float*>(to.dst)[at];
-  } else {
-    y = activate(to.epilogue, y);
+    return y * activate(to.epilogue, gate);
   }
+  return to.epilogue == Epilogue::accumulate ? y + there : activate(to.epilogue, y);
+}
+
+__device__ bool adds_up(const Output& to) {
+  return !to.gated && to.epilogue == Epilogue::accumulate;
+}
+
+__device__ void put(const Output& to, std::int64_t row, std::int64_t column, float y, float gate) {
+  const std::int64_t at = row * to.stride + column;
+  y = finished(to, column, y, gate, adds_up(to) ? static_cast<const float*>(to.dst)[at] : 0);
   if (to.dtype == DType::f32) {
     static_cast<float*>(to.dst)[at] = y;
   } else {
     static_cast<BFloat16*>(to.dst)[at] = to_bf16(y);
+  }
+}
+
+struct alignas(8) BFloat16x4 {
+  BFloat16 of[4];
+};
+
+/// Four columns from `column` on, of an output whose rows are aligned.
+__device__ void put_four(const Output& to, std::int64_t row, std::int64_t column, const float4& y,
+                         const float4& gate) {
+  const std::int64_t at = (row * to.stride + column) / 4;
+  float4 there = make_float4(0, 0, 0, 0);
+  if (adds_up(to)) there = static_cast<const float4*>(to.dst)[at];
+  const float4 sums = make_float4(finished(to, column, y.x, gate.x, there.x),
+                                  finished(to, column + 1, y.y, gate.y, there.y),
+                                  finished(to, column + 2, y.z, gate.z, there.z),
+                                  finished(to, column + 3, y.w, gate.w, there.w));
+  if (to.dtype == DType::f32) {
+    static_cast<float4*>(to.dst)[at] = sums;
+  } else {
+    static_cast<BFloat16x4*>(to.dst)[at] = {
+        {to_bf16(sums.x), to_bf16(sums.y), to_bf16(sums.z), to_bf16(sums.w)}};
   }
 }
 
@@ -131,12 +160,37 @@ struct Parts {
 
 __device__ float sum_parts(const float* part, const Parts& parts, std::int64_t at) {
   float sum = 0;
+#pragma unroll 8  // that many are on their way at once
   for (std::int64_t i = 0; i < parts.count; ++i) sum += part[i * parts.elements + at];
   return sum;
 }
 
+__device__ float4 sum_parts_of_four(const float* part, const Parts& parts, std::int64_t at) {
+  float4 sum = make_float4(0, 0, 0, 0);
+  for (std::int64_t i = 0; i < parts.count; ++i) {
+    const float4 more = *reinterpret_cast<const float4*>(part + i * parts.elements + at);
+    sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+  }
+  return sum;
+}
+
+/// One thread for four neighbours; all rows are aligned.
+__global__ void finish_parts_in_fours(Parts parts, Output to, std::int64_t columns) {
+  let_next_start();
+  wait_for_last();
+  const std::int64_t column = 4 * (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x);
+  const std::int64_t row = blockIdx.y;
+  if (column >= columns) return;
+  const std::int64_t at = row * parts.stride + column;
+  const float4 y = sum_parts_of_four(parts.y, parts, at);
+  put_four(to, row, column, y,
+           to.gated ? sum_parts_of_four(parts.gate, parts, at) : make_float4(0, 0, 0, 0));
+}
+
 /// One thread an element.
 __global__ void finish_parts(Parts parts, Output to, std::int64_t columns) {
+  let_next_start();
+  wait_for_last();
   const std::int64_t column = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t row = blockIdx.y;
   if (column >= columns) return;
@@ -145,9 +199,15 @@ __global__ void finish_parts(Parts parts, Output to, std::int64_t columns) {
   put(to, row, column, y, to.gated ? sum_parts(parts.gate, parts, at) : 0);
 }
 
+bool is_aligned(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0; }
+
 void finish(const Context& gpu, const Parts& parts, const Output& to, std::int64_t rows,
             std::int64_t columns) {
+  const bool in_fours = columns % 4 == 0 && parts.stride % 4 == 0 && parts.elements % 4 == 0 &&
+                        to.stride % 4 == 0 && is_aligned(parts.y) && is_aligned(parts.gate) &&
+                        is_aligned(to.dst);
   constexpr unsigned threads = 128;
+  const std::int64_t of_block = std::int64_t{threads} * (in_fours ? 4 : 1);
   constexpr std::int64_t most_rows = 65535;  // of a grid
   for (std::int64_t first = 0; first < rows; first += most_rows) {
     Parts from = parts;
@@ -156,10 +216,11 @@ void finish(const Context& gpu, const Parts& parts, const Output& to, std::int64
     Output into = to;
     into.dst = static_cast<std::byte*>(to.dst) +
                static_cast<std::size_t>(first * to.stride) * size_bytes(to.dtype);
-    launch("finish_parts", finish_parts,
-           {.blocks = dim3(static_cast<unsigned>(divide_up(columns, threads)),
+    launch("finish_parts", in_fours ? finish_parts_in_fours : finish_parts,
+           {.blocks = dim3(static_cast<unsigned>(divide_up(columns, of_block)),
                            static_cast<unsigned>(std::min(most_rows, rows - first))),
-            .threads = dim3(threads)},
+            .threads = dim3(threads),
+            .early = gpu.starts_early()},
            gpu.stream, from, into, columns);
   }
 }
@@ -232,22 +293,21 @@ constexpr int tile_rows = 16;
 
 /// The last block to come here of those with the same columns, from `first_column` on, adds up what
 /// all of them have left; in the same order whichever it is. The whole block.
-__device__ void finish_columns(const StripCall& call, std::int64_t first_column,
-                               std::int64_t columns) {
+__device__ void finish_columns(const StripCall& call, std::int64_t first_column, int columns) {
   __shared__ bool is_last;
-  __threadfence();  // what this thread has left
-  __syncthreads();
+  __syncthreads();  // what the block has left
   if (threadIdx.x == 0) {
+    __threadfence();
     unsigned* arrived = call.arrived + blockIdx.x;
     is_last = atomicAdd(arrived, 1U) + 1 == gridDim.y;
     if (is_last) *arrived = 0;  // for the next call
+    __threadfence();
   }
   __syncthreads();
   if (!is_last) return;
-  __threadfence();
   const Parts parts = call.all_parts(gridDim.y);
-  for (std::int64_t i = threadIdx.x; i < call.rows * columns; i += block_threads) {
-    const std::int64_t row = i / columns;
+  for (int i = static_cast<int>(threadIdx.x); i < call.rows * columns; i += block_threads) {
+    const int row = i / columns;
     const std::int64_t column = first_column + i % columns;
     if (column >= call.out) continue;
     const std::int64_t at = row * parts.stride + column;
@@ -266,6 +326,7 @@ template <int Tiles>
 __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
     multiply_strips(StripCall call) {
   __shared__ float4 tiles[strips_per_block][slices][tile_rows][tile_stride / 4];
+  let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / warp_threads;
   const int lane = static_cast<int>(threadIdx.x) % warp_threads;
   const int group = lane / 4;
@@ -297,7 +358,8 @@ __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
     }
   };
   int step = first_step + slice;
-  if (step < end_step) load_weight(step);
+  if (step < end_step) load_weight(step);  // while the kernel before this one ends
+  wait_for_last();
   for (; step < end_step; step += slices) {
     Words now[2][4];
 #pragma unroll
@@ -373,7 +435,7 @@ __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
   }
   if (call.arrived != nullptr) {
     finish_columns(call, first_strip * strip_columns,
-                   strip_columns * (gated ? 1 : strips_per_block));
+                   static_cast<int>(strip_columns) * (gated ? 1 : strips_per_block));
   }
 }
 
@@ -408,8 +470,6 @@ struct StripPlan {
   }
 };
 
-bool is_aligned(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0; }
-
 void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
   const StripPlan plan(gpu, job);
   // More rows are finished sooner by all multiprocessors.
@@ -433,7 +493,8 @@ void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
                                         multiply_strips<4>};
   launch("multiply_strips", kernels[plan.tiles - 1],
          {.blocks = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.splits)),
-          .threads = dim3(block_threads)},
+          .threads = dim3(block_threads),
+          .early = gpu.starts_early()},
          gpu.stream, call);
   if (plan.splits == 1 || call.arrived != nullptr) return;
   finish(gpu, call.all_parts(plan.splits), job.output, job.rows, job.blocks.out);

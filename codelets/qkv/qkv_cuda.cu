@@ -33,6 +33,8 @@ __device__ float rotated(const float* head, const float* cos, int dim, int i) {
 /// as most of the work is to find the place.
 template <typename T>
 __global__ void place_rows(PlaceCall call) {
+  cuda::let_next_start();
+  cuda::wait_for_last();
   const DecoderShape& shape = call.shape;
   const std::int64_t row = blockIdx.x;
   const auto dim = static_cast<int>(shape.head_dim);
@@ -75,6 +77,80 @@ __global__ void place_rows(PlaceCall call) {
   }
 }
 
+/// Two neighbours in bf16; `to` is of an even one.
+__device__ void put_pair(const float2& pair, BFloat16* to) {
+  *reinterpret_cast<std::uint32_t*>(to) = to_bf16(pair.x).bits | std::uint32_t{to_bf16(pair.y).bits}
+                                                                     << 16;
+}
+
+/// The same in bf16 for heads of a multiple of four dimensions: two neighbours a thread, and the
+/// two that rotate with them.
+__global__ void place_rows_in_pairs(PlaceCall call) {
+  cuda::let_next_start();
+  const DecoderShape& shape = call.shape;
+  const std::int64_t row = blockIdx.x;
+  const auto dim = static_cast<int>(shape.head_dim);
+  const int half = dim / 2;
+  const auto padded = static_cast<int>(shape.padded_head_dim());
+  const auto num_heads = static_cast<int>(shape.num_heads);
+  const auto num_kv_heads = static_cast<int>(shape.num_kv_heads);
+  const int of_head = half / 2;  // a head's threads
+  const int count = (num_heads + 2 * num_kv_heads) * of_head;
+  const BatchRow of_batch = call.batch.rows()[static_cast<std::size_t>(row)];
+  constexpr auto in_page = static_cast<int>(page_tokens);
+  const int token = of_batch.position % in_page;
+  BFloat16* page = nullptr;
+  if (call.slab != nullptr) {
+    page = reinterpret_cast<BFloat16*>(page_of(shape, call.batch, of_batch, call.slab));
+  }
+  BFloat16* q = reinterpret_cast<BFloat16*>(call.q) + row * shape.q_size();
+  BFloat16* new_kv = nullptr;
+  if (call.new_kv != nullptr) {
+    new_kv = reinterpret_cast<BFloat16*>(call.new_kv) + row * 2 * shape.kv_size();
+  }
+  cuda::wait_for_last();
+  const auto step = static_cast<int>(gridDim.y * blockDim.x);
+  for (int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x); i < count; i += step) {
+    const int head = i / of_head;
+    const int first = i % of_head * 2;  // of the head's dimensions, and half + first
+    const float* from = call.qkv + row * shape.qkv_size() + head * dim + first;
+    float2 low = *reinterpret_cast<const float2*>(from);
+    float2 high = *reinterpret_cast<const float2*>(from + half);
+    const bool is_v = head >= num_heads + num_kv_heads;
+    if (call.rope != nullptr && !is_v) {
+      const float* rope = call.rope + row * dim + first;
+      const float2 cos = *reinterpret_cast<const float2*>(rope);
+      const float2 sin = *reinterpret_cast<const float2*>(rope + half);
+      const float2 was = low;
+      low = make_float2(was.x * cos.x - high.x * sin.x, was.y * cos.y - high.y * sin.y);
+      high = make_float2(high.x * cos.x + was.x * sin.x, high.y * cos.y + was.y * sin.y);
+    }
+    if (head < num_heads) {
+      put_pair(low, q + head * dim + first);
+      put_pair(high, q + head * dim + half + first);
+      continue;
+    }
+    if (new_kv != nullptr) {
+      BFloat16* to = new_kv + (head - num_heads) * dim + first;
+      put_pair(low, to);
+      put_pair(high, to + half);
+    }
+    if (page == nullptr) continue;
+    const int kv_head = head - num_heads - (is_v ? num_kv_heads : 0);
+    BFloat16* to = page + 2 * kv_head * in_page * padded;
+    if (is_v) {
+      to += in_page * padded + token / 2 * padded * 2 + token % 2;
+      to[2 * first] = to_bf16(low.x);
+      to[2 * first + 2] = to_bf16(low.y);
+      to[2 * (half + first)] = to_bf16(high.x);
+      to[2 * (half + first) + 2] = to_bf16(high.y);
+    } else {
+      put_pair(low, to + (first / 2 * in_page + token) * 2);
+      put_pair(high, to + ((half + first) / 2 * in_page + token) * 2);
+    }
+  }
+}
+
 }  // namespace
 
 void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
@@ -110,20 +186,22 @@ void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
                         .q = operands.q,
                         .slab = operands.slab,
                         .new_kv = operands.new_kv};
+  const bool in_pairs = shape.dtype == DType::bf16 && shape.head_dim % 4 == 0;
   // Few rows are spread over more blocks: two a multiprocessor.
+  const std::int64_t items = in_pairs ? shape.qkv_size() / 4 : shape.qkv_size();
   constexpr std::int64_t most_threads = 256;
-  const std::int64_t threads = std::min(most_threads, (shape.qkv_size() + 31) / 32 * 32);
-  const std::int64_t most_blocks = (shape.qkv_size() + threads - 1) / threads;
+  const std::int64_t threads = std::min(most_threads, (items + 31) / 32 * 32);
+  const std::int64_t most_blocks = (items + threads - 1) / threads;
   const std::int64_t blocks = std::min(
       most_blocks, 1 + 2 * std::int64_t{gpu.num_multiprocessors} / std::max<std::int64_t>(rows, 1));
-  const cuda::LaunchShape launch{
-      .blocks = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
-      .threads = dim3(static_cast<unsigned>(threads))};
-  if (shape.dtype == DType::f32) {
-    cuda::launch("place_rows", place_rows<float>, launch, gpu.stream, place);
-  } else {
-    cuda::launch("place_rows", place_rows<BFloat16>, launch, gpu.stream, place);
-  }
+  const auto kernel = in_pairs                    ? place_rows_in_pairs
+                      : shape.dtype == DType::f32 ? place_rows<float>
+                                                  : place_rows<BFloat16>;
+  cuda::launch("place_rows", kernel,
+               {.blocks = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
+                .threads = dim3(static_cast<unsigned>(threads)),
+                .early = gpu.starts_early()},
+               gpu.stream, place);
 }
 
 }  // namespace sluice

@@ -136,7 +136,9 @@ TEST_F(CliGpuTest, CalibrationTimesItsKernelsAndItsLink) {
   EXPECT_EQ(result.exit_code, 130) << result.err;
   const json found = file();
   EXPECT_EQ(found.at("setup").at("device"), gpu().at("name"));
-  EXPECT_EQ(found.at("links").size(), 2U);
+  // Both ways in each round that has begun; a fast device is in its second one by then.
+  EXPECT_GE(found.at("links").size(), 2U);
+  EXPECT_EQ(found.at("links").size() % 2, 0U);
   ASSERT_FALSE(found.at("points").empty());
   const json& sample = found.at("points").at(0).at("samples").at(0);
   for (const char* sublayer :

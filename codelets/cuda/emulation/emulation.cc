@@ -89,6 +89,7 @@ class Block {
   void* shared() { return shared_.data(); }
   int lane() const { return static_cast<int>(current_ % warp_size); }
   Warp& warp() { return warps_[current_ / warp_size]; }
+  void note_wait() { threads_[current_].has_waited = true; }
 
   void meet_block() {
     ++progress_;
@@ -117,6 +118,7 @@ class Block {
   struct Thread {
     Place place;
     boost::context::fiber fiber;
+    bool has_waited = false;
   };
 
   void start(unsigned i, const dim3& index, const std::function<void()>& body) {
@@ -129,6 +131,8 @@ class Block {
       back_ = std::move(back);
       try {
         body();
+        if (grid_.early && !threads_[i].has_waited)
+          give_up("it is launched early, and a thread ends that has not waited for the last one");
       } catch (const boost::context::detail::forced_unwind&) {
         throw;
       } catch (...) {
@@ -223,6 +227,7 @@ void run(const Grid& grid, const std::function<void()>& body) {
 
 const Place& place() { return running->place(); }
 void* dynamic_shared_memory() { return running->shared(); }
+void note_wait() { running->note_wait(); }
 void block_barrier() { running->meet_block(); }
 void warp_barrier(unsigned mask) { running->meet_warp(mask); }
 int lane() { return running->lane(); }

@@ -22,10 +22,12 @@ struct Grid {
   dim3 blocks;
   dim3 threads;
   std::size_t dynamic_bytes;
+  bool early = false;
 };
 
 /// Runs `body` once a thread of the grid. Aborts with a line on stderr when threads wait for each
-/// other in vain, or when a block has more than 1024 threads or 227 KB of dynamic shared memory.
+/// other in vain, when one of an early kernel ends without wait_for_last(), or when a block has
+/// more than 1024 threads or 227 KB of dynamic shared memory.
 void run(const Grid& grid, const std::function<void()>& body);
 /// The same from within a stream, which may put it off: it is being captured.
 void launch(cudaStream_t stream, const Grid& grid, std::function<void()> body);
@@ -36,6 +38,9 @@ struct Place {
 };
 const Place& place();
 void* dynamic_shared_memory();
+
+/// The calling thread has waited for the kernel before.
+void note_wait();
 
 /// All threads of the block that have not ended meet.
 void block_barrier();
