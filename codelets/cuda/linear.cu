@@ -6,6 +6,7 @@
 
 #include "codelets/cuda/blas.h"
 #include "codelets/cuda/device.h"
+#include "codelets/cuda/fours.h"
 #include "codelets/cuda/linear.h"
 #include "codelets/cuda/linear_limits.h"
 #include "codelets/cuda/mma.h"
@@ -127,13 +128,9 @@ __device__ void put(const Output& to, std::int64_t row, std::int64_t column, flo
   }
 }
 
-struct alignas(8) BFloat16x4 {
-  BFloat16 of[4];
-};
-
 /// Four columns from `column` on, of an output whose rows are aligned.
-__device__ void put_four(const Output& to, std::int64_t row, std::int64_t column, const float4& y,
-                         const float4& gate) {
+__device__ void finish_four(const Output& to, std::int64_t row, std::int64_t column,
+                            const float4& y, const float4& gate) {
   const std::int64_t at = (row * to.stride + column) / 4;
   float4 there = make_float4(0, 0, 0, 0);
   if (adds_up(to)) there = static_cast<const float4*>(to.dst)[at];
@@ -141,12 +138,7 @@ __device__ void put_four(const Output& to, std::int64_t row, std::int64_t column
                                   finished(to, column + 1, y.y, gate.y, there.y),
                                   finished(to, column + 2, y.z, gate.z, there.z),
                                   finished(to, column + 3, y.w, gate.w, there.w));
-  if (to.dtype == DType::f32) {
-    static_cast<float4*>(to.dst)[at] = sums;
-  } else {
-    static_cast<BFloat16x4*>(to.dst)[at] = {
-        {to_bf16(sums.x), to_bf16(sums.y), to_bf16(sums.z), to_bf16(sums.w)}};
-  }
+  put_four(sums, to.dtype, to.dst, at);
 }
 
 /// Products whose depth was split: `count` parts of [rows, stride], to be added in order.
@@ -183,8 +175,8 @@ __global__ void finish_parts_in_fours(Parts parts, Output to, std::int64_t colum
   if (column >= columns) return;
   const std::int64_t at = row * parts.stride + column;
   const float4 y = sum_parts_of_four(parts.y, parts, at);
-  put_four(to, row, column, y,
-           to.gated ? sum_parts_of_four(parts.gate, parts, at) : make_float4(0, 0, 0, 0));
+  finish_four(to, row, column, y,
+              to.gated ? sum_parts_of_four(parts.gate, parts, at) : make_float4(0, 0, 0, 0));
 }
 
 /// One thread an element.
@@ -198,8 +190,6 @@ __global__ void finish_parts(Parts parts, Output to, std::int64_t columns) {
   const float y = sum_parts(parts.y, parts, at);
   put(to, row, column, y, to.gated ? sum_parts(parts.gate, parts, at) : 0);
 }
-
-bool is_aligned(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0; }
 
 void finish(const Context& gpu, const Parts& parts, const Output& to, std::int64_t rows,
             std::int64_t columns) {

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cstdint>
 
 #include "codelets/cuda/block.h"
 #include "codelets/cuda/device.h"
+#include "codelets/cuda/fours.h"
 #include "codelets/cuda/norm.h"
 
 namespace sluice::cuda {
@@ -59,10 +59,6 @@ __global__ void norm_rows(NormCall call) {
   }
 }
 
-struct alignas(8) BFloat16x4 {
-  BFloat16 of[4];
-};
-
 /// The same for rows of at most `Fours` times four elements a thread, which stay in registers, as
 /// do the norm's vectors: they come while the kernel before this one ends.
 template <int Fours>
@@ -117,18 +113,8 @@ __global__ void __launch_bounds__(most_threads) norm_short_rows(NormCall call) {
                                  y_of(x[four].y, weight[four].y, bias[four].y),
                                  y_of(x[four].z, weight[four].z, bias[four].z),
                                  y_of(x[four].w, weight[four].w, bias[four].w));
-    const std::int64_t at = row * (call.out_stride / 4) + i;
-    if (call.dtype == DType::f32) {
-      static_cast<float4*>(call.out)[at] = y;
-    } else {
-      static_cast<BFloat16x4*>(call.out)[at] = {
-          {to_bf16(y.x), to_bf16(y.y), to_bf16(y.z), to_bf16(y.w)}};
-    }
+    put_four(y, call.dtype, call.out, row * (call.out_stride / 4) + i);
   });
-}
-
-bool is_aligned(const void* memory) {
-  return reinterpret_cast<std::uintptr_t>(memory) % sizeof(float4) == 0;
 }
 
 bool has_fours(const NormCall& call) {

@@ -71,6 +71,24 @@ TEST(CudaEmulationDeathTest, ThreadsThatWaitInVainAreNamed) {
                "kernel wait_apart: its threads wait for each other in vain");
 }
 
+/// The last thread of a block forgets what all have to do.
+__global__ void wait_for_last_but_one(int* result) {
+  let_next_start();
+  if (threadIdx.x + 1 < blockDim.x) wait_for_last();
+  result[threadIdx.x] = 1;
+}
+
+TEST(CudaEmulationDeathTest, AThreadThatStartsEarlyAndDoesNotWaitIsNamed) {
+  std::vector<int> result(32);
+  const auto run = [&](bool early) {
+    launch("wait_for_last_but_one", wait_for_last_but_one,
+           {.blocks = dim3(1), .threads = dim3(32), .early = early}, nullptr, result.data());
+  };
+  run(false);
+  EXPECT_EQ(result.back(), 1);
+  EXPECT_DEATH(run(true), "kernel wait_for_last_but_one: it is launched early");
+}
+
 __global__ void read_unwritten(float* result) { *result = *dynamic_shared<float>(); }
 
 TEST(CudaEmulationTest, MemoryThatNobodyWroteIsNotANumber) {
