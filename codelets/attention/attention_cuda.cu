@@ -543,7 +543,7 @@ class Attention {
                                            rows::head_blocks_of(shape_)),
                   .threads = dim3(rows::block_threads),
                   .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float),
-                  .early = gpu_.starts_early()},
+                  .early = cuda::starts_early(gpu_)},
                  gpu_.stream, call);
   }
 
@@ -556,14 +556,14 @@ class Attention {
                                  static_cast<unsigned>(shape_.num_kv_heads)),
                   .threads = dim3(mma_threads),
                   .dynamic_bytes = StagedKv<Form::blocks>::bytes(),
-                  .early = gpu_.starts_early()},
+                  .early = cuda::starts_early(gpu_)},
                  gpu_.stream, call);
     cuda::launch("attend_parts_mma", attend_parts_mma<Form::blocks, Form::is_full>,
                  {.blocks = looping_blocks(plan_.most().parts * shape_.num_kv_heads *
                                            query_blocks_of(shape_)),
                   .threads = dim3(mma_threads),
                   .dynamic_bytes = static_cast<std::size_t>(floats) * sizeof(float),
-                  .early = gpu_.starts_early()},
+                  .early = cuda::starts_early(gpu_)},
                  gpu_.stream, call);
   }
 
@@ -573,7 +573,7 @@ class Attention {
                  {.blocks = dim3(static_cast<unsigned>(plan_.most().split_rows),
                                  static_cast<unsigned>(shape_.num_kv_heads)),
                   .threads = dim3(128),
-                  .early = gpu_.starts_early()},
+                  .early = cuda::starts_early(gpu_)},
                  gpu_.stream, call);
   }
 

@@ -146,8 +146,8 @@ AttentionWork AttentionPlan::start(const cuda::Context& gpu, const BatchView& ba
       .tiles = reinterpret_cast<AttentionTile*>(memory + tiles_at_),
       .counts = reinterpret_cast<AttentionWork::Counts*>(memory + counts_at_)};
   cuda::launch("plan_attention", plan_attention,
-               {.threads = dim3(block_threads), .early = gpu.starts_early()}, gpu.stream, shape_,
-               long_runs_, batch, kv, work);
+               {.threads = dim3(block_threads), .early = cuda::starts_early(gpu)}, gpu.stream,
+               shape_, long_runs_, batch, kv, work);
   return work;
 }
 

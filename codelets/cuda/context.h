@@ -77,9 +77,6 @@ struct Context {
   SublayerEvents* events = nullptr;  ///< null: nobody wants times
   TaskGraphs* graphs = nullptr;      ///< null: kernels are launched one by one
 
-  /// Whether the device can launch a kernel early, see LaunchShape.
-  bool starts_early() const { return compute_capability >= 90; }
-
   /// The same with another workspace.
   Context with_workspace(Workspace& other) const {
     return {stream,  other,  blas,  failure, compute_capability, num_multiprocessors,

@@ -27,7 +27,7 @@ struct LaunchShape {
   dim3 threads{1};                ///< of a block
   std::size_t dynamic_bytes = 0;  ///< of shared memory, see dynamic_shared()
   /// Whether its blocks may start while the kernel before it runs, once all of that one's have
-  /// called let_next_start(): it calls wait_for_last() (see Context::starts_early()).
+  /// called let_next_start(): it calls wait_for_last(). Only where starts_early() says so.
   bool early = false;
 };
 
@@ -63,6 +63,21 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   }
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
 #endif
+}
+
+/// Whether kernels may be launched early on a device: it runs what was compiled for the newest of
+/// our architectures that is not newer than itself, and from 9.0 on that can wait.
+inline bool starts_early(const Context& gpu) {
+#ifdef SLUICE_CUDA_EMULATION
+  constexpr int compiled[] = {900};
+#else
+  constexpr int compiled[] = {__CUDA_ARCH_LIST__};  // ascending
+#endif
+  int runs = 0;
+  for (const int architecture : compiled) {
+    if (architecture <= 10 * gpu.compute_capability) runs = architecture;
+  }
+  return runs >= 900;
 }
 
 /// From here on blocks of the stream's next kernel may start, if that one is launched early: where

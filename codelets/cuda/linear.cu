@@ -210,7 +210,7 @@ void finish(const Context& gpu, const Parts& parts, const Output& to, std::int64
            {.blocks = dim3(static_cast<unsigned>(divide_up(columns, of_block)),
                            static_cast<unsigned>(std::min(most_rows, rows - first))),
             .threads = dim3(threads),
-            .early = gpu.starts_early()},
+            .early = starts_early(gpu)},
            gpu.stream, from, into, columns);
   }
 }
@@ -484,7 +484,7 @@ void run_strips(const Context& gpu, const Job& job, std::byte* scratch) {
   launch("multiply_strips", kernels[plan.tiles - 1],
          {.blocks = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.splits)),
           .threads = dim3(block_threads),
-          .early = gpu.starts_early()},
+          .early = starts_early(gpu)},
          gpu.stream, call);
   if (plan.splits == 1 || call.arrived != nullptr) return;
   finish(gpu, call.all_parts(plan.splits), job.output, job.rows, job.blocks.out);

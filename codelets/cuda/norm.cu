@@ -143,7 +143,7 @@ void run(const Context& gpu, const NormCall& call, std::int64_t rows) {
   launch("norm_rows", form.kernel,
          {.blocks = dim3(static_cast<unsigned>(rows)),
           .threads = dim3(static_cast<unsigned>(std::min<std::int64_t>(most_threads, threads))),
-          .early = gpu.starts_early()},
+          .early = starts_early(gpu)},
          gpu.stream, call);
 }
 

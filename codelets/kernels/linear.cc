@@ -46,15 +46,9 @@ bool packs_strips(const LinearShape& shape) {
   return shape.dtype == DType::bf16 && shape.in % 2 == 0;
 }
 
-/// Rows of a tile of AMX.
-constexpr std::int64_t amx_tile_rows = 16;
-
-/// Our own kernels run where oneDNN would use AVX-512, or less. AMX is faster where rows fill its
-/// tiles; fewer wait for the weights to come from memory, whatever multiplies, and for a single one
-/// oneDNN takes AVX-512 itself.
-bool computes_with_strips(const LinearShape& shape, std::int64_t rows) {
-  if (!packs_strips(shape)) return false;
-  return rows < amx_tile_rows || dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core_amx;
+/// Our own kernels run where oneDNN would use AVX-512, or less; AMX is faster.
+bool computes_with_strips(const LinearShape& shape) {
+  return packs_strips(shape) && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core_amx;
 }
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.
@@ -342,7 +336,7 @@ struct Grid {
       : layout(the_layout),
         rows(num_rows),
         x_stride(wanted_x_stride != 0 ? wanted_x_stride : the_layout.shape().in),
-        strips(computes_with_strips(the_layout.shape(), num_rows)),
+        strips(computes_with_strips(the_layout.shape())),
         block_rows(strips ? strip_block_rows() : onednn_block_rows),
         block_columns(strips ? strip_columns * strips_of_a_job(the_layout.shape().out,
                                                                num_row_blocks(), pool.num_threads())
@@ -450,7 +444,7 @@ struct Rows {
 template <typename Call>
 Rows rows_of(ThreadPool& pool, const Call& call) {
   const LinearShape& shape = call.layout->shape();
-  if (call.x_stride == 0 || call.x_stride == shape.in || computes_with_strips(shape, call.rows))
+  if (call.x_stride == 0 || call.x_stride == shape.in || computes_with_strips(shape))
     return {call.x, call.x_stride};
   thread_local Workspace copies;
   const std::size_t row_bytes = static_cast<std::size_t>(shape.in) * size_bytes(shape.dtype);

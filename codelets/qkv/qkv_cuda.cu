@@ -200,7 +200,7 @@ void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
   cuda::launch("place_rows", kernel,
                {.blocks = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
                 .threads = dim3(static_cast<unsigned>(threads)),
-                .early = gpu.starts_early()},
+                .early = cuda::starts_early(gpu)},
                gpu.stream, place);
 }
 
