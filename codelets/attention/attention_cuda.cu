@@ -461,7 +461,7 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
         const int dim = block * mma::block_dims + 8 * lane.place + i;
         if (!Full && dim >= head_dim) continue;
         const std::uint32_t pair =
-            mma::bf16_pair(warp.sum_at(r, block, i) * share, warp.sum_at(r, block, i + 1) * share);
+            cuda::bf16_pair(warp.sum_at(r, block, i) * share, warp.sum_at(r, block, i + 1) * share);
         *reinterpret_cast<std::uint32_t*>(out + dim) = pair;
       }
     }

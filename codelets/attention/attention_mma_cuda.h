@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "codelets/cuda/mma.h"
+#include "codelets/cuda/neighbours.h"
 #include "codelets/runtime/batch.h"
 
 /// One warp's flash attention for 16 queries in bf16 with tensor cores (mma.sync.m16n8k16). A KV
@@ -40,16 +41,6 @@ struct Lane {
   __device__ int value_column(int block) const { return block * block_dims + group * 4; }
 };
 
-/// Two floats as bf16, the first in the lower half, rounded to nearest even.
-__device__ inline std::uint32_t bf16_pair(float low, float high) {
-#if !defined(SLUICE_CUDA_EMULATION) && __CUDA_ARCH__ >= 800
-  std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-#else
-  return to_bf16(low).bits | static_cast<std::uint32_t>(to_bf16(high).bits) << 16;
-#endif
-}
 __device__ inline float low_of(std::uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float high_of(std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
 
@@ -188,10 +179,10 @@ struct Warp {
             const float low = exp2_of(score[step][e][2 * pair] - reference);
             const float high = exp2_of(score[step][e][2 * pair + 1] - reference);
             denominator[r] += low + high;
-            const std::uint32_t rounded = bf16_pair(low, high);
+            const std::uint32_t rounded = cuda::bf16_pair(low, high);
             weights[step].high[e].word[r + 2 * pair] = rounded;
             weights[step].rest[e].word[r + 2 * pair] =
-                bf16_pair(low - low_of(rounded), high - high_of(rounded));
+                cuda::bf16_pair(low - low_of(rounded), high - high_of(rounded));
           }
         }
       }

@@ -6,10 +6,10 @@
 
 #include "codelets/cuda/blas.h"
 #include "codelets/cuda/device.h"
-#include "codelets/cuda/fours.h"
 #include "codelets/cuda/linear.h"
 #include "codelets/cuda/linear_limits.h"
 #include "codelets/cuda/mma.h"
+#include "codelets/cuda/neighbours.h"
 #include "codelets/cuda/workspace_layout.h"
 
 namespace sluice::cuda {

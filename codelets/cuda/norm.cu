@@ -2,7 +2,7 @@
 
 #include "codelets/cuda/block.h"
 #include "codelets/cuda/device.h"
-#include "codelets/cuda/fours.h"
+#include "codelets/cuda/neighbours.h"
 #include "codelets/cuda/norm.h"
 
 namespace sluice::cuda {

@@ -2,6 +2,7 @@
 
 #include "codelets/cuda/device.h"
 #include "codelets/cuda/linear.h"
+#include "codelets/cuda/neighbours.h"
 #include "codelets/cuda/norm.h"
 #include "codelets/cuda/workspace_layout.h"
 #include "codelets/kernels/kv_page.h"
@@ -79,8 +80,7 @@ __global__ void place_rows(PlaceCall call) {
 
 /// Two neighbours in bf16; `to` is of an even one.
 __device__ void put_pair(const float2& pair, BFloat16* to) {
-  *reinterpret_cast<std::uint32_t*>(to) = to_bf16(pair.x).bits | std::uint32_t{to_bf16(pair.y).bits}
-                                                                     << 16;
+  *reinterpret_cast<std::uint32_t*>(to) = cuda::bf16_pair(pair.x, pair.y);
 }
 
 /// The same in bf16 for heads of a multiple of four dimensions: two neighbours a thread, and the
@@ -137,9 +137,9 @@ __global__ void place_rows_in_pairs(PlaceCall call) {
     }
     if (page == nullptr) continue;
     const int kv_head = head - num_heads - (is_v ? num_kv_heads : 0);
-    BFloat16* to = page + 2 * kv_head * in_page * padded;
+    BFloat16* to = page + (is_v ? shape.v_offset(kv_head) : shape.k_offset(kv_head));
     if (is_v) {
-      to += in_page * padded + token / 2 * padded * 2 + token % 2;
+      to += token / 2 * padded * 2 + token % 2;
       to[2 * first] = to_bf16(low.x);
       to[2 * first + 2] = to_bf16(low.y);
       to[2 * (half + first)] = to_bf16(high.x);
