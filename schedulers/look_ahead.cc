@@ -10,6 +10,7 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,8 @@ class TaskQueue {
     size_.store(items_.size(), std::memory_order_release);
     return task;
   }
+  /// The next one, or null.
+  starpu_task* front() const { return items_.empty() ? nullptr : items_.front().task; }
   /// May be asked without the lock.
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
@@ -316,6 +319,84 @@ class SlabWindow {
   std::deque<Read> reads_;
 };
 
+/// Values between tasks beside one memory (hidden states and the like, which live nowhere else):
+/// those of mini-batches that wait for their next task while others compute.
+class PassingValues {
+ public:
+  static bool is_one(starpu_data_handle_t handle) {
+    return starpu_data_get_home_node(handle) < 0 &&
+           starpu_data_get_size(handle) >= smallest_streamed_bytes;
+  }
+
+  using Handles = std::vector<starpu_data_handle_t>;
+
+  /// A task to come, and those that it uses.
+  void begin(const Order& order, std::int16_t sub_batch, Handles values) {
+    for (starpu_data_handle_t value : values) uses_[value].push_back(order);
+    tasks_.emplace(order, Task{sub_batch, std::move(values)});
+  }
+  /// The task is done; gives those that it used.
+  Handles end(const Order& order) {
+    const auto found = tasks_.find(order);
+    if (found == tasks_.end()) return {};
+    Handles values = std::move(found->second.values);
+    tasks_.erase(found);
+    for (starpu_data_handle_t value : values) {
+      const auto its = uses_.find(value);
+      its->second.pop_front();
+      if (its->second.empty()) uses_.erase(its);
+    }
+    return values;
+  }
+
+  /// Whether those that wait elsewhere need more than `available_bytes`.
+  bool need_more(std::uint64_t available_bytes, unsigned node) const {
+    std::uint64_t bytes = 0;
+    for (const auto& [value, uses] : uses_) {
+      if (is_elsewhere(value, node)) bytes += starpu_data_get_size(value);
+    }
+    return bytes > available_bytes;
+  }
+  /// Whether tasks of three sub-batches come before the next one that uses it.
+  bool waits(starpu_data_handle_t value) const {
+    const auto found = uses_.find(value);
+    if (found == uses_.end()) return false;
+    std::vector<std::int16_t> seen;
+    for (const auto& [order, task] : tasks_) {
+      if (!(order < found->second.front())) return false;
+      if (std::find(seen.begin(), seen.end(), task.sub_batch) == seen.end())
+        seen.push_back(task.sub_batch);
+      if (seen.size() == 3) return true;
+    }
+    return false;
+  }
+  /// Those of the task that comes behind one: where it waits for a slab, say, they may come even
+  /// so. Only what has come to be and is elsewhere.
+  Handles coming(const Order& behind, unsigned node) const {
+    Handles found;
+    const auto next = tasks_.upper_bound(behind);
+    if (next == tasks_.end()) return found;
+    std::copy_if(next->second.values.begin(), next->second.values.end(), std::back_inserter(found),
+                 [&](starpu_data_handle_t value) { return is_elsewhere(value, node); });
+    return found;
+  }
+
+ private:
+  /// In main memory alone; what no task has made yet is nowhere.
+  static bool is_elsewhere(starpu_data_handle_t value, unsigned node) {
+    return starpu_data_is_on_node(value, node) == 0 &&
+           starpu_data_is_on_node(value, STARPU_MAIN_RAM) != 0;
+  }
+
+  struct Task {
+    std::int16_t sub_batch;
+    Handles values;
+  };
+  std::multimap<Order, Task> tasks_;  ///< submitted and not executed
+  /// By value: the tasks that will use it, in order.
+  std::unordered_map<starpu_data_handle_t, std::deque<Order>> uses_;
+};
+
 /// What is to come into a memory; StarPU brings what has a higher priority first.
 struct Transfer {
   starpu_data_handle_t handle;
@@ -368,9 +449,12 @@ class Scheduler {
       unsigned node = 0;
       const bool into_node = streams(task, *tag, node);
       const Order half = Order::of_half_layer(*tag);
+      const bool passes_values = into_node && has_one_worker(node);
       if (into_node) windows_.at(node).begin(half);
+      PassingValues::Handles values;
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+        if (passes_values && PassingValues::is_one(handle)) values.push_back(handle);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
           submitted_writer(handle, task, *tag);
         } else if (into_node) {
@@ -382,6 +466,7 @@ class Scheduler {
           }
         }
       }
+      if (passes_values) values_.at(node).begin(Order::of(*tag), tag->sub_batch, std::move(values));
       if (into_node) admit(node, bring);
     }
     start(bring);
@@ -394,6 +479,7 @@ class Scheduler {
     std::vector<Transfer> bring;
     std::vector<starpu_data_handle_t> give_up;
     std::vector<starpu_data_handle_t> read_slabs;  ///< that live on a disk
+    PassingValues::Handles leave;
     unsigned node = 0;
     {
       const Lock lock(mutex_);
@@ -404,9 +490,10 @@ class Scheduler {
       if (streams(task, *tag, node)) {
         windows_.at(node).end(Order::of_half_layer(*tag));
         slab_windows_.at(node).end(task);
+        leave = values_that_leave(node, Order::of(*tag));
         for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
-          if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
           starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+          if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
           Known& its = known(handle, node);
           if (const auto* slab = as<Slab>(its); slab != nullptr && lives_on_disk(handle)) {
             if (!slab_windows_.at(node).needs(*slab)) read_slabs.push_back(handle);
@@ -419,6 +506,9 @@ class Scheduler {
         admit(node, bring);
       }
     }
+    // A copy in main memory makes room here as soon as that is asked for.
+    for (starpu_data_handle_t handle : leave)
+      starpu_data_prefetch_on_node(handle, STARPU_MAIN_RAM, 1);
     // What is stored next makes it stale.
     for (starpu_data_handle_t handle : read_slabs)
       starpu_data_evict_from_node(handle, STARPU_MAIN_RAM);
@@ -452,13 +542,32 @@ class Scheduler {
     std::vector<Transfer>& held = held_.at(worker);
     if (!held.empty()) start(std::exchange(held, {}));
   }
+  /// A task starts: the next one's data may come, and its values, if it is not ready yet.
+  void prepare_next(const starpu_task* starting, unsigned worker) {
+    const unsigned node = node_of(static_cast<int>(worker));
+    if (node == STARPU_MAIN_RAM || starpu_get_prefetch_flag() == 0) return;
+    const std::optional<TaskTag> tag = tag_of(starting);
+    PassingValues::Handles coming;
+    starpu_task* next = nullptr;
+    {
+      const Lock lock(mutex_);
+      next = own_.at(worker).front();
+      if (tag) coming = values_.at(node).coming(Order::of(*tag), node);
+    }
+    // Only this worker takes it away. What a ready task uses cannot be asked for but with it.
+    if (next != nullptr && next->prefetched == 0) starpu_prefetch_task_input_for(next, worker);
+    for (starpu_data_handle_t value : coming) {
+      if (next == nullptr || !uses(next, value)) starpu_data_prefetch_on_node(value, node, 1);
+    }
+  }
 
   void push(starpu_task* task) {
     const std::optional<TaskTag> tag = tag_of(task);
     const int worker = tag ? worker_for(task, *tag) : -1;
     const bool far = worker >= 0 && !gpus_.empty() && starpu_get_prefetch_flag() != 0 &&
                      node_of(worker) != STARPU_MAIN_RAM;
-    if (far) starpu_prefetch_task_input_for(task, static_cast<unsigned>(worker));
+    if (far && own_.at(static_cast<std::size_t>(worker)).empty())
+      starpu_prefetch_task_input_for(task, static_cast<unsigned>(worker));
     {
       const Lock lock(mutex_);
       if (worker >= 0) {
@@ -494,6 +603,12 @@ class Scheduler {
   }
 
  private:
+  static bool uses(starpu_task* task, starpu_data_handle_t handle) {
+    for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+      if (STARPU_TASK_GET_HANDLE(task, i) == handle) return true;
+    }
+    return false;
+  }
   static bool can_run(int worker, starpu_task* task) {
     unsigned implementation = 0;
     if (starpu_worker_can_execute_task_first_impl(static_cast<unsigned>(worker), task,
@@ -514,6 +629,23 @@ class Scheduler {
       if (worker >= 0 && can_run(worker, task)) return worker;
     }
     return -1;
+  }
+
+  /// Of the values that a task used which is done now.
+  PassingValues::Handles values_that_leave(unsigned node, const Order& done) {
+    PassingValues& all = values_.at(node);
+    PassingValues::Handles values = all.end(done);
+    std::erase_if(values, [&](starpu_data_handle_t value) { return !all.waits(value); });
+    const starpu_ssize_t available = starpu_memory_get_available(node);
+    const bool lacks_room = available >= 0 && !values.empty() &&
+                            all.need_more(static_cast<std::uint64_t>(available), node);
+    if (!lacks_room) values.clear();
+    return values;
+  }
+  /// Then data that one of its tasks is still to use stays while that worker looks at it.
+  bool has_one_worker(unsigned node) const {
+    return std::count_if(gpus_.begin(), gpus_.end(),
+                         [&](int worker) { return node_of(worker) == node; }) == 1;
   }
 
   static bool lives_on_disk(starpu_data_handle_t handle) {
@@ -624,6 +756,7 @@ class Scheduler {
   TaskQueue shared_;
   std::array<Window, STARPU_MAXNODES> windows_;
   std::array<SlabWindow, STARPU_MAXNODES> slab_windows_;
+  std::array<PassingValues, STARPU_MAXNODES> values_;
   /// By worker, which alone touches it: what is to come into its memory, behind its next task's.
   std::array<std::vector<Transfer>, STARPU_NMAXWORKERS> held_;
   std::deque<Streamed> data_;
@@ -666,8 +799,9 @@ starpu_task* LookAhead::pop(unsigned context) { return Scheduler::of(context).po
 
 void LookAhead::starts(starpu_task* task, unsigned context) {
   const int worker = starpu_worker_get_id();
-  if (task->cl != nullptr && worker >= 0)
-    Scheduler::of(context).start_held(static_cast<unsigned>(worker));
+  if (task->cl == nullptr || worker < 0) return;
+  Scheduler::of(context).prepare_next(task, static_cast<unsigned>(worker));
+  Scheduler::of(context).start_held(static_cast<unsigned>(worker));
 }
 
 void LookAhead::executed(starpu_task* task, unsigned context) {

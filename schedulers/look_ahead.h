@@ -51,6 +51,12 @@ void set_staging(const Staging& next);
 /// all that is to be stored into it before that read has been: two slabs at once, whatever bytes
 /// set_staging() says; with Prefetch::half_layer one, the next when the last is done; none with
 /// Prefetch::none. What comes from a disk is given up in main memory once it has been read.
+///
+/// Values between tasks (data without a home, such as hidden states): while a GPU's task runs,
+/// those of the next one come (LIA Optimization-2), not of all that are ready: mini-batches may
+/// have more of them than there is room for. Then those that a task has used go to main memory at
+/// once, if tasks of three sub-batches come before the next one that uses them, so that their
+/// places are free as soon as they are asked for. A GPU with several workers leaves this to StarPU.
 struct LookAhead {
   static void init(unsigned context);
   static void deinit(unsigned context);

@@ -33,9 +33,11 @@ constexpr std::int64_t long_rows = 512;
 /// is not theirs spoils them.
 constexpr double short_s = 0.2;
 constexpr std::int64_t short_times = 3;
-/// All are measured so often; what comes after that, short ones first, only as far as all of it
-/// takes no more than this for each repetition.
+/// All are measured once; then, short ones first, so often, as far as all of it takes no more than
+/// least_repetition_s for each repetition; then more often, as far as it takes no more than the
+/// other.
 constexpr std::int64_t least_times = 2;
+constexpr double least_repetition_s = 57;
 constexpr double repetition_s = 53;
 /// Time between two saves.
 constexpr double save_every_s = 10;
@@ -402,13 +404,20 @@ struct BatchMeter::Loaded {
   void warm_up(const CalibrationBatch& batch) {
     const bool is_gpu = accelerator && accelerator->rates;
     if (!is_gpu && batch.shape.total_rows() >= long_rows) return;
-    const auto known = iterations.find(describe(batch));
-    const bool is_long = known != iterations.end() && known->second == 1;
-    if (is_long && reads_little_kv(batch.shape)) return;
+    if (takes_long(batch) && reads_little_kv(batch.shape)) return;
     const BenchSlice slice = runner.run_whole(test_of(batch, 1), 1);
     iterations[describe(batch)] = static_cast<std::int64_t>(measurement_s / slice.seconds) + 1;
   }
 
+  /// One iteration: long enough to be measured by itself. On the CPU what is new to its first layer
+  /// does not show in the median over all.
+  bool takes_long(const CalibrationBatch& batch) const {
+    const auto known = iterations.find(describe(batch));
+    if (known != iterations.end()) return known->second == 1;
+    if (accelerator || !before) return false;
+    const ModelDimensions dimensions = model_dimensions(model.config, weights.shape().dtype);
+    return foreseen_s(batch, dimensions, model.config.num_layers, *before) >= measurement_s;
+  }
   bool reads_little_kv(const BatchShape& shape) const {
     const double kv_bytes =
         static_cast<double>(shape.batch * shape.context * model.config.num_layers) *
@@ -560,13 +569,15 @@ class Rounds {
     const bool is_whole = round % short_times == 0;
     const std::int64_t whole = round / short_times;  // or the one before
     const std::int64_t needed = std::min(least_times, calibration_.repetitions);
+    const bool is_needed = is_whole && whole < needed;
     const bool of_accelerator = calibration_.measured_device() == Device::gpu;
     if (of_accelerator && is_whole && std::ssize(calibration_.links) <= 2 * whole)
       meter_.measure_links(calibration_);  // both ways
-    const bool is_needed = is_whole && whole < needed;
-    for (Batch* batch : order_of(is_needed)) {
+    const double limit_s = static_cast<double>(calibration_.repetitions) *
+                           (is_needed ? least_repetition_s : repetition_s);
+    for (Batch* batch : order_of(round == 0)) {
       if (!batch->is_short && !is_whole) continue;
-      if (is_needed || has_room(*batch, needed - whole - 1))
+      if (round == 0 || has_room(*batch, needed - whole - 1, limit_s))
         measure(*batch, batch->is_short ? round : whole);
       done_s_ += batch->foreseen_s;
     }
@@ -578,24 +589,24 @@ class Rounds {
     calibration_.task_overhead_us.push_back(meter_.measure_task_overhead_us());
   }
 
-  /// Where not all are needed the longest are last, for which there may be no time.
-  std::vector<Batch*> order_of(bool is_needed) {
+  /// But for the first time the longest are last, for which there may be no time.
+  std::vector<Batch*> order_of(bool is_first) {
     std::vector<Batch*> order;
     for (Batch& batch : batches_) order.push_back(&batch);
-    if (!is_needed) {
+    if (!is_first) {
       std::stable_sort(order.begin(), order.end(),
                        [](const Batch* a, const Batch* b) { return a->took_s < b->took_s; });
     }
     return order;
   }
 
-  /// Whether there is time for one more of this batch, and then for so many rounds of all.
-  bool has_room(const Batch& batch, std::int64_t whole_rounds) const {
+  /// Whether there is time until `limit_s` for one more of this batch, and then for so many rounds
+  /// of all.
+  bool has_room(const Batch& batch, std::int64_t whole_rounds, double limit_s) const {
     double needed_s = batch.took_s;
     for (const Batch& each : batches_)
       needed_s += static_cast<double>(std::max<std::int64_t>(0, whole_rounds)) * each.took_s;
-    return since_s(start_) + needed_s <=
-           static_cast<double>(calibration_.repetitions) * repetition_s;
+    return since_s(start_) + needed_s <= limit_s;
   }
 
   void measure(Batch& batch, std::int64_t repetition) {

@@ -93,7 +93,7 @@ using CalibrationProgress =
     std::function<void(double done_s, double total_s, const std::string& what)>;
 
 /// Adds what is missing: every batch once, then every batch again, and so on, so that a machine
-/// that drifts does so for all of them, and short ones between; after the second time, shortest
+/// that drifts does so for all of them, and short ones between; after the first time, shortest
 /// first, as far as all of it takes less than a minute a repetition. `save` is called now and then,
 /// and when Ctrl-C ends it, before Interrupted is thrown.
 void calibrate(Calibration& calibration, BatchMeter& meter,
