@@ -247,7 +247,8 @@ AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {
   if (plan_.memory.resident_layers() < config.num_layers) need.streamed = 2 * weights.layer();
   if (plan_.memory.lm_head_device == Device::gpu && plan_.memory.lm_head != Tier::hbm)
     need.streamed += weights.head;
-  // Of one iteration, and the next one's, which is submitted before the first has ended.
+  // Of one chain, and of the next one, or of the next iteration, which is submitted before the
+  // first has ended. Other mini-batches' hidden states go to DDR where they lack room.
   const std::int64_t floats =
       (size.max_rows + size.max_logit_rows) *
           (config.hidden_size + 2 * shape.qkv_size() + shape.q_size() + 2 * config.ffn_size) +
@@ -265,6 +266,10 @@ void AcceleratorRun::check_fits(const Need& need, std::uint64_t there_bytes,
       accelerator_.name(), format_bytes(need.total()), format_bytes(need.resident),
       format_bytes(need.kv), format_bytes(need.streamed), format_bytes(need.passing_kv),
       format_bytes(need.activations), format_bytes(need.scratch), advice);
+}
+
+bool AcceleratorRun::fits(const RunSize& size) const {
+  return need_of(size).total() <= accelerator_.memory_bytes;
 }
 
 TierUse AcceleratorRun::check(const RunSize& size) const {

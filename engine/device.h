@@ -48,8 +48,8 @@ struct RunSize {
   DType dtype = DType::bf16;
   std::uint64_t table_bytes = 0;  ///< embedding and positions, as stored
   std::vector<Kv> kv;
-  std::int64_t max_rows = 0;        ///< tokens that one iteration computes
-  std::int64_t max_logit_rows = 0;  ///< logits of them
+  std::int64_t max_rows = 0;        ///< tokens that one chain of an iteration's tasks computes
+  std::int64_t max_logit_rows = 0;  ///< that an iteration draws tokens for
 };
 
 /// What a run on the CPU and an accelerator has beyond one on the CPU alone: a plan that is kept
@@ -73,6 +73,7 @@ class AcceleratorRun {
     PinnedMemory pinned;
     std::unique_ptr<ResidentWeights> weights;
   };
+  bool fits(const RunSize& size) const;
   /// What it takes of the accelerator's memory. Throws Error with the sizes when it does not fit.
   TierUse check(const RunSize& size) const;
   /// Checks that everything fits beside what StarPU itself has taken, and brings there what stays.

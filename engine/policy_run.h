@@ -68,6 +68,10 @@ class PolicyRun {
   std::int64_t mini_batches(Phase phase) const {
     return pipelines_[static_cast<std::size_t>(phase)].mini_batches;
   }
+  /// Prompts run in so many, whatever the policy says.
+  void cut_prefill(std::int64_t mini_batches) {
+    pipelines_[static_cast<std::size_t>(Phase::prefill)].mini_batches = mini_batches;
+  }
   const MemoryPlan& memory() const { return memory_; }
 
   /// Fills in where each layer of a sub-batch runs, part by part; parts that turn out alike become

@@ -26,12 +26,24 @@ MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
                    accelerator);
 }
 
+/// That one chain of tasks computes at a time, in either phase; prompts and others may be mixed.
+std::int64_t rows_of_chain(const RunDemand& demand, const PolicyRun& policy) {
+  if (demand.rows_of_sequence == 0) return demand.largest.rows;
+  const std::int64_t sequences = demand.largest.sequences;
+  const auto sequences_of_chain = [&](Phase phase) {
+    const std::int64_t parts = std::min(policy.mini_batches(phase), sequences);
+    return (sequences + parts - 1) / parts;
+  };
+  return std::max(sequences_of_chain(Phase::prefill) * demand.rows_of_sequence,
+                  sequences_of_chain(Phase::decode));
+}
+
 RunSize size_of(const RunDemand& demand, const PolicyRun& policy) {
   RunSize size{.config = demand.model.config,
                .dtype = demand.dtype,
                .table_bytes = demand.need.table_bytes,
                .kv = {},
-               .max_rows = demand.largest.rows,
+               .max_rows = rows_of_chain(demand, policy),
                .max_logit_rows = demand.largest.logit_rows};
   if (demand.one_cohort) {
     size.kv.push_back({policy.kv_homes(), demand.kv_pages});
@@ -58,7 +70,18 @@ RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
   policy_run_.emplace(policy_.policy(), *costs_.model, demand_.workload);
   policy_run_->set_host_homes(host_.homes().layers, demand_.tiers.kv_tier);
   size_ = size_of(demand_, *policy_run_);
-  if (accelerated_) hbm_ = accelerated_->check(size_);
+  if (!accelerated_) return;
+  cut_to_fit();
+  hbm_ = accelerated_->check(size_);
+}
+
+void RunPlan::cut_to_fit() {
+  if (demand_.rows_of_sequence == 0) return;
+  std::int64_t parts = policy_run_->mini_batches(Phase::prefill);
+  while (parts < demand_.largest.sequences && !accelerated_->fits(size_)) {
+    policy_run_->cut_prefill(++parts);
+    size_ = size_of(demand_, *policy_run_);
+  }
 }
 
 namespace {

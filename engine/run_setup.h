@@ -25,6 +25,9 @@ struct RunDemand {
   Workload workload;
   HostNeed need;
   LargestIteration largest;
+  /// The most rows of one sequence in an iteration that is cut into the policy's mini-batches; 0:
+  /// it is not cut.
+  std::int64_t rows_of_sequence = 0;
   std::int64_t kv_pages = 0;  ///< of all requests
   /// One KV cache for all requests, whatever the policy says of the first ones'.
   bool one_cohort = false;
@@ -58,6 +61,10 @@ class RunPlan {
   void check_disk() const;
 
  private:
+  /// Values take more of the accelerator's memory in a run than in a policy's plan, which has two
+  /// bytes for each: cuts prompts into more mini-batches, where they fit then.
+  void cut_to_fit();
+
   RunDemand demand_;
   HostPlan host_;
   Accelerator accelerator_;

@@ -319,82 +319,98 @@ class SlabWindow {
   std::deque<Read> reads_;
 };
 
-/// Values between tasks beside one memory (hidden states and the like, which live nowhere else):
-/// those of mini-batches that wait for their next task while others compute.
+/// Values between tasks (hidden states and the like, which live nowhere else) beside a GPU's
+/// memory: those of mini-batches that wait for their next task while others compute.
 class PassingValues {
  public:
+  using Handles = std::vector<starpu_data_handle_t>;
+
   static bool is_one(starpu_data_handle_t handle) {
     return starpu_data_get_home_node(handle) < 0 &&
            starpu_data_get_size(handle) >= smallest_streamed_bytes;
   }
 
-  using Handles = std::vector<starpu_data_handle_t>;
-
   /// A task to come, and those that it uses.
-  void begin(const Order& order, std::int16_t sub_batch, Handles values) {
-    for (starpu_data_handle_t value : values) uses_[value].push_back(order);
-    tasks_.emplace(order, Task{sub_batch, std::move(values)});
+  void begin(const starpu_task* task, const TaskTag& tag, Device device, Handles values) {
+    const Key key{Order::of(tag), num_begun_++};
+    for (starpu_data_handle_t value : values) uses_[value].push_back(key.second);
+    by_task_[task] = tasks_.emplace(key, Task{tag.sub_batch, device, std::move(values)}).first;
   }
   /// The task is done; gives those that it used.
-  Handles end(const Order& order) {
-    const auto found = tasks_.find(order);
-    if (found == tasks_.end()) return {};
-    Handles values = std::move(found->second.values);
-    tasks_.erase(found);
+  Handles end(const starpu_task* task) {
+    const auto found = by_task_.find(task);
+    if (found == by_task_.end()) return {};
+    const std::uint64_t number = found->second->first.second;
+    const Handles values = found->second->second.values;
+    tasks_.erase(found->second);
+    by_task_.erase(found);
     for (starpu_data_handle_t value : values) {
       const auto its = uses_.find(value);
-      its->second.pop_front();
+      if (its == uses_.end()) continue;  // the task had it twice
+      std::erase(its->second, number);
       if (its->second.empty()) uses_.erase(its);
     }
     return values;
   }
 
-  /// Whether those that wait elsewhere need more than `available_bytes`.
-  bool need_more(std::uint64_t available_bytes, unsigned node) const {
-    std::uint64_t bytes = 0;
-    for (const auto& [value, uses] : uses_) {
-      if (is_elsewhere(value, node)) bytes += starpu_data_get_size(value);
-    }
-    return bytes > available_bytes;
-  }
-  /// Whether tasks of three sub-batches come before the next one that uses it.
-  bool waits(starpu_data_handle_t value) const {
+  /// Whether others must have its place before it is used again: tasks of two other sub-batches on
+  /// the GPU come first, and their values that wait in main memory need more than
+  /// `available_bytes`.
+  bool is_in_the_way(starpu_data_handle_t value, std::int16_t sub_batch, unsigned node,
+                     std::uint64_t available_bytes) const {
     const auto found = uses_.find(value);
-    if (found == uses_.end()) return false;
-    std::vector<std::int16_t> seen;
-    for (const auto& [order, task] : tasks_) {
-      if (!(order < found->second.front())) return false;
-      if (std::find(seen.begin(), seen.end(), task.sub_batch) == seen.end())
-        seen.push_back(task.sub_batch);
-      if (seen.size() == 3) return true;
+    if (found == uses_.end() || starpu_data_is_on_node(value, node) == 0) return false;
+    std::uint64_t needed_bytes = 0;
+    std::vector<std::int16_t> others;
+    for (const auto& [key, task] : tasks_) {
+      if (key.second == found->second.front()) break;
+      if (task.device != Device::gpu || task.sub_batch == sub_batch) continue;
+      if (std::find(others.begin(), others.end(), task.sub_batch) == others.end())
+        others.push_back(task.sub_batch);
+      for (starpu_data_handle_t needed : task.values) {
+        if (is_elsewhere(needed, node)) needed_bytes += starpu_data_get_size(needed);
+      }
+      if (others.size() >= 2 && needed_bytes > available_bytes) return true;
     }
     return false;
   }
-  /// Those of the task that comes behind one: where it waits for a slab, say, they may come even
-  /// so. Only what has come to be and is elsewhere.
-  Handles coming(const Order& behind, unsigned node) const {
+  /// Those of the GPU's next task behind this one: where it waits for a slab, say, they may come
+  /// even so. Only what waits in main memory, and for no other task before.
+  Handles coming(const starpu_task* running, unsigned node) const {
     Handles found;
-    const auto next = tasks_.upper_bound(behind);
-    if (next == tasks_.end()) return found;
-    std::copy_if(next->second.values.begin(), next->second.values.end(), std::back_inserter(found),
-                 [&](starpu_data_handle_t value) { return is_elsewhere(value, node); });
+    const auto its = by_task_.find(running);
+    if (its == by_task_.end()) return found;
+    auto next = its->second;
+    do {
+      if (++next == tasks_.end()) return found;
+    } while (next->second.device != Device::gpu);
+    for (starpu_data_handle_t value : next->second.values) {
+      if (uses_.at(value).front() == next->first.second && is_elsewhere(value, node))
+        found.push_back(value);
+    }
     return found;
   }
 
  private:
+  /// A task's place, and which one it is of those that share the place.
+  using Key = std::pair<Order, std::uint64_t>;
+  struct Task {
+    std::int16_t sub_batch;
+    Device device;
+    Handles values;
+  };
+
   /// In main memory alone; what no task has made yet is nowhere.
   static bool is_elsewhere(starpu_data_handle_t value, unsigned node) {
     return starpu_data_is_on_node(value, node) == 0 &&
            starpu_data_is_on_node(value, STARPU_MAIN_RAM) != 0;
   }
 
-  struct Task {
-    std::int16_t sub_batch;
-    Handles values;
-  };
-  std::multimap<Order, Task> tasks_;  ///< submitted and not executed
-  /// By value: the tasks that will use it, in order.
-  std::unordered_map<starpu_data_handle_t, std::deque<Order>> uses_;
+  std::uint64_t num_begun_ = 0;
+  std::map<Key, Task> tasks_;  ///< submitted and not executed
+  std::unordered_map<const starpu_task*, std::map<Key, Task>::const_iterator> by_task_;
+  /// By value: the tasks that will use it, as they were submitted.
+  std::unordered_map<starpu_data_handle_t, std::deque<std::uint64_t>> uses_;
 };
 
 /// What is to come into a memory; StarPU brings what has a higher priority first.
@@ -449,12 +465,10 @@ class Scheduler {
       unsigned node = 0;
       const bool into_node = streams(task, *tag, node);
       const Order half = Order::of_half_layer(*tag);
-      const bool passes_values = into_node && has_one_worker(node);
       if (into_node) windows_.at(node).begin(half);
-      PassingValues::Handles values;
+      begin_using_values(task, *tag);
       for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
-        if (passes_values && PassingValues::is_one(handle)) values.push_back(handle);
         if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) {
           submitted_writer(handle, task, *tag);
         } else if (into_node) {
@@ -466,7 +480,6 @@ class Scheduler {
           }
         }
       }
-      if (passes_values) values_.at(node).begin(Order::of(*tag), tag->sub_batch, std::move(values));
       if (into_node) admit(node, bring);
     }
     start(bring);
@@ -483,6 +496,7 @@ class Scheduler {
     unsigned node = 0;
     {
       const Lock lock(mutex_);
+      leave = end_using_values(task, *tag);
       if (executed_store(task)) {
         for (const int worker : gpus_) admit_slabs(node_of(worker), bring);
         admit_slabs(STARPU_MAIN_RAM, bring);
@@ -490,10 +504,9 @@ class Scheduler {
       if (streams(task, *tag, node)) {
         windows_.at(node).end(Order::of_half_layer(*tag));
         slab_windows_.at(node).end(task);
-        leave = values_that_leave(node, Order::of(*tag));
         for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
-          starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
           if ((STARPU_TASK_GET_MODE(task, i) & STARPU_W) != 0) continue;
+          starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
           Known& its = known(handle, node);
           if (const auto* slab = as<Slab>(its); slab != nullptr && lives_on_disk(handle)) {
             if (!slab_windows_.at(node).needs(*slab)) read_slabs.push_back(handle);
@@ -546,13 +559,12 @@ class Scheduler {
   void prepare_next(const starpu_task* starting, unsigned worker) {
     const unsigned node = node_of(static_cast<int>(worker));
     if (node == STARPU_MAIN_RAM || starpu_get_prefetch_flag() == 0) return;
-    const std::optional<TaskTag> tag = tag_of(starting);
     PassingValues::Handles coming;
     starpu_task* next = nullptr;
     {
       const Lock lock(mutex_);
       next = own_.at(worker).front();
-      if (tag) coming = values_.at(node).coming(Order::of(*tag), node);
+      coming = values_.at(node).coming(starting, node);
     }
     // Only this worker takes it away. What a ready task uses cannot be asked for but with it.
     if (next != nullptr && next->prefetched == 0) starpu_prefetch_task_input_for(next, worker);
@@ -631,21 +643,43 @@ class Scheduler {
     return -1;
   }
 
-  /// Of the values that a task used which is done now.
-  PassingValues::Handles values_that_leave(unsigned node, const Order& done) {
-    PassingValues& all = values_.at(node);
-    PassingValues::Handles values = all.end(done);
-    std::erase_if(values, [&](starpu_data_handle_t value) { return !all.waits(value); });
-    const starpu_ssize_t available = starpu_memory_get_available(node);
-    const bool lacks_room = available >= 0 && !values.empty() &&
-                            all.need_more(static_cast<std::uint64_t>(available), node);
-    if (!lacks_room) values.clear();
-    return values;
+  /// Memories whose passing values are looked after: where one worker ends all tasks no value that
+  /// some task is still to use goes away while that worker looks at it.
+  template <typename Visit>
+  void visit_values(const Visit& visit) {
+    if (staging.ahead == Prefetch::none) return;
+    for (const int gpu : gpus_) {
+      const unsigned node = node_of(gpu);
+      const bool alone = std::count_if(gpus_.begin(), gpus_.end(),
+                                       [&](int worker) { return node_of(worker) == node; }) == 1;
+      if (alone) visit(values_.at(node), node);
+    }
   }
-  /// Then data that one of its tasks is still to use stays while that worker looks at it.
-  bool has_one_worker(unsigned node) const {
-    return std::count_if(gpus_.begin(), gpus_.end(),
-                         [&](int worker) { return node_of(worker) == node; }) == 1;
+  void begin_using_values(const starpu_task* task, const TaskTag& tag) {
+    visit_values([&](PassingValues& values, unsigned /*node*/) {
+      PassingValues::Handles used;
+      for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+        starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+        if (PassingValues::is_one(handle)) used.push_back(handle);
+      }
+      values.begin(task, tag, tag.device, std::move(used));
+    });
+  }
+  /// Gives those that should leave.
+  PassingValues::Handles end_using_values(const starpu_task* task, const TaskTag& tag) {
+    PassingValues::Handles leave;
+    const int worker = starpu_worker_get_id();
+    visit_values([&](PassingValues& values, unsigned node) {
+      const PassingValues::Handles used = values.end(task);
+      const starpu_ssize_t available = starpu_memory_get_available(node);
+      if (worker < 0 || node_of(worker) != node || available < 0) return;
+      std::copy_if(used.begin(), used.end(), std::back_inserter(leave),
+                   [&](starpu_data_handle_t value) {
+                     return values.is_in_the_way(value, tag.sub_batch, node,
+                                                 static_cast<std::uint64_t>(available));
+                   });
+    });
+    return leave;
   }
 
   static bool lives_on_disk(starpu_data_handle_t handle) {

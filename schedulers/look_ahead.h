@@ -54,9 +54,10 @@ void set_staging(const Staging& next);
 ///
 /// Values between tasks (data without a home, such as hidden states): while a GPU's task runs,
 /// those of the next one come (LIA Optimization-2), not of all that are ready: mini-batches may
-/// have more of them than there is room for. Then those that a task has used go to main memory at
-/// once, if tasks of three sub-batches come before the next one that uses them, so that their
-/// places are free as soon as they are asked for. A GPU with several workers leaves this to StarPU.
+/// have more of them than there is room for. Those that a task has used go to main memory at once
+/// when tasks of two other sub-batches run there before the next one that uses them, and values
+/// that those need wait in main memory for want of room: so a place is free as soon as it is asked
+/// for. With Prefetch::none, or several workers beside one memory, StarPU does what it does.
 struct LookAhead {
   static void init(unsigned context);
   static void deinit(unsigned context);

@@ -330,7 +330,7 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
+                 RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
                  const MovedBytes& moved) {
   nlohmann::json stats;
   stats["model"] = model;
@@ -346,7 +346,10 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["tokens_per_s"] = report.tokens_per_s();
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
-  if (plan.accelerated() != nullptr) plan.accelerated()->add_to(stats, run.runtime());
+  if (plan.accelerated() != nullptr) {
+    plan.accelerated()->add_to(stats, run.runtime());
+    stats["device"]["prefill_mini_batches"] = plan.policy_run().mini_batches(Phase::prefill);
+  }
   if (run.disk() != nullptr) run.disk()->add_to(stats);
   placement.add_to(stats);
   moved.add_to(stats);
@@ -464,23 +467,25 @@ class GenerateRun {
     const MemoryNeed need =
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const Workload workload = workload_of(requests, batch);
-    RunPlan plan = plan_run(
-        {.model = model_,
-         .dtype = dtype_,
-         .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
-         .tiers = settings_.tiers,
-         .accelerator = settings_.accelerator,
-         .workload = workload,
-         .need = need.host,
-         .largest = {.rows = batch * std::min(workload.input_tokens, options.prefill_chunk_tokens),
-                     .logit_rows = batch,
-                     .sequences = batch,
-                     .context_tokens = need.kv_pages * page_tokens},
-         .kv_pages = need.kv_pages,
-         .one_cohort = false,
-         .timed = line_.get<bool>("explain"),
-         .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
-        host, policy_);
+    const std::int64_t rows = std::min(workload.input_tokens, options.prefill_chunk_tokens);
+    RunPlan plan =
+        plan_run({.model = model_,
+                  .dtype = dtype_,
+                  .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
+                  .tiers = settings_.tiers,
+                  .accelerator = settings_.accelerator,
+                  .workload = workload,
+                  .need = need.host,
+                  .largest = {.rows = batch * rows,
+                              .logit_rows = batch,
+                              .sequences = batch,
+                              .context_tokens = need.kv_pages * page_tokens},
+                  .rows_of_sequence = rows,
+                  .kv_pages = need.kv_pages,
+                  .one_cohort = false,
+                  .timed = line_.get<bool>("explain"),
+                  .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
+                 host, policy_);
     if (dry_run) {
       std::cout << format_tiers(plan.uses(),
                                 settings_.json ? OutputFormat::json : OutputFormat::table);

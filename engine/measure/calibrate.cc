@@ -405,16 +405,17 @@ struct BatchMeter::Loaded {
     const bool is_gpu = accelerator && accelerator->rates;
     if (!is_gpu && batch.shape.total_rows() >= long_rows) return;
     if (takes_long(batch) && reads_little_kv(batch.shape)) return;
-    const BenchSlice slice = runner.run_whole(test_of(batch, 1), 1);
-    iterations[describe(batch)] = static_cast<std::int64_t>(measurement_s / slice.seconds) + 1;
+    iterations.erase(describe(batch));
+    remember(batch, runner.run_whole(test_of(batch, 1), 1).seconds);
   }
 
-  /// One iteration: long enough to be measured by itself. On the CPU what is new to its first layer
-  /// does not show in the median over all.
+  /// One iteration: long enough to be measured by itself. Before the first one that is foreseen, on
+  /// the CPU where the median over layers knows nothing of what is new to the first of them.
   bool takes_long(const CalibrationBatch& batch) const {
     const auto known = iterations.find(describe(batch));
     if (known != iterations.end()) return known->second == 1;
-    if (accelerator || !before) return false;
+    const bool median_tells = model.config.num_layers >= 3 && batch.logit_rows == 0;
+    if (accelerator || !before || !median_tells) return false;
     const ModelDimensions dimensions = model_dimensions(model.config, weights.shape().dtype);
     return foreseen_s(batch, dimensions, model.config.num_layers, *before) >= measurement_s;
   }
@@ -429,8 +430,15 @@ struct BatchMeter::Loaded {
     const auto found = iterations.find(describe(batch));
     const std::int64_t wanted = found == iterations.end() ? 1 : found->second;
     const std::int64_t count = std::min(wanted, most_iterations);
-    if (batch.shape.phase == Phase::prefill) return runner.run_whole(test_of(batch, 1), count);
-    return runner.run_whole(test_of(batch, count), 1);
+    const BenchSlice slice = batch.shape.phase == Phase::prefill
+                                 ? runner.run_whole(test_of(batch, 1), count)
+                                 : runner.run_whole(test_of(batch, count), 1);
+    remember(batch, slice.seconds / static_cast<double>(count));
+    return slice;
+  }
+  void remember(const CalibrationBatch& batch, double iteration_s) {
+    iterations.try_emplace(describe(batch),
+                           static_cast<std::int64_t>(measurement_s / iteration_s) + 1);
   }
 };
 

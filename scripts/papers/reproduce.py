@@ -112,8 +112,8 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
 - *Section 7.6*: Granite Rapids has 1.7 times Sapphire Rapids' bandwidth here, as section 4.2 measures, and decode is bound by it at B=1. The
   paper's own lead over FlexGen grows more than that, from 4.0 to 7.0 on `spr-h100` to 10 to 19 on `gnr-h100`; Figure 13 follows
   from the same at B=1 and 64. At B=900 decode with 256 tokens out is mostly the CPU's attention here, which Granite Rapids does
-  1.7 times as fast. With the 180 GB/s that IPEX's share of prefill asks for, and 1.7 times that, at all lengths, the 0.89 are
-  0.68.
+  1.7 times as fast. With the 180 GB/s that IPEX's share of prefill asks for, and 1.7 times that, at all lengths, the 0.91 are
+  0.70.
 - *tokens/s/W(TDP)*: the profiles' 750 W of `gnr-a100` beside 680 of `spr-h100` make 1.08 of 1.20 times the tokens. The paper's own ratios (1.4 to 2.0
   at B=1, at most 1.9, 0.7 on average) have a mean of 1.5 at most, 1.4 by these watts: for its 1.6 `spr-h100` would have to take more
   than `gnr-a100`. Which TDP it counts is not in the text.

@@ -171,6 +171,51 @@ TEST_F(CliDeviceTest, TooLittleMemoryIsSaidWithWhatWouldDo) {
   }
 }
 
+/// Prompts whose values of one layer need far more than the accelerator has.
+class CliDeviceMiniBatchTest : public testing::PromptsRunTest {
+ protected:
+  static testing::Prompts prompts() {
+    testing::Prompts many{.texts = {}, .batch = 40, .max_tokens = 4};
+    for (int i = 0; i < many.batch; ++i) {
+      std::string& text = many.texts.emplace_back();
+      for (int word = 0; word < 90 + i % 5; ++word) text += fmt::format(" {}", (i * word) % 10);
+    }
+    return many;
+  }
+  CliDeviceMiniBatchTest() : PromptsRunTest(prompts()) {}
+
+  CliResult run(const Arguments& policy, int mib) const {
+    return run_cli(generate(policy) + Arguments{"--device", fmt::format("standin:{}MiB", mib)});
+  }
+};
+
+/// With the least memory that does, hidden states of those that wait go to main memory and back.
+TEST_F(CliDeviceMiniBatchTest, PromptsAreCutWhereTheirValuesDoNotFit) {
+  const CliResult expected = run_cli(generate({"--policy", "cpu-only"}));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  const Arguments lia = {"--policy", "lia", "--policy-option", "opt1=off"};
+  for (const Arguments& policy :
+       {Arguments{"--policy", "gpu-only"}, Arguments{"--policy", "flexgen"},
+        lia + Arguments{"--policy-option", "prefill=000000", "--policy-option", "decode=000000"},
+        lia + Arguments{"--policy-option", "prefill=011000", "--policy-option", "decode=011000"}}) {
+    SCOPED_TRACE(policy.at(1) + " " + policy.back());
+    const int mib = named_mib(run(policy, 2));
+    ASSERT_GT(mib, 2);
+    for (const int memory_mib : {mib, mib + 2}) {
+      const CliResult result = run(policy, memory_mib);
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_EQ(result.out, expected.out);
+      const json device = stats().at("device");
+      EXPECT_GE(device.at("prefill_mini_batches"), 3) << device;
+      EXPECT_LE(stats().at("peak_bytes").at("hbm"), device.at("memory_bytes"));
+      // Hidden states, q, k, v, attention's output and the FFN's middle of all rows.
+      constexpr std::uint64_t row_bytes = 4 * (256 + 384 + 256 + 2 * 384);
+      const auto rows = stats().at("prompt_tokens").get<std::uint64_t>();
+      EXPECT_LT(device.at("memory_bytes").get<std::uint64_t>(), rows * row_bytes);
+    }
+  }
+}
+
 TEST_F(CliDeviceTest, WrongDevicesAreUsageErrors) {
   for (const char* device : {"gpu", "standin", "standin:", "standin:much", "standin:10KiB"}) {
     SCOPED_TRACE(device);
