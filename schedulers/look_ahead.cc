@@ -341,7 +341,7 @@ class PassingValues {
     const auto found = by_task_.find(task);
     if (found == by_task_.end()) return {};
     const std::uint64_t number = found->second->first.second;
-    const Handles values = found->second->second.values;
+    Handles values = found->second->second.values;
     tasks_.erase(found->second);
     by_task_.erase(found);
     for (starpu_data_handle_t value : values) {
