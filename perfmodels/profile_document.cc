@@ -33,6 +33,15 @@ void drop_replaced_numbers(json& target, const json& patch) {
   }
 }
 
+/// What the machine draws besides its devices is said in one of two ways: the nearer one counts.
+void drop_other_way_to_say_watts(json& target, const json& patch) {
+  const auto system = patch.find("system");
+  if (system == patch.end() || !system->is_object() || !target["system"].is_object()) return;
+  const bool by_idle = system->contains("idle_watts");
+  if (by_idle != system->contains("other_watts"))
+    target["system"].erase(by_idle ? "other_watts" : "idle_watts");
+}
+
 }  // namespace
 
 ProfileDocument::ProfileDocument(std::vector<File> chain) : chain_(std::move(chain)) {
@@ -41,6 +50,7 @@ ProfileDocument::ProfileDocument(std::vector<File> chain) : chain_(std::move(cha
     merged_.erase("name");
     merged_.erase("description");
     drop_replaced_numbers(merged_, file.json);
+    if (merged_.contains("system")) drop_other_way_to_say_watts(merged_, file.json);
     merged_.merge_patch(file.json);
   });
   merged_.erase("base");

@@ -193,8 +193,8 @@ std::vector<std::string> find_policies(const std::vector<fs::path>& folders) {
   for (const fs::path& folder : folders) {
     std::error_code ignored;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-      if (std::string name = policy_name(entry.path()); !name.empty())
-        names.push_back(std::move(name));
+      std::string name = policy_name(entry.path());
+      if (!name.empty() && entry.is_regular_file(ignored)) names.push_back(std::move(name));
     }
   }
   std::sort(names.begin(), names.end());

@@ -12,14 +12,16 @@ MachineCosts MachineList::load(const std::string& machine, const ModelDimensions
   if (machine != this_machine) return profile_costs(machine, model);
   const HostUse use = default_host_use();
   if (std::optional<MachineCosts> found = calibrated_costs(model, use)) {
-    say_if_carried(*found, model_name);
+    if (said_.insert(model_name).second) say_if_carried(*found, model_name);
     return std::move(*found);
   }
   MachineCosts costs = analytic_costs(model, probe(use.dtype), "measured: quick probes");
-  fmt::print(stderr,
-             "sluice: {} is not calibrated here, predicting from quick probes ({}); sluice "
-             "calibrate --model {} does better\n",
-             model_name, rates_text(*probed_), model_name);
+  if (said_.insert(model_name).second) {
+    fmt::print(stderr,
+               "sluice: {} is not calibrated here, predicting from quick probes ({}); sluice "
+               "calibrate --model {} does better\n",
+               model_name, rates_text(*probed_), model_name);
+  }
   return costs;
 }
 

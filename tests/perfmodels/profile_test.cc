@@ -430,6 +430,21 @@ TEST_F(BaseTest, IsPatchedInTurn) {
   EXPECT_EQ(leaf.gpu->dequantize_gb_per_s->value, 200);
 }
 
+TEST_F(BaseTest, SaysWhatElseDrawsPowerUnlessThatIsSaidAnotherWay) {
+  json root = round_machine();
+  root["system"] = {{"other_watts", {{"value", 200}, {"source", "test"}}},
+                    {"price_usd", {{"value", 9000}, {"source", "test"}}}};
+  write("root", root);
+  write("leaf", R"({"name": "leaf", "description": "d", "base": "root",
+                    "system": {"idle_watts": {"value": 500, "source": "new"}}})");
+  const SystemProfile leaf = load_profile(path("leaf")).system;
+  EXPECT_EQ(leaf.idle_watts->value, 500);
+  EXPECT_FALSE(leaf.other_watts);
+  EXPECT_EQ(leaf.price_usd->value, 9000);
+  write("same", R"({"name": "same", "description": "d", "base": "root"})");
+  EXPECT_EQ(load_profile(path("same")).system.other_watts->value, 200);
+}
+
 TEST_F(BaseTest, LendsNeitherItsNameNorANumbersSource) {
   write("nameless", R"({"base": "root"})");
   EXPECT_EQ(message([&] { return load_profile(path("nameless")); }),

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -47,6 +48,14 @@ TEST(LoaderTest, FindsShippedPoliciesByName) {
     EXPECT_FALSE(policy.description().empty());
     EXPECT_STREQ(policy.scheduler()->policy_name, name.c_str());
   }
+}
+
+TEST(LoaderTest, ListsNoLinkToNowhere) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_symlink(fixture("throwing"), folder.file("there.so"));
+  std::filesystem::create_symlink(folder.file("gone"), folder.file("nowhere.so"));
+  std::filesystem::create_directory(folder.file("folder.so"));
+  EXPECT_EQ(find_policies({folder.file("")}), std::vector<std::string>{"there"});
 }
 
 TEST(LoaderTest, FindsAPolicyByItsFile) {
