@@ -41,10 +41,11 @@ bool is_emulated() { return gpu().at("name") == "emulated CUDA device"; }
 /// A GPU, or nothing.
 class CliGpuTest : public testing::PromptsRunTest {
  protected:
-  CliGpuTest()
-      : PromptsRunTest({.texts = {"Once upon a time", "The dog", "Lily and Tom"},
-                        .batch = 2,
-                        .max_tokens = 4}) {}
+  explicit CliGpuTest(const testing::Prompts& prompts = {.texts = {"Once upon a time", "The dog",
+                                                                   "Lily and Tom"},
+                                                         .batch = 2,
+                                                         .max_tokens = 4})
+      : PromptsRunTest(prompts) {}
 
   void SetUp() override {
     if (gpu().is_null()) GTEST_SKIP() << "no GPU: the program sees none";
@@ -164,6 +165,32 @@ TEST_P(CliGpuPlacementTest, GivesTheTokensOfTheCpuInTightMemory) {
   if (GetParam() == "111111") return;
   EXPECT_GT(moved("bytes_to_device"), 0U);
   EXPECT_GT(moved("bytes_from_device"), 0U);
+}
+
+/// Prompts whose values of one layer need more memory than there is.
+class CliGpuMiniBatchTest : public CliGpuTest {
+ protected:
+  static testing::Prompts prompts() {
+    testing::Prompts many{.texts = {}, .batch = 10, .max_tokens = 2};
+    for (int i = 0; i < many.batch; ++i) {
+      std::string& text = many.texts.emplace_back("0");
+      for (int word = 1; word < 20 + i % 3; ++word) text += fmt::format(" {}", (i * word) % 10);
+    }
+    return many;
+  }
+  CliGpuMiniBatchTest() : CliGpuTest(prompts()) {}
+};
+
+TEST_F(CliGpuMiniBatchTest, PromptsAreCutWhereTheirValuesDoNotFit) {
+  for (const auto& [policy, memory_mib] :
+       {std::pair(Arguments{"--policy", "gpu-only"}, 26), std::pair(placed("000000"), 15),
+        std::pair(placed("011000"), 14)}) {
+    SCOPED_TRACE(policy.back());
+    expect_the_cpus_tokens(policy, memory_mib);
+    // A real one has more, which its kernels take.
+    const int fewest = is_emulated() ? 3 : 1;
+    EXPECT_GE(stats().at("device").at("prefill_mini_batches"), fewest);
+  }
 }
 
 std::vector<std::string> all_placements() {
