@@ -49,6 +49,7 @@ class RunPlan {
   const MachineCosts& costs() const { return costs_; }
   LoadedPolicy& policy() { return policy_; }
   PolicyRun& policy_run() { return *policy_run_; }
+  const PolicyRun& policy_run() const { return *policy_run_; }
   const Accelerator& accelerator() const { return accelerator_; }
   /// Null without one.
   const AcceleratorRun* accelerated() const { return accelerated_ ? &*accelerated_ : nullptr; }

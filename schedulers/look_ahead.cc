@@ -331,10 +331,10 @@ class PassingValues {
   }
 
   /// A task to come, and those that it uses.
-  void begin(const starpu_task* task, const TaskTag& tag, Device device, Handles values) {
+  void begin(const starpu_task* task, const TaskTag& tag, Handles values) {
     const Key key{Order::of(tag), num_begun_++};
     for (starpu_data_handle_t value : values) uses_[value].push_back(key.second);
-    by_task_[task] = tasks_.emplace(key, Task{tag.sub_batch, device, std::move(values)}).first;
+    by_task_[task] = tasks_.emplace(key, Task{tag.sub_batch, tag.device, std::move(values)}).first;
   }
   /// The task is done; gives those that it used.
   Handles end(const starpu_task* task) {
@@ -662,7 +662,7 @@ class Scheduler {
         starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
         if (PassingValues::is_one(handle)) used.push_back(handle);
       }
-      values.begin(task, tag, tag.device, std::move(used));
+      values.begin(task, tag, std::move(used));
     });
   }
   /// Gives those that should leave.

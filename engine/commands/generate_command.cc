@@ -330,7 +330,7 @@ struct Report {
 };
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
-                 RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
+                 const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
                  const MovedBytes& moved) {
   nlohmann::json stats;
   stats["model"] = model;
