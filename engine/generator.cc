@@ -255,24 +255,13 @@ IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests
   return plan;
 }
 
-std::vector<Generator::Sequences> Generator::cut_into_mini_batches(Sequences sequences) const {
+std::vector<Generator::Sequences> Generator::cut_into_mini_batches(
+    const Sequences& sequences) const {
   const bool prompts = std::any_of(sequences.begin(), sequences.end(),
                                    [](const auto& sequence) { return sequence->in_prefill(); });
   const Phase phase = prompts ? Phase::prefill : Phase::decode;
-  const auto count = static_cast<std::int64_t>(sequences.size());
-  const std::int64_t parts =
-      options_.policy == nullptr ? 1 : std::min(options_.policy->mini_batches(phase), count);
-  std::vector<Sequences> result;
-  if (parts <= 1) {
-    result.push_back(std::move(sequences));
-    return result;
-  }
-  result.reserve(static_cast<std::size_t>(parts));
-  for (std::int64_t i = 0; i < parts; ++i) {
-    result.emplace_back(sequences.begin() + count * i / parts,
-                        sequences.begin() + count * (i + 1) / parts);
-  }
-  return result;
+  return cut_evenly(sequences,
+                    options_.policy == nullptr ? 1 : options_.policy->mini_batches(phase));
 }
 
 std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
@@ -294,7 +283,7 @@ std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {
           wanting.begin(), wanting.end(), id,
           [](const auto& sequence, std::int64_t wanted) { return sequence->id < wanted; }));
     }
-    for (auto& part : cut_into_mini_batches(std::move(sequences))) {
+    for (auto& part : cut_into_mini_batches(sequences)) {
       std::vector<bool> draws;
       sub_batches.push_back(make_sub_batch(part, draws));
       flight.sub_batches.push_back({{}, std::move(part), std::move(draws)});

@@ -122,7 +122,7 @@ class Generator {
   std::optional<InFlight> submit_iteration(bool under_way);
   IterationPlan plan_iteration(const std::vector<RequestView>& requests, bool under_way);
   /// As the policy's pipeline has it for their phase.
-  std::vector<Sequences> cut_into_mini_batches(Sequences sequences) const;
+  std::vector<Sequences> cut_into_mini_batches(const Sequences& sequences) const;
   /// Pages for a request from the first cohort that has enough.
   struct TakenPages {
     std::size_t cohort = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -34,6 +35,19 @@ struct KvCohort {
   std::vector<Tier> homes;  ///< of each layer
   std::int64_t requests = 0;
 };
+
+/// Items in so many equal parts, in order, as mini-batches are; no part is empty.
+template <typename Item>
+std::vector<std::vector<Item>> cut_evenly(const std::vector<Item>& items, std::int64_t num_parts) {
+  const auto count = static_cast<std::int64_t>(items.size());
+  num_parts = std::min(num_parts, count);
+  std::vector<std::vector<Item>> parts;
+  parts.reserve(static_cast<std::size_t>(num_parts));
+  for (std::int64_t i = 0; i < num_parts; ++i)
+    parts.emplace_back(items.begin() + count * i / num_parts,
+                       items.begin() + count * (i + 1) / num_parts);
+  return parts;
+}
 
 /// A policy at work in one run: it is started, its memory plan is known, and each iteration asks
 /// it.

@@ -26,16 +26,36 @@ MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
                    accelerator);
 }
 
-/// That one chain of tasks computes at a time, in either phase; prompts and others may be mixed.
-std::int64_t rows_of_chain(const RunDemand& demand, const PolicyRun& policy) {
-  if (demand.rows_of_sequence == 0) return demand.largest.rows;
-  const std::int64_t sequences = demand.largest.sequences;
-  const auto sequences_of_chain = [&](Phase phase) {
-    const std::int64_t parts = std::min(policy.mini_batches(phase), sequences);
-    return (sequences + parts - 1) / parts;
-  };
-  return std::max(sequences_of_chain(Phase::prefill) * demand.rows_of_sequence,
-                  sequences_of_chain(Phase::decode));
+/// That run together at most; of one phase.
+std::int64_t sequences_at_once(const RunDemand& demand, std::optional<Phase> phase = std::nullopt) {
+  std::int64_t most = 1;
+  for (const RunDemand::Iteration& iteration : demand.iterations) {
+    if (!phase || iteration.phase == *phase) most = std::max(most, iteration.sequences);
+  }
+  return most;
+}
+
+/// Tokens that one chain of an iteration's tasks computes, of so many chains in either phase;
+/// prompts and others may be mixed.
+std::int64_t rows_of_chain(const RunDemand& demand, std::int64_t prefill_parts,
+                           std::int64_t decode_parts) {
+  std::int64_t most = 1;
+  for (const auto& [phase, sequences, rows] : demand.iterations) {
+    const std::int64_t parts =
+        std::min(phase == Phase::prefill ? prefill_parts : decode_parts, sequences);
+    most = std::max(most, (sequences + parts - 1) / parts * rows);
+  }
+  return most;
+}
+
+/// With what the kernels need for such a part of the prompts, or for all sequences' next tokens.
+Accelerator sized_for_parts(const RunDemand& demand, std::int64_t prefill_parts) {
+  const std::int64_t sequences = sequences_at_once(demand);
+  return demand.accelerator.sized_for(demand.model.config, demand.dtype,
+                                      {.rows = rows_of_chain(demand, prefill_parts, 1),
+                                       .logit_rows = sequences,
+                                       .sequences = sequences,
+                                       .context_tokens = demand.kv_pages * page_tokens});
 }
 
 RunSize size_of(const RunDemand& demand, const PolicyRun& policy) {
@@ -43,8 +63,9 @@ RunSize size_of(const RunDemand& demand, const PolicyRun& policy) {
                .dtype = demand.dtype,
                .table_bytes = demand.need.table_bytes,
                .kv = {},
-               .max_rows = rows_of_chain(demand, policy),
-               .max_logit_rows = demand.largest.logit_rows};
+               .max_rows = rows_of_chain(demand, policy.mini_batches(Phase::prefill),
+                                         policy.mini_batches(Phase::decode)),
+               .max_logit_rows = sequences_at_once(demand)};
   if (demand.one_cohort) {
     size.kv.push_back({policy.kv_homes(), demand.kv_pages});
     return size;
@@ -56,11 +77,10 @@ RunSize size_of(const RunDemand& demand, const PolicyRun& policy) {
 
 }  // namespace
 
-RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
+RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy, std::int64_t prefill_parts)
     : demand_(std::move(demand)),
       host_(std::move(host)),
-      accelerator_(
-          demand_.accelerator.sized_for(demand_.model.config, demand_.dtype, demand_.largest)),
+      accelerator_(sized_for_parts(demand_, prefill_parts)),
       costs_(costs_of(demand_, host_, accelerator_)),
       policy_(policy.settle(*costs_.model, demand_.workload, demand_.tiers)) {
   if (accelerator_) {
@@ -69,6 +89,8 @@ RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
   }
   policy_run_.emplace(policy_.policy(), *costs_.model, demand_.workload);
   policy_run_->set_host_homes(host_.homes().layers, demand_.tiers.kv_tier);
+  if (policy_run_->mini_batches(Phase::prefill) < prefill_parts)
+    policy_run_->cut_prefill(prefill_parts);
   size_ = size_of(demand_, *policy_run_);
   if (!accelerated_) return;
   cut_to_fit();
@@ -76,9 +98,8 @@ RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy)
 }
 
 void RunPlan::cut_to_fit() {
-  if (demand_.rows_of_sequence == 0) return;
   std::int64_t parts = policy_run_->mini_batches(Phase::prefill);
-  while (parts < demand_.largest.sequences && !accelerated_->fits(size_)) {
+  while (parts < sequences_at_once(demand_, Phase::prefill) && !accelerated_->fits(size_)) {
     policy_run_->cut_prefill(++parts);
     size_ = size_of(demand_, *policy_run_);
   }
@@ -88,15 +109,34 @@ namespace {
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
-/// Whether the run would fit with so much of the accelerator's memory.
-bool fits_with(RunDemand demand, std::uint64_t accelerator_bytes, const HostPlan& host,
-               RunPolicy& policy) {
-  demand.accelerator.memory_bytes = accelerator_bytes;
+/// Whether no Error is in the way of it.
+template <typename Make>
+bool works(const Make& make) {
   try {
-    const RunPlan plan(std::move(demand), host, policy);
+    make();
     return true;
   } catch (const Error&) {
     return false;
+  }
+}
+
+/// The mini-batches of prompts that a GPU's kernels get memory for: of 1, 2, 4 and so on the fewest
+/// with which the run fits, or as many as it is then cut into anyway. Throws Error where none do.
+std::int64_t fitting_parts(const RunDemand& demand, const HostPlan& host, RunPolicy& policy) {
+  const bool on_gpu = demand.accelerator.kind == Accelerator::Kind::cuda;
+  const std::int64_t most = on_gpu ? sequences_at_once(demand, Phase::prefill) : 1;
+  for (std::int64_t parts = 1;; parts = std::min(2 * parts, most)) {
+    try {
+      const RunPlan plan(demand, host, policy, parts);
+      const std::int64_t made = plan.policy_run().mini_batches(Phase::prefill);
+      const bool finer =
+          made > parts && made <= most && works([&] { RunPlan(demand, host, policy, made); });
+      return finer ? made : parts;
+    } catch (const UsageError&) {
+      throw;
+    } catch (const Error&) {
+      if (parts >= most) throw;
+    }
   }
 }
 
@@ -106,7 +146,9 @@ std::optional<std::uint64_t> enough_accelerator_bytes(const RunDemand& demand, c
                                                       RunPolicy& policy) {
   const std::uint64_t most_mib = demand.accelerator.most_bytes() / mebibyte;
   const auto fits = [&](std::uint64_t mib) {
-    return fits_with(demand, mib * mebibyte, host, policy);
+    RunDemand other = demand;
+    other.accelerator.memory_bytes = mib * mebibyte;
+    return works([&] { fitting_parts(other, host, policy); });
   };
   std::uint64_t too_few = demand.accelerator.memory_bytes / mebibyte;
   if (too_few >= most_mib) return std::nullopt;
@@ -128,7 +170,7 @@ RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& polic
   if (!demand.accelerator) return {demand, host, policy};
   std::string problem;
   try {
-    return {demand, host, policy};
+    return {demand, host, policy, fitting_parts(demand, host, policy)};
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {

@@ -24,10 +24,13 @@ struct RunDemand {
   Accelerator accelerator;
   Workload workload;
   HostNeed need;
-  LargestIteration largest;
-  /// The most rows of one sequence in an iteration that is cut into the policy's mini-batches; 0:
-  /// it is not cut.
-  std::int64_t rows_of_sequence = 0;
+  /// Iterations, as large as they get; each is cut into the policy's mini-batches.
+  struct Iteration {
+    Phase phase = Phase::decode;
+    std::int64_t sequences = 1;
+    std::int64_t rows = 1;  ///< of each sequence
+  };
+  std::vector<Iteration> iterations;
   std::int64_t kv_pages = 0;  ///< of all requests
   /// One KV cache for all requests, whatever the policy says of the first ones'.
   bool one_cohort = false;
@@ -38,9 +41,10 @@ struct RunDemand {
 /// A run that fits, before anything is loaded: who decides, by which costs, and what lives where.
 class RunPlan {
  public:
-  /// `host` is the plan without the accelerator. Throws Error when the run does not fit beside it;
-  /// plan_run() says besides what would.
-  RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy);
+  /// `host` is the plan without the accelerator. Prompts are cut into `prefill_parts` mini-batches
+  /// or more, which a GPU's kernels need less memory for. Throws Error when the run does not fit
+  /// beside it; plan_run() says besides what would.
+  RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy, std::int64_t prefill_parts = 1);
   RunPlan(const RunPlan&) = delete;
   RunPlan& operator=(const RunPlan&) = delete;
 
@@ -77,7 +81,8 @@ class RunPlan {
   std::optional<TierUse> hbm_;
 };
 
-/// The plan of a run. Throws Error when it does not fit; where an accelerator with more memory
+/// The plan of a run: with as few mini-batches of prompts as fit, and as little memory for a GPU's
+/// kernels as those need. Throws Error when it does not fit; where an accelerator with more memory
 /// would do, with a setting that does while a MiB less does not.
 RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& policy);
 

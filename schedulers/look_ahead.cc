@@ -2,114 +2,22 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstring>
 #include <deque>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <new>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "perfmodels/task.h"
+#include "schedulers/look_ahead/order.h"
+#include "schedulers/look_ahead/passing_values.h"
+#include "schedulers/look_ahead/task_queue.h"
+#include "schedulers/look_ahead/window.h"
 
-namespace sluice {
+namespace sluice::look_ahead {
 namespace {
 
 Staging staging;
-
-/// Smaller data is not worth a decision.
-constexpr std::uint64_t smallest_streamed_bytes = 64 * 1024;
-
-/// The tag, if this is one of Sluice's tasks.
-std::optional<TaskTag> tag_of(const starpu_task* task) {
-  if (task->cl == nullptr || task->cl_arg == nullptr || task->cl_arg_size < sizeof(TaskTag))
-    return std::nullopt;
-  TaskTag tag;
-  std::memcpy(&tag, task->cl_arg, sizeof(tag));
-  if (tag.magic != TaskTag::expected_magic) return std::nullopt;
-  return tag;
-}
-
-/// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts,
-/// what stores KV, joins attention or selects rows comes behind sublayer 3.
-std::int64_t place_in_layer(Sublayer sublayer) {
-  if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
-  if (sublayer == Sublayer::kv_store || sublayer == Sublayer::attention_join ||
-      sublayer == Sublayer::select_rows)
-    return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
-  return 2 * static_cast<std::int64_t>(sublayer);
-}
-
-/// What runs first; the lowest.
-struct Order {
-  std::int64_t iteration = 0;
-  std::int64_t rank = 0;
-
-  static Order of(const TaskTag& tag) {
-    const std::int64_t layer = layer_of(tag) << 24;
-    const std::int64_t place = place_in_layer(tag.sublayer);
-    // A sub-batch draws its tokens before the next one's LM head, as they are submitted: so late
-    // submission does not change the order.
-    if (is_behind_layers(tag)) return {tag.iteration, layer + (tag.sub_batch << 8) + place};
-    return {tag.iteration, layer + (place << 16) + tag.sub_batch};
-  }
-  /// The same for all tasks of half a layer: sublayers 1 to 4, or 5 and 6.
-  static Order of_half_layer(const TaskTag& tag) {
-    const bool ffn = tag.sublayer == Sublayer::fc1 || tag.sublayer == Sublayer::fc2;
-    return {tag.iteration, 2 * layer_of(tag) + (ffn ? 1 : 0)};
-  }
-  static Order of_priority(int priority) { return {-static_cast<std::int64_t>(priority), 0}; }
-  bool operator<(const Order& other) const {
-    return iteration != other.iteration ? iteration < other.iteration : rank < other.rank;
-  }
-
- private:
-  static bool is_behind_layers(const TaskTag& tag) {
-    return tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling;
-  }
-  static std::int64_t layer_of(const TaskTag& tag) {
-    return is_behind_layers(tag) ? std::numeric_limits<std::int32_t>::max() : tag.layer;
-  }
-};
-
-/// Tasks in order; of equal ones the first that came.
-class TaskQueue {
- public:
-  struct Item {
-    Order order;
-    starpu_task* task = nullptr;
-  };
-  void push(const Order& order, starpu_task* task) {
-    const auto behind =
-        std::upper_bound(items_.begin(), items_.end(), order,
-                         [](const Order& value, const Item& item) { return value < item.order; });
-    items_.insert(behind, {order, task});
-    size_.store(items_.size(), std::memory_order_release);
-  }
-  /// The first that `fits`, or null.
-  template <typename Fits>
-  starpu_task* pop(const Fits& fits) {
-    const auto found = std::find_if(items_.begin(), items_.end(),
-                                    [&](const Item& item) { return fits(item.task); });
-    if (found == items_.end()) return nullptr;
-    starpu_task* task = found->task;
-    items_.erase(found);
-    size_.store(items_.size(), std::memory_order_release);
-    return task;
-  }
-  /// The next one, or null.
-  starpu_task* front() const { return items_.empty() ? nullptr : items_.front().task; }
-  /// May be asked without the lock.
-  bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
-
- private:
-  std::deque<Item> items_;
-  std::atomic<std::size_t> size_{0};
-};
 
 /// A lock that SimGrid knows, taken so that StarPU may meanwhile look at the calling worker.
 class Lock {
@@ -125,292 +33,6 @@ class Lock {
 
  private:
   starpu_pthread_mutex_t& mutex_;
-};
-
-/// What a piece of data is to the look-ahead.
-struct Known {
-  enum class Kind : std::uint8_t {
-    left_alone,  ///< some task writes it, or it is small or resident
-    read_only,   ///< so far
-    slab,        ///< KV of the host's that some tasks read and others store into
-  };
-  Kind kind;
-};
-
-struct Streamed : Known {
-  static constexpr Kind its_kind = Kind::read_only;
-  Streamed(starpu_data_handle_t its_handle, std::uint64_t its_bytes)
-      : Known{its_kind}, handle(its_handle), bytes(its_bytes) {}
-
-  starpu_data_handle_t handle;
-  std::uint64_t bytes;
-  /// Uses by tasks that are submitted and not executed, by memory node: with room in the window.
-  std::array<int, STARPU_MAXNODES> admitted{};
-  /// All of those tasks, in order.
-  struct Reader {
-    const starpu_task* task;
-    unsigned node;
-  };
-  std::vector<Reader> readers;
-};
-
-struct Slab : Known {
-  static constexpr Kind its_kind = Kind::slab;
-  explicit Slab(starpu_data_handle_t its_handle) : Known{its_kind}, handle(its_handle) {}
-
-  void submit_store(const starpu_task* task) { stores_.push_back(task); }
-  void end_store(const starpu_task* task) {
-    if (std::erase(stores_, task) > 0) ++num_ended_;
-  }
-  /// Counted from the first: those that have ended, and those that are submitted.
-  std::int64_t num_ended_stores() const { return num_ended_; }
-  std::int64_t num_stores() const { return num_ended_ + static_cast<std::int64_t>(stores_.size()); }
-
-  starpu_data_handle_t handle;
-
- private:
-  std::vector<const starpu_task*> stores_;  ///< submitted and not executed
-  std::int64_t num_ended_ = 0;
-};
-
-/// What is on its way into one memory, and what comes next.
-class Window {
- public:
-  void set_limits(std::uint64_t bytes, Prefetch ahead) {
-    budget_bytes_ = bytes;
-    ahead_ = ahead;
-  }
-
-  /// A task to come, and, one after the other, what it reads.
-  void begin(const Order& half) { ++unfinished_[half]; }
-  void add(Streamed& data, const Order& half) { waiting_.push_back({&data, half}); }
-  /// The task is done.
-  void end(const Order& half) {
-    const auto found = unfinished_.find(half);
-    if (found != unfinished_.end() && --found->second == 0) unfinished_.erase(found);
-  }
-
-  /// As many of the waiting as there is room for; `bring` gets those that need a transfer.
-  void admit(unsigned node, std::vector<starpu_data_handle_t>& bring) {
-    while (!waiting_.empty()) {
-      Streamed& next = *waiting_.front().data;
-      if (!is_near(waiting_.front().half)) return;
-      const bool inside = next.admitted.at(node) > 0;
-      const std::uint64_t bytes = counted_bytes(next);
-      if (!inside && used_bytes_ > 0 && used_bytes_ + bytes > budget_bytes_) return;
-      if (!inside) {
-        used_bytes_ += bytes;
-        bring.push_back(next.handle);
-      }
-      ++next.admitted.at(node);
-      waiting_.pop_front();
-    }
-  }
-
-  /// A task that reads it is done. True when no task in the window needs it any more.
-  bool remove(Streamed& data, unsigned node) {
-    if (data.admitted.at(node) == 0) {  // the task was faster than the window
-      const auto found = std::find_if(waiting_.begin(), waiting_.end(),
-                                      [&](const Waiting& each) { return each.data == &data; });
-      if (found != waiting_.end()) waiting_.erase(found);
-      return true;
-    }
-    if (--data.admitted.at(node) > 0) return false;
-    used_bytes_ -= counted_bytes(data);
-    return true;
-  }
-
-  /// It is not read-only after all.
-  void forget(Streamed& data, unsigned node) {
-    std::erase_if(waiting_, [&](const Waiting& each) { return each.data == &data; });
-    if (std::exchange(data.admitted.at(node), 0) > 0) used_bytes_ -= counted_bytes(data);
-  }
-
- private:
-  struct Waiting {
-    Streamed* data;
-    Order half;
-  };
-
-  /// Norms, biases and the like ride along: a budget is made for weights, and must not miss one for
-  /// them.
-  std::uint64_t counted_bytes(const Streamed& data) const {
-    return data.bytes < budget_bytes_ / 64 ? 0 : data.bytes;
-  }
-
-  /// Whether so little is still to be done before that half layer that its data may come.
-  bool is_near(const Order& half) const {
-    if (ahead_ == Prefetch::none) return false;
-    if (ahead_ == Prefetch::layer || unfinished_.empty()) return true;
-    auto last = unfinished_.begin();
-    if (std::next(last) != unfinished_.end()) ++last;
-    return !(last->first < half);
-  }
-
-  std::uint64_t budget_bytes_ = 0;
-  Prefetch ahead_ = Prefetch::layer;
-  std::uint64_t used_bytes_ = 0;
-  std::deque<Waiting> waiting_;
-  std::map<Order, int> unfinished_;  ///< tasks that are submitted and not executed
-};
-
-/// Coming reads of KV that lives elsewhere, by tasks beside one memory. The next slab comes in as
-/// soon as there is a place and all that is to be stored before it is read has been: what came
-/// earlier would have to come again.
-class SlabWindow {
- public:
-  /// `layer`: while the slab before it is in use; `half_layer`: when that one is done, while the
-  /// FFN computes. As many at once as footprints count.
-  void set_limits(Prefetch ahead) {
-    num_places_ = ahead == Prefetch::none ? 0 : ahead == Prefetch::half_layer ? 1 : most_places;
-  }
-
-  /// In the order of submission; what is on its way already is known as such.
-  void add(Slab& slab, const starpu_task* task, bool is_brought = false) {
-    reads_.push_back({&slab, slab.num_stores(), task, is_brought});
-  }
-  void end(const starpu_task* task) {
-    for (Read& read : reads_) {
-      if (read.task == task) read.task = nullptr;
-    }
-  }
-  /// Whether a task reads it before more is stored.
-  bool needs(const Slab& slab) const {
-    return std::any_of(reads_.begin(), reads_.end(), [&](const Read& read) {
-      return read.slab == &slab && read.task != nullptr &&
-             read.num_stores <= slab.num_ended_stores();
-    });
-  }
-  /// `bring` gets the slabs that are to come now.
-  void admit(std::vector<starpu_data_handle_t>& bring) {
-    std::erase_if(reads_, [](const Read& read) { return read.leaves_room(); });
-    if (num_places_ == 0) return;
-    std::array<const Slab*, most_places> places{};
-    auto* const end = places.begin() + num_places_;
-    for (Read& read : reads_) {
-      auto* const place = std::find_if(places.begin(), end, [&](const Slab* slab) {
-        return slab == nullptr || slab == read.slab;
-      });
-      if (place == end) return;
-      *place = read.slab;
-      const bool is_past = read.is_brought || read.task == nullptr;
-      if (is_past || read.slab->num_ended_stores() < read.num_stores) continue;
-      read.is_brought = true;
-      bring.push_back(read.slab->handle);
-    }
-  }
-
- private:
-  struct Read {
-    Slab* slab;
-    std::int64_t num_stores;  ///< into it, before
-    const starpu_task* task;  ///< null when it is done
-    bool is_brought;
-
-    /// Only once new KV is stored elsewhere is the memory free without a search for what else
-    /// could go; and storing it on a disk would wait behind the reads.
-    bool leaves_room() const {
-      return task == nullptr &&
-             (slab->num_ended_stores() > num_stores || slab->num_stores() == num_stores);
-    }
-  };
-  static constexpr std::ptrdiff_t most_places = 2;
-  std::ptrdiff_t num_places_ = 0;
-  std::deque<Read> reads_;
-};
-
-/// Values between tasks (hidden states and the like, which live nowhere else) beside a GPU's
-/// memory: those of mini-batches that wait for their next task while others compute.
-class PassingValues {
- public:
-  using Handles = std::vector<starpu_data_handle_t>;
-
-  static bool is_one(starpu_data_handle_t handle) {
-    return starpu_data_get_home_node(handle) < 0 &&
-           starpu_data_get_size(handle) >= smallest_streamed_bytes;
-  }
-
-  /// A task to come, and those that it uses.
-  void begin(const starpu_task* task, const TaskTag& tag, Handles values) {
-    const Key key{Order::of(tag), num_begun_++};
-    for (starpu_data_handle_t value : values) uses_[value].push_back(key.second);
-    by_task_[task] = tasks_.emplace(key, Task{tag.sub_batch, tag.device, std::move(values)}).first;
-  }
-  /// The task is done; gives those that it used.
-  Handles end(const starpu_task* task) {
-    const auto found = by_task_.find(task);
-    if (found == by_task_.end()) return {};
-    const std::uint64_t number = found->second->first.second;
-    Handles values = found->second->second.values;
-    tasks_.erase(found->second);
-    by_task_.erase(found);
-    for (starpu_data_handle_t value : values) {
-      const auto its = uses_.find(value);
-      if (its == uses_.end()) continue;  // the task had it twice
-      std::erase(its->second, number);
-      if (its->second.empty()) uses_.erase(its);
-    }
-    return values;
-  }
-
-  /// Whether others must have its place before it is used again: tasks of two other sub-batches on
-  /// the GPU come first, and their values that wait in main memory need more than
-  /// `available_bytes`.
-  bool is_in_the_way(starpu_data_handle_t value, std::int16_t sub_batch, unsigned node,
-                     std::uint64_t available_bytes) const {
-    const auto found = uses_.find(value);
-    if (found == uses_.end() || starpu_data_is_on_node(value, node) == 0) return false;
-    std::uint64_t needed_bytes = 0;
-    std::vector<std::int16_t> others;
-    for (const auto& [key, task] : tasks_) {
-      if (key.second == found->second.front()) break;
-      if (task.device != Device::gpu || task.sub_batch == sub_batch) continue;
-      if (std::find(others.begin(), others.end(), task.sub_batch) == others.end())
-        others.push_back(task.sub_batch);
-      for (starpu_data_handle_t needed : task.values) {
-        if (is_elsewhere(needed, node)) needed_bytes += starpu_data_get_size(needed);
-      }
-      if (others.size() >= 2 && needed_bytes > available_bytes) return true;
-    }
-    return false;
-  }
-  /// Those of the GPU's next task behind this one: where it waits for a slab, say, they may come
-  /// even so. Only what waits in main memory, and for no other task before.
-  Handles coming(const starpu_task* running, unsigned node) const {
-    Handles found;
-    const auto its = by_task_.find(running);
-    if (its == by_task_.end()) return found;
-    auto next = its->second;
-    do {
-      if (++next == tasks_.end()) return found;
-    } while (next->second.device != Device::gpu);
-    for (starpu_data_handle_t value : next->second.values) {
-      if (uses_.at(value).front() == next->first.second && is_elsewhere(value, node))
-        found.push_back(value);
-    }
-    return found;
-  }
-
- private:
-  /// A task's place, and which one it is of those that share the place.
-  using Key = std::pair<Order, std::uint64_t>;
-  struct Task {
-    std::int16_t sub_batch;
-    Device device;
-    Handles values;
-  };
-
-  /// In main memory alone; what no task has made yet is nowhere.
-  static bool is_elsewhere(starpu_data_handle_t value, unsigned node) {
-    return starpu_data_is_on_node(value, node) == 0 &&
-           starpu_data_is_on_node(value, STARPU_MAIN_RAM) != 0;
-  }
-
-  std::uint64_t num_begun_ = 0;
-  std::map<Key, Task> tasks_;  ///< submitted and not executed
-  std::unordered_map<const starpu_task*, std::map<Key, Task>::const_iterator> by_task_;
-  /// By value: the tasks that will use it, as they were submitted.
-  std::unordered_map<starpu_data_handle_t, std::deque<std::uint64_t>> uses_;
 };
 
 /// What is to come into a memory; StarPU brings what has a higher priority first.
@@ -799,8 +421,13 @@ class Scheduler {
 };
 
 }  // namespace
+}  // namespace sluice::look_ahead
 
-void set_staging(const Staging& next) { staging = next; }
+namespace sluice {
+
+using look_ahead::Scheduler;
+
+void set_staging(const Staging& next) { look_ahead::staging = next; }
 
 void LookAhead::init(unsigned context) {
   starpu_sched_ctx_set_policy_data(context, new Scheduler());

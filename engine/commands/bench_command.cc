@@ -163,14 +163,23 @@ std::int64_t max_context(const std::vector<BenchTest>& tests) {
   return tokens;
 }
 
+/// The largest of each test.
+std::vector<RunDemand::Iteration> iterations_of(const std::vector<BenchTest>& tests) {
+  std::vector<RunDemand::Iteration> iterations;
+  for (const BenchTest& test : tests) {
+    const bool prompts = test.phase == Phase::prefill;
+    iterations.push_back(
+        {.phase = test.phase,
+         .sequences = test.batch,
+         .rows = prompts ? std::min(default_prefill_chunk_tokens, test.tokens) : 1});
+  }
+  return iterations;
+}
+
 std::int64_t max_iteration_rows(const std::vector<BenchTest>& tests) {
   std::int64_t most = 1;
-  for (const BenchTest& test : tests) {
-    std::int64_t rows = test.batch;
-    if (test.phase == Phase::prefill)
-      rows = std::min(default_prefill_chunk_tokens, test.total_tokens());
-    most = std::max(most, rows);
-  }
+  for (const RunDemand::Iteration& iteration : iterations_of(tests))
+    most = std::max(most, iteration.sequences * iteration.rows);
   return most;
 }
 
@@ -302,7 +311,6 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   HostNeed need = need_of(opened, settings, dtype);
   const HostPlan host = check_memory(config, settings, dtype, need);
   const std::int64_t batch = max_batch(settings.tests);
-  const std::int64_t kv_pages = max_pages(settings.tests);
   RunPlan plan = plan_run({.model = opened.model,
                            .dtype = dtype,
                            .domains = domains,
@@ -310,11 +318,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                            .accelerator = settings.accelerator,
                            .workload = workload_of(settings.tests),
                            .need = need,
-                           .largest = {.rows = max_iteration_rows(settings.tests),
-                                       .logit_rows = batch,
-                                       .sequences = batch,
-                                       .context_tokens = kv_pages * page_tokens},
-                           .kv_pages = kv_pages,
+                           .iterations = iterations_of(settings.tests),
+                           .kv_pages = max_pages(settings.tests),
                            .one_cohort = true,
                            .smaller = smaller_tests},
                           host, policy);

@@ -16,9 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Rows of an iteration, as many as a generator's.
-constexpr std::int64_t max_rows = default_prefill_chunk_tokens;
-
 /// Iterations of a warm-up.
 constexpr std::size_t warm_up_iterations = 8;
 
@@ -37,20 +34,14 @@ std::vector<std::int32_t> pages_of(const BenchTest& test, std::int64_t sequence)
 
 std::vector<std::vector<BenchPiece>> prefill_iterations(const BenchTest& test) {
   std::vector<std::vector<BenchPiece>> iterations;
-  std::int64_t free_rows = 0;
-  for (std::int64_t sequence = 0; sequence < test.batch; ++sequence) {
-    for (std::int64_t done = 0; done < test.tokens; done += max_rows) {
-      const std::int64_t rows = std::min(max_rows, test.tokens - done);
-      if (rows > free_rows) {
-        iterations.emplace_back();
-        free_rows = max_rows;
-      }
-      iterations.back().push_back({.sequence = sequence,
-                                   .context = test.depth + done,
-                                   .rows = rows,
-                                   .draws = test.draws && done + rows == test.tokens});
-      free_rows -= rows;
-    }
+  for (std::int64_t done = 0; done < test.tokens; done += default_prefill_chunk_tokens) {
+    const std::int64_t rows = std::min(default_prefill_chunk_tokens, test.tokens - done);
+    std::vector<BenchPiece>& pieces = iterations.emplace_back();
+    for (std::int64_t sequence = 0; sequence < test.batch; ++sequence)
+      pieces.push_back({.sequence = sequence,
+                        .context = test.depth + done,
+                        .rows = rows,
+                        .draws = test.draws && done + rows == test.tokens});
   }
   return iterations;
 }
@@ -189,7 +180,7 @@ BenchRunner::BenchRunner(const ModelWeights& model, KvCache& kv, Runtime& runtim
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> ids(
       0, static_cast<std::int32_t>(model.config().vocab_size) - 1);
-  for (std::int64_t i = 0; i < max_rows; ++i) prompt_.push_back(ids(random));
+  for (std::int64_t i = 0; i < default_prefill_chunk_tokens; ++i) prompt_.push_back(ids(random));
   fill_kv();
 }
 
@@ -314,8 +305,11 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
       throw Error("the policy runs none of {} requests; correct it", left.size());
     std::vector<SubBatch> sub_batches;
     sub_batches.reserve(plan.sub_batches.size());
-    for (const SubBatchPlan& planned : plan.sub_batches)
-      sub_batches.push_back(sub_batch_of(pieces_of(left, planned), test));
+    for (const SubBatchPlan& planned : plan.sub_batches) {
+      for (const std::vector<BenchPiece>& part :
+           cut_evenly(pieces_of(left, planned), policy_->mini_batches(test.phase)))
+        sub_batches.push_back(sub_batch_of(part, test));
+    }
     for (PendingIteration& part : graph_.submit(sub_batches)) parts.push_back(std::move(part));
     left = without(left, plan);
   }

@@ -35,8 +35,8 @@ struct BenchPiece {
   std::int64_t rows = 1;
   bool draws = true;
 };
-/// What each iteration of a test computes. Prompts are cut as Generator cuts them, into chunks of
-/// default_prefill_chunk_tokens at most; whole chunks share an iteration of as many rows.
+/// What each iteration of a test computes, as Generator has it: all prompts at once, longer ones in
+/// chunks of default_prefill_chunk_tokens.
 std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
 
 /// The work of each iteration of a test.
@@ -119,8 +119,8 @@ class BenchRunner {
   /// for its rates.
   void run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
                  BenchSlice& slice);
-  /// One of a policy's sub-batches each. What the policy leaves for later iterations follows at
-  /// once: each test is a given amount of work.
+  /// One of a policy's sub-batches each, cut into its mini-batches. What the policy leaves for
+  /// later iterations follows at once: each test is a given amount of work.
   std::vector<PendingIteration> submit(const std::vector<BenchPiece>& iteration,
                                        const BenchTest& test);
   SubBatch sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test);

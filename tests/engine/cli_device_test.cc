@@ -187,6 +187,8 @@ class CliDeviceMiniBatchTest : public testing::PromptsRunTest {
   CliResult run(const Arguments& policy, int mib) const {
     return run_cli(generate(policy) + Arguments{"--device", fmt::format("standin:{}MiB", mib)});
   }
+  /// Hidden states, q, k, v, attention's output and the FFN's middle.
+  static constexpr std::uint64_t row_bytes = 4 * (256 + 384 + 256 + 2 * 384);
 };
 
 /// With the least memory that does, hidden states of those that wait go to main memory and back.
@@ -208,12 +210,43 @@ TEST_F(CliDeviceMiniBatchTest, PromptsAreCutWhereTheirValuesDoNotFit) {
       const json device = stats().at("device");
       EXPECT_GE(device.at("prefill_mini_batches"), 3) << device;
       EXPECT_LE(stats().at("peak_bytes").at("hbm"), device.at("memory_bytes"));
-      // Hidden states, q, k, v, attention's output and the FFN's middle of all rows.
-      constexpr std::uint64_t row_bytes = 4 * (256 + 384 + 256 + 2 * 384);
       const auto rows = stats().at("prompt_tokens").get<std::uint64_t>();
       EXPECT_LT(device.at("memory_bytes").get<std::uint64_t>(), rows * row_bytes);
     }
   }
+}
+
+TEST_F(CliDeviceMiniBatchTest, BenchCutsItsPromptsTheSameWay) {
+  const auto bench = [](int mib) {
+    return run_cli({"bench",
+                    "--model",
+                    "tiny",
+                    "--dtype",
+                    "f32",
+                    "--prompt-tokens",
+                    "100",
+                    "--gen-tokens",
+                    "0",
+                    "--batch",
+                    "40",
+                    "--repeat",
+                    "1",
+                    "--policy",
+                    "lia",
+                    "--policy-option",
+                    "opt1=off",
+                    "--policy-option",
+                    "prefill=000000",
+                    "--json",
+                    "--device",
+                    fmt::format("standin:{}MiB", mib)});
+  };
+  const int mib = named_mib(bench(2));
+  ASSERT_GT(mib, 2);
+  EXPECT_LT(static_cast<std::uint64_t>(mib) << 20, 40 * 100 * row_bytes);
+  const CliResult result = bench(mib);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(json::parse(result.out).at(0).at("tokens_per_s"), 0);
 }
 
 TEST_F(CliDeviceTest, WrongDevicesAreUsageErrors) {

@@ -167,7 +167,8 @@ TEST_P(CliGpuPlacementTest, GivesTheTokensOfTheCpuInTightMemory) {
   EXPECT_GT(moved("bytes_from_device"), 0U);
 }
 
-/// Prompts whose values of one layer need more memory than there is.
+/// Prompts whose values of one layer, and the scratch memory of kernels that compute all of them,
+/// need more memory than there is.
 class CliGpuMiniBatchTest : public CliGpuTest {
  protected:
   static testing::Prompts prompts() {
@@ -183,8 +184,8 @@ class CliGpuMiniBatchTest : public CliGpuTest {
 
 TEST_F(CliGpuMiniBatchTest, PromptsAreCutWhereTheirValuesDoNotFit) {
   for (const auto& [policy, memory_mib] :
-       {std::pair(Arguments{"--policy", "gpu-only"}, 26), std::pair(placed("000000"), 15),
-        std::pair(placed("011000"), 14)}) {
+       {std::pair(Arguments{"--policy", "gpu-only"}, 23), std::pair(placed("000000"), 12),
+        std::pair(placed("011000"), 12)}) {
     SCOPED_TRACE(policy.back());
     expect_the_cpus_tokens(policy, memory_mib);
     // A real one has more, which its kernels take.
