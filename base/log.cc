@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <memory>
+#include <mutex>
+#include <set>
 
 #include "base/environment.h"
 
@@ -17,6 +19,13 @@ spdlog::logger& logger() {
     return made;
   }();
   return *instance;
+}
+
+bool is_first_time(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> known;
+  const std::scoped_lock lock(mutex);
+  return known.insert(text).second;
 }
 
 }  // namespace sluice

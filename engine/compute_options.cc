@@ -87,18 +87,4 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
 }
 
-std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
-                               std::int64_t logit_rows) {
-  const DecoderShape shape = decoder_shape(config, dtype);
-  const auto row_bytes =
-      static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
-  return 2 * (static_cast<std::uint64_t>(rows + logit_rows) * row_bytes +
-              static_cast<std::uint64_t>(logit_rows * config.vocab_size) * 4);
-}
-
-std::uint64_t score_bytes(const ModelConfig& config, std::int64_t rows,
-                          std::int64_t context_tokens) {
-  return 2 * static_cast<std::uint64_t>(rows * config.num_heads * context_tokens) * sizeof(float);
-}
-
 }  // namespace sluice

@@ -49,13 +49,4 @@ int num_threads(const std::vector<std::vector<int>>& domains);
 /// What costs are counted by; weights and KV have the GEMM type.
 ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);
 
-/// Memory that two iterations of so many rows, which may be alive at once, take: residual, input,
-/// q, k, v, attention, FFN, in the last layer those of `logit_rows` again, and their logits.
-std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
-                               std::int64_t logit_rows);
-/// Scores that QK^T as a task of its own stores: of each of `rows` new tokens, over at most
-/// `context_tokens`, of two layers.
-std::uint64_t score_bytes(const ModelConfig& config, std::int64_t rows,
-                          std::int64_t context_tokens);
-
 }  // namespace sluice

@@ -268,10 +268,6 @@ void AcceleratorRun::check_fits(const Need& need, std::uint64_t there_bytes,
       format_bytes(need.activations), format_bytes(need.scratch), advice);
 }
 
-bool AcceleratorRun::fits(const RunSize& size) const {
-  return need_of(size).total() <= accelerator_.memory_bytes;
-}
-
 TierUse AcceleratorRun::check(const RunSize& size) const {
   const Need need = need_of(size);
   check_fits(need, accelerator_.memory_bytes, "");

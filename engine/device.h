@@ -73,7 +73,6 @@ class AcceleratorRun {
     PinnedMemory pinned;
     std::unique_ptr<ResidentWeights> weights;
   };
-  bool fits(const RunSize& size) const;
   /// What it takes of the accelerator's memory. Throws Error with the sizes when it does not fit.
   TierUse check(const RunSize& size) const;
   /// Checks that everything fits beside what StarPU itself has taken, and brings there what stays.

@@ -34,6 +34,11 @@ struct Generator::Sequence {
   bool in_prefill() const {
     return cached_tokens < static_cast<std::int64_t>(request.prompt_tokens.size());
   }
+  /// Tokens that the next iteration computes, of a prompt at most a chunk.
+  std::int64_t next_rows(std::int64_t chunk_tokens) const {
+    const auto prompt = static_cast<std::int64_t>(request.prompt_tokens.size());
+    return in_prefill() ? std::min(prompt - cached_tokens, chunk_tokens) : 1;
+  }
   RequestView view(std::span<const KvCache> cohorts) const {
     const auto prompt = static_cast<std::int64_t>(request.prompt_tokens.size());
     return {.id = id,
@@ -222,11 +227,10 @@ bool Generator::add_to(BatchPart& part, Sequence& sequence) const {
   std::span<const std::int32_t> tokens(&last_drawn, 1);
   bool draws = true;
   if (sequence.in_prefill()) {
-    const std::int64_t left = static_cast<std::int64_t>(prompt.size()) - sequence.cached_tokens;
-    const std::int64_t count = std::min(left, options_.prefill_chunk_tokens);
-    tokens = std::span(prompt).subspan(static_cast<std::size_t>(sequence.cached_tokens),
-                                       static_cast<std::size_t>(count));
-    draws = count == left;
+    const auto rest = std::span(prompt).subspan(static_cast<std::size_t>(sequence.cached_tokens));
+    tokens =
+        rest.first(static_cast<std::size_t>(sequence.next_rows(options_.prefill_chunk_tokens)));
+    draws = tokens.size() == rest.size();
     part.phase = Phase::prefill;
   }
   part.batch.add({.slot = sequence.slot,
@@ -257,11 +261,15 @@ IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests
 
 std::vector<Generator::Sequences> Generator::cut_into_mini_batches(
     const Sequences& sequences) const {
-  const bool prompts = std::any_of(sequences.begin(), sequences.end(),
-                                   [](const auto& sequence) { return sequence->in_prefill(); });
-  const Phase phase = prompts ? Phase::prefill : Phase::decode;
-  return cut_evenly(sequences,
-                    options_.policy == nullptr ? 1 : options_.policy->mini_batches(phase));
+  if (options_.policy == nullptr) return {sequences};
+  Phase phase = Phase::decode;
+  std::int64_t longest = 1;
+  for (const std::shared_ptr<Sequence>& sequence : sequences) {
+    if (sequence->in_prefill()) phase = Phase::prefill;
+    longest = std::max(longest, sequence->next_rows(options_.prefill_chunk_tokens));
+  }
+  const auto count = static_cast<std::int64_t>(sequences.size());
+  return cut_evenly(sequences, options_.policy->mini_batches(phase).count(count, longest));
 }
 
 std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {

@@ -94,6 +94,13 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
   }
 }
 
+MiniBatches PolicyRun::mini_batches(Phase phase) const {
+  MiniBatches result{.asked = pipelines_[static_cast<std::size_t>(phase)].mini_batches};
+  if (phase == Phase::prefill)
+    result.enough_rows = MiniBatches::enough_rows_of_prompts(costs_.has(Device::gpu));
+  return result;
+}
+
 void PolicyRun::set_host_homes(const std::vector<Tier>& layers, Tier kv) {
   has_kv_on_disk_ = kv == Tier::disk;
   host_layers_ = layers;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "engine/measure/run_record.h"
+#include "engine/mini_batches.h"
 #include "graphs/decoder_graph.h"
 #include "schedulers/loader.h"
 
@@ -35,19 +35,6 @@ struct KvCohort {
   std::vector<Tier> homes;  ///< of each layer
   std::int64_t requests = 0;
 };
-
-/// Items in so many equal parts, in order, as mini-batches are; no part is empty.
-template <typename Item>
-std::vector<std::vector<Item>> cut_evenly(const std::vector<Item>& items, std::int64_t num_parts) {
-  const auto count = static_cast<std::int64_t>(items.size());
-  num_parts = std::min(num_parts, count);
-  std::vector<std::vector<Item>> parts;
-  parts.reserve(static_cast<std::size_t>(num_parts));
-  for (std::int64_t i = 0; i < num_parts; ++i)
-    parts.emplace_back(items.begin() + count * i / num_parts,
-                       items.begin() + count * (i + 1) / num_parts);
-  return parts;
-}
 
 /// A policy at work in one run: it is started, its memory plan is known, and each iteration asks
 /// it.
@@ -78,11 +65,9 @@ class PolicyRun {
     return policy_.plan_iteration(requests);
   }
 
-  /// In how many parts a phase's batch runs.
-  std::int64_t mini_batches(Phase phase) const {
-    return pipelines_[static_cast<std::size_t>(phase)].mini_batches;
-  }
-  /// Prompts run in so many, whatever the policy says.
+  /// How a sub-batch is cut. One of prompts and others is of prompts.
+  MiniBatches mini_batches(Phase phase) const;
+  /// Prompts run in so many at least, whatever the policy says.
   void cut_prefill(std::int64_t mini_batches) {
     pipelines_[static_cast<std::size_t>(Phase::prefill)].mini_batches = mini_batches;
   }

@@ -29,21 +29,19 @@ MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
 /// That run together at most; of one phase.
 std::int64_t sequences_at_once(const RunDemand& demand, std::optional<Phase> phase = std::nullopt) {
   std::int64_t most = 1;
-  for (const RunDemand::Iteration& iteration : demand.iterations) {
+  for (const IterationSize& iteration : demand.iterations) {
     if (!phase || iteration.phase == *phase) most = std::max(most, iteration.sequences);
   }
   return most;
 }
 
-/// Tokens that one chain of an iteration's tasks computes, of so many chains in either phase;
-/// prompts and others may be mixed.
-std::int64_t rows_of_chain(const RunDemand& demand, std::int64_t prefill_parts,
-                           std::int64_t decode_parts) {
+/// Tokens that one chain of an iteration's tasks computes; prompts and others may be mixed.
+std::int64_t rows_of_chain(const RunDemand& demand, const MiniBatches& prefill,
+                           const MiniBatches& decode) {
   std::int64_t most = 1;
   for (const auto& [phase, sequences, rows] : demand.iterations) {
-    const std::int64_t parts =
-        std::min(phase == Phase::prefill ? prefill_parts : decode_parts, sequences);
-    most = std::max(most, (sequences + parts - 1) / parts * rows);
+    const MiniBatches& cut = phase == Phase::prefill ? prefill : decode;
+    most = std::max(most, cut.most_rows(sequences, rows));
   }
   return most;
 }
@@ -51,8 +49,10 @@ std::int64_t rows_of_chain(const RunDemand& demand, std::int64_t prefill_parts,
 /// With what the kernels need for such a part of the prompts, or for all sequences' next tokens.
 Accelerator sized_for_parts(const RunDemand& demand, std::int64_t prefill_parts) {
   const std::int64_t sequences = sequences_at_once(demand);
+  const MiniBatches prefill = {.asked = prefill_parts,
+                               .enough_rows = MiniBatches::enough_rows_of_prompts(true)};
   return demand.accelerator.sized_for(demand.model.config, demand.dtype,
-                                      {.rows = rows_of_chain(demand, prefill_parts, 1),
+                                      {.rows = rows_of_chain(demand, prefill, {}),
                                        .logit_rows = sequences,
                                        .sequences = sequences,
                                        .context_tokens = demand.kv_pages * page_tokens});
@@ -89,55 +89,59 @@ RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy, std::int64_
   }
   policy_run_.emplace(policy_.policy(), *costs_.model, demand_.workload);
   policy_run_->set_host_homes(host_.homes().layers, demand_.tiers.kv_tier);
-  if (policy_run_->mini_batches(Phase::prefill) < prefill_parts)
+  if (policy_run_->mini_batches(Phase::prefill).asked < prefill_parts)
     policy_run_->cut_prefill(prefill_parts);
   size_ = size_of(demand_, *policy_run_);
-  if (!accelerated_) return;
-  cut_to_fit();
-  hbm_ = accelerated_->check(size_);
-}
-
-void RunPlan::cut_to_fit() {
-  std::int64_t parts = policy_run_->mini_batches(Phase::prefill);
-  while (parts < sequences_at_once(demand_, Phase::prefill) && !accelerated_->fits(size_)) {
-    policy_run_->cut_prefill(++parts);
-    size_ = size_of(demand_, *policy_run_);
-  }
+  if (accelerated_) hbm_ = accelerated_->check(size_);
 }
 
 namespace {
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
-/// Whether no Error is in the way of it.
-template <typename Make>
-bool works(const Make& make) {
-  try {
-    make();
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
+/// A policy may have lost this much of its speed to the memory that kernels need for many rows.
+constexpr double acceptable_loss = 1.02;
+
+/// What counts of a plan when its parts are chosen.
+struct Trial {
+  double latency_s = 0;
+  std::int64_t parts = 1;  ///< as many as were asked for, or the policy's
+};
+
+/// Throws Error when the run does not fit.
+Trial try_parts(const RunDemand& demand, const HostPlan& host, RunPolicy& policy,
+                std::int64_t prefill_parts) {
+  const RunPlan plan(demand, host, policy, prefill_parts);
+  return {.latency_s = plan.accelerated()->plan().latency_s(),
+          .parts = plan.policy_run().mini_batches(Phase::prefill).asked};
 }
 
-/// The mini-batches of prompts that a GPU's kernels get memory for: of 1, 2, 4 and so on the fewest
-/// with which the run fits, or as many as it is then cut into anyway. Throws Error where none do.
-std::int64_t fitting_parts(const RunDemand& demand, const HostPlan& host, RunPolicy& policy) {
-  const bool on_gpu = demand.accelerator.kind == Accelerator::Kind::cuda;
-  const std::int64_t most = on_gpu ? sequences_at_once(demand, Phase::prefill) : 1;
-  for (std::int64_t parts = 1;; parts = std::min(2 * parts, most)) {
+/// The fewest mini-batches of prompts that fit and leave the policy as much memory as makes it no
+/// slower than with the most; where the policy itself has more, as many. Throws Error where none
+/// fit.
+std::int64_t choose_parts(const RunDemand& demand, const HostPlan& host, RunPolicy& policy) {
+  const std::int64_t most = sequences_at_once(demand, Phase::prefill);
+  const Trial finest = try_parts(demand, host, policy, most);
+  const auto good = [&](std::int64_t parts) -> std::optional<Trial> {
+    if (parts == most) return finest;
     try {
-      const RunPlan plan(demand, host, policy, parts);
-      const std::int64_t made = plan.policy_run().mini_batches(Phase::prefill);
-      const bool finer =
-          made > parts && made <= most && works([&] { RunPlan(demand, host, policy, made); });
-      return finer ? made : parts;
-    } catch (const UsageError&) {
-      throw;
+      const Trial trial = try_parts(demand, host, policy, parts);
+      if (trial.latency_s <= acceptable_loss * finest.latency_s) return trial;
     } catch (const Error&) {
-      if (parts >= most) throw;
     }
+    return std::nullopt;
+  };
+  std::int64_t too_few = 0;
+  std::int64_t enough = 1;
+  std::optional<Trial> chosen;
+  for (; !(chosen = good(enough)); enough = std::min(2 * enough, most)) too_few = enough;
+  while (enough - too_few > 1) {
+    const std::int64_t middle = (too_few + enough) / 2;
+    const std::optional<Trial> trial = good(middle);
+    (trial ? enough : too_few) = middle;
+    if (trial) chosen = trial;
   }
+  return chosen->parts > enough && good(chosen->parts) ? chosen->parts : enough;
 }
 
 /// Memory of the accelerator with which the run fits, while it does not with a MiB less; nothing if
@@ -148,7 +152,12 @@ std::optional<std::uint64_t> enough_accelerator_bytes(const RunDemand& demand, c
   const auto fits = [&](std::uint64_t mib) {
     RunDemand other = demand;
     other.accelerator.memory_bytes = mib * mebibyte;
-    return works([&] { fitting_parts(other, host, policy); });
+    try {
+      try_parts(other, host, policy, sequences_at_once(demand, Phase::prefill));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
   };
   std::uint64_t too_few = demand.accelerator.memory_bytes / mebibyte;
   if (too_few >= most_mib) return std::nullopt;
@@ -170,7 +179,7 @@ RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& polic
   if (!demand.accelerator) return {demand, host, policy};
   std::string problem;
   try {
-    return {demand, host, policy, fitting_parts(demand, host, policy)};
+    return {demand, host, policy, choose_parts(demand, host, policy)};
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {
@@ -179,6 +188,15 @@ RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& polic
   const auto enough = enough_accelerator_bytes(demand, host, policy);
   if (!enough) throw Error("{}", problem);
   throw Error("{}; {} would do", problem, demand.accelerator.option_for(*enough));
+}
+
+std::int64_t RunPlan::prefill_mini_batches() const {
+  std::int64_t most = 1;
+  for (const auto& [phase, sequences, rows] : demand_.iterations) {
+    if (phase == Phase::prefill)
+      most = std::max(most, policy_run_->mini_batches(phase).count(sequences, rows));
+  }
+  return most;
 }
 
 std::string RunPlan::slower_than_one_device() const {

@@ -7,6 +7,7 @@
 
 #include "codelets/runtime/task_model.h"
 #include "engine/device.h"
+#include "engine/mini_batches.h"
 #include "engine/plan/machine_costs.h"
 #include "engine/plan/policy_choice.h"
 #include "engine/tiers.h"
@@ -24,13 +25,7 @@ struct RunDemand {
   Accelerator accelerator;
   Workload workload;
   HostNeed need;
-  /// Iterations, as large as they get; each is cut into the policy's mini-batches.
-  struct Iteration {
-    Phase phase = Phase::decode;
-    std::int64_t sequences = 1;
-    std::int64_t rows = 1;  ///< of each sequence
-  };
-  std::vector<Iteration> iterations;
+  std::vector<IterationSize> iterations;
   std::int64_t kv_pages = 0;  ///< of all requests
   /// One KV cache for all requests, whatever the policy says of the first ones'.
   bool one_cohort = false;
@@ -58,6 +53,8 @@ class RunPlan {
   /// Null without one.
   const AcceleratorRun* accelerated() const { return accelerated_ ? &*accelerated_ : nullptr; }
   const RunSize& size() const { return size_; }
+  /// Of the most prompts at once.
+  std::int64_t prefill_mini_batches() const;
   /// Empty, or a line that one device alone is faster by the cost model than this plan.
   std::string slower_than_one_device() const;
   /// What --dry-run prints: every tier, HBM first.
@@ -66,10 +63,6 @@ class RunPlan {
   void check_disk() const;
 
  private:
-  /// Values take more of the accelerator's memory in a run than in a policy's plan, which has two
-  /// bytes for each: cuts prompts into more mini-batches, where they fit then.
-  void cut_to_fit();
-
   RunDemand demand_;
   HostPlan host_;
   Accelerator accelerator_;
@@ -81,9 +74,11 @@ class RunPlan {
   std::optional<TierUse> hbm_;
 };
 
-/// The plan of a run: with as few mini-batches of prompts as fit, and as little memory for a GPU's
-/// kernels as those need. Throws Error when it does not fit; where an accelerator with more memory
-/// would do, with a setting that does while a MiB less does not.
+/// The plan of a run. Values take more of an accelerator's memory than in a policy's plan, which
+/// has two bytes for each, and a GPU's kernels need some that no policy knows: prompts are cut into
+/// as few mini-batches as fit and leave the policy what it needs. Throws Error when it does not
+/// fit; where an accelerator with more memory would do, with a setting that does while a MiB less
+/// does not.
 RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& policy);
 
 /// The same with StarPU started, weights loaded and memory for KV.

@@ -79,8 +79,8 @@ struct IterationPlan {
 /// | call           | when                                                                             | default                                          |
 /// |----------------|----------------------------------------------------------------------------------|--------------------------------------------------|
 /// | configure      | once, before anything else                                                       | keeps nothing                                    |
-/// | start          | once, when model, machine and workload are known; `plan` calls it for each point | stores them                                      |
-/// | plan_memory    | once, after start, before any weight is loaded                                   | weights and KV in DDR, in HBM without a CPU      |
+/// | start          | when model, machine and workload are known; again when one of them is another    | stores them                                      |
+/// | plan_memory    | once after each start, before any weight is loaded                               | weights and KV in DDR, in HBM without a CPU      |
 /// | pipeline       | at least once a phase, after plan_memory                                         | whole batch, overlapping                         |
 /// | plan_iteration | before each iteration                                                            | all requests in one sub-batch                    |
 /// | place          | for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's equation 1, transfers beside computation   |

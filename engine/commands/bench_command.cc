@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iostream>
+#include <limits>
 
 #include "base/files.h"
 #include "base/memory.h"
@@ -7,8 +8,8 @@
 #include "engine/command_line.h"
 #include "engine/commands/output_options.h"
 #include "engine/compute_options.h"
-#include "engine/generator.h"
 #include "engine/interrupt.h"
+#include "engine/iteration_memory.h"
 #include "engine/measure/bench.h"
 #include "engine/measure/bench_report.h"
 #include "engine/measure/sweep.h"
@@ -69,6 +70,10 @@ struct Settings {
   OutputFormat format = OutputFormat::table;
 };
 
+/// Weights that move to an accelerator do so once an iteration: all prompts share one, as generate
+/// has it. On the CPU that gains nothing, and shorter ones leave time for probes and for Ctrl-C.
+constexpr std::int64_t all_rows = std::numeric_limits<std::int64_t>::max();
+
 /// Prefill before decode, and of each every batch at every depth.
 std::vector<BenchTest> read_tests(const CommandLine& line) {
   constexpr std::int64_t most_tokens = std::int64_t{1} << 24;
@@ -120,6 +125,9 @@ Settings read_settings(const CommandLine& line) {
   settings.domains = in_range(line, "domains", 1, 64);
   if (!settings.sweep) settings.accelerator = read_device(line);
   settings.tiers = read_tier_settings(line);
+  if (settings.accelerator) {
+    for (BenchTest& test : settings.tests) test.rows_at_once = all_rows;
+  }
   settings.format = read_format(line);
   return settings;
 }
@@ -164,23 +172,18 @@ std::int64_t max_context(const std::vector<BenchTest>& tests) {
 }
 
 /// The largest of each test.
-std::vector<RunDemand::Iteration> iterations_of(const std::vector<BenchTest>& tests) {
-  std::vector<RunDemand::Iteration> iterations;
+std::vector<IterationSize> iterations_of(const std::vector<BenchTest>& tests) {
+  std::vector<IterationSize> iterations;
   for (const BenchTest& test : tests) {
     const bool prompts = test.phase == Phase::prefill;
+    const std::int64_t rows = prompts ? std::min(default_prefill_chunk_tokens, test.tokens) : 1;
     iterations.push_back(
         {.phase = test.phase,
-         .sequences = test.batch,
-         .rows = prompts ? std::min(default_prefill_chunk_tokens, test.tokens) : 1});
+         .sequences = prompts ? std::clamp<std::int64_t>(test.rows_at_once / rows, 1, test.batch)
+                              : test.batch,
+         .rows = rows});
   }
   return iterations;
-}
-
-std::int64_t max_iteration_rows(const std::vector<BenchTest>& tests) {
-  std::int64_t most = 1;
-  for (const RunDemand::Iteration& iteration : iterations_of(tests))
-    most = std::max(most, iteration.sequences * iteration.rows);
-  return most;
 }
 
 void check_context(const std::vector<BenchTest>& tests, const ModelConfig& config) {
@@ -207,15 +210,14 @@ constexpr const char* smaller_tests = "use a smaller --batch, --depth or model";
 HostNeed need_of(const BenchModel& opened, const Settings& settings, DType dtype) {
   const ModelConfig& config = opened.model.config;
   const std::vector<BenchTest>& tests = settings.tests;
-  HostNeed need = {
-      .kv_bytes =
-          KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests)),
-      .activation_bytes =
-          activation_bytes(config, dtype, max_iteration_rows(tests), max_batch(tests)),
-      .workspace_bytes = 0,
-      .table_bytes = table_bytes_of(opened),
-      .split_score_bytes = score_bytes(config, max_iteration_rows(tests), max_context(tests))};
-  need.workspace_bytes = need.activation_bytes;  // a kernel's, and a stage's around it
+  HostNeed need = iteration_need(config, iterations_of(tests), max_context(tests),
+                                 {.dtype = dtype,
+                                  .fusion = settings.fusion,
+                                  .accelerated = static_cast<bool>(settings.accelerator),
+                                  .domains = settings.domains});
+  need.kv_bytes =
+      KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests));
+  need.table_bytes = table_bytes_of(opened);
   return need;
 }
 
@@ -224,9 +226,10 @@ HostNeed need_of(const BenchModel& opened, const Settings& settings, DType dtype
 HostPlan check_memory(const ModelConfig& config, const Settings& settings, DType dtype,
                       HostNeed& need) {
   HostPlan plan(config, dtype, need, settings.tiers);
+  const std::uint64_t of_kernels = need.workspace_bytes;
   // What the probes take depends on what stays in DDR, and less does beside it.
   for (int round = 0; round < 2; ++round) {
-    need.workspace_bytes = need.activation_bytes + ReadProbe::buffer_bytes(working_set_bytes(plan));
+    need.workspace_bytes = of_kernels + ReadProbe::buffer_bytes(working_set_bytes(plan));
     plan = HostPlan(config, dtype, need, settings.tiers);
     if (plan.missing_bytes() == 0) return plan;
   }

@@ -22,6 +22,7 @@
 #include "engine/device.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
+#include "engine/iteration_memory.h"
 #include "engine/measure/explain.h"
 #include "engine/moved_bytes.h"
 #include "engine/output_file.h"
@@ -234,6 +235,7 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
 
 /// What a run takes of DDR.
 struct MemoryNeed {
+  std::vector<IterationSize> iterations;
   HostNeed host;
   std::int64_t kv_pages = 0;
 };
@@ -249,15 +251,18 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
     longest_prompt =
         std::max(longest_prompt, static_cast<std::int64_t>(request.prompt_tokens.size()));
   }
-  const std::int64_t rows = std::min(longest_prompt, chunk_tokens) * batch;
   MemoryNeed need;
+  need.iterations = {
+      {.phase = Phase::prefill, .sequences = batch, .rows = std::min(longest_prompt, chunk_tokens)},
+      {.phase = Phase::decode, .sequences = batch}};
+  need.host = iteration_need(config, need.iterations, longest,
+                             {.dtype = dtype,
+                              .fusion = settings.fusion,
+                              .attention = settings.attention,
+                              .accelerated = static_cast<bool>(settings.accelerator),
+                              .domains = settings.domains});
   need.kv_pages = KvCache::pages_for(longest) * batch;
   need.host.kv_bytes = KvCache::size_bytes(shape, config.num_layers, need.kv_pages);
-  need.host.activation_bytes = activation_bytes(config, dtype, rows, batch);
-  need.host.workspace_bytes = need.host.activation_bytes;  // a kernel's, and a stage's around it
-  need.host.split_score_bytes = score_bytes(config, rows, longest);
-  if (settings.attention == AttentionForm::split)
-    need.host.activation_bytes += std::exchange(need.host.split_score_bytes, 0);
   need.host.table_bytes = table_bytes(model);
   return need;
 }
@@ -348,7 +353,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["finish_reason"] = report.finish_reasons;
   if (plan.accelerated() != nullptr) {
     plan.accelerated()->add_to(stats, run.runtime());
-    stats["device"]["prefill_mini_batches"] = plan.policy_run().mini_batches(Phase::prefill);
+    stats["device"]["prefill_mini_batches"] = plan.prefill_mini_batches();
   }
   if (run.disk() != nullptr) run.disk()->add_to(stats);
   placement.add_to(stats);
@@ -467,7 +472,6 @@ class GenerateRun {
     const MemoryNeed need =
         need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const Workload workload = workload_of(requests, batch);
-    const std::int64_t rows = std::min(workload.input_tokens, options.prefill_chunk_tokens);
     RunPlan plan =
         plan_run({.model = model_,
                   .dtype = dtype_,
@@ -476,8 +480,7 @@ class GenerateRun {
                   .accelerator = settings_.accelerator,
                   .workload = workload,
                   .need = need.host,
-                  .iterations = {{.phase = Phase::prefill, .sequences = batch, .rows = rows},
-                                 {.phase = Phase::decode, .sequences = batch}},
+                  .iterations = need.iterations,
                   .kv_pages = need.kv_pages,
                   .one_cohort = false,
                   .timed = line_.get<bool>("explain"),

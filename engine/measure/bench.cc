@@ -8,7 +8,6 @@
 
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/runtime/failure.h"
-#include "engine/generator.h"
 #include "engine/interrupt.h"
 
 namespace sluice {
@@ -36,12 +35,14 @@ std::vector<std::vector<BenchPiece>> prefill_iterations(const BenchTest& test) {
   std::vector<std::vector<BenchPiece>> iterations;
   for (std::int64_t done = 0; done < test.tokens; done += default_prefill_chunk_tokens) {
     const std::int64_t rows = std::min(default_prefill_chunk_tokens, test.tokens - done);
-    std::vector<BenchPiece>& pieces = iterations.emplace_back();
-    for (std::int64_t sequence = 0; sequence < test.batch; ++sequence)
-      pieces.push_back({.sequence = sequence,
-                        .context = test.depth + done,
-                        .rows = rows,
-                        .draws = test.draws && done + rows == test.tokens});
+    const std::int64_t together = std::max<std::int64_t>(1, test.rows_at_once / rows);
+    for (std::int64_t sequence = 0; sequence < test.batch; ++sequence) {
+      if (sequence % together == 0) iterations.emplace_back();
+      iterations.back().push_back({.sequence = sequence,
+                                   .context = test.depth + done,
+                                   .rows = rows,
+                                   .draws = test.draws && done + rows == test.tokens});
+    }
   }
   return iterations;
 }
@@ -306,8 +307,11 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
     std::vector<SubBatch> sub_batches;
     sub_batches.reserve(plan.sub_batches.size());
     for (const SubBatchPlan& planned : plan.sub_batches) {
-      for (const std::vector<BenchPiece>& part :
-           cut_evenly(pieces_of(left, planned), policy_->mini_batches(test.phase)))
+      const std::vector<BenchPiece> pieces = pieces_of(left, planned);
+      const std::int64_t count = policy_->mini_batches(test.phase)
+                                     .count(static_cast<std::int64_t>(pieces.size()),
+                                            pieces.front().rows);  // all have as many
+      for (const std::vector<BenchPiece>& part : cut_evenly(pieces, count))
         sub_batches.push_back(sub_batch_of(part, test));
     }
     for (PendingIteration& part : graph_.submit(sub_batches)) parts.push_back(std::move(part));

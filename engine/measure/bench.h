@@ -8,6 +8,7 @@
 
 #include "codelets/kernels/probe.h"
 #include "codelets/runtime/runtime.h"
+#include "engine/generator.h"
 #include "engine/policy_run.h"
 #include "graphs/decoder_graph.h"
 #include "perfmodels/work.h"
@@ -23,6 +24,8 @@ struct BenchTest {
   std::int64_t depth = 0;
   /// Draws tokens, for which logits are needed; else each iteration ends with the layers.
   bool draws = true;
+  /// Of prompts in an iteration: as many whole ones as fit, or one's chunk.
+  std::int64_t rows_at_once = default_prefill_chunk_tokens;
 
   std::string name() const;
   std::int64_t total_tokens() const { return tokens * batch; }
@@ -35,7 +38,7 @@ struct BenchPiece {
   std::int64_t rows = 1;
   bool draws = true;
 };
-/// What each iteration of a test computes, as Generator has it: all prompts at once, longer ones in
+/// What each iteration of a test computes. Longer prompts are cut as Generator cuts them, into
 /// chunks of default_prefill_chunk_tokens.
 std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
 

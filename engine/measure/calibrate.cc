@@ -13,6 +13,7 @@
 #include "engine/compute_options.h"
 #include "engine/generator.h"
 #include "engine/interrupt.h"
+#include "engine/iteration_memory.h"
 #include "engine/measure/link_probe.h"
 #include "graphs/loaded_model.h"
 #include "perfmodels/attention_jobs.h"

@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "codelets/kernels/linear.h"
 #include "engine/compute_options.h"
@@ -122,7 +123,8 @@ std::optional<MachineCosts> usable_calibration(const ModelDimensions& model, con
   try {
     return calibrated_costs(model, use, std::nullopt, device);
   } catch (const Error& error) {
-    fmt::print(stderr, "sluice: {}; going on without the calibration\n", error.what());
+    if (is_first_time(error.what()))
+      fmt::print(stderr, "sluice: {}; going on without the calibration\n", error.what());
     return std::nullopt;
   }
 }

@@ -55,7 +55,8 @@ LoadedPolicies load_known_policies(const HostTiers& tiers) {
           std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
       policies.back()->policy().set_host_tiers(tiers);
     } catch (const Error& error) {
-      logger().warn("a policy that was not asked for is left out: {}", error.what());
+      if (is_first_time(error.what()))
+        logger().warn("a policy that was not asked for is left out: {}", error.what());
     }
   }
   if (policies.empty())

@@ -9,21 +9,33 @@
 namespace sluice {
 namespace {
 
-TEST(BenchIterationsTest, AllPromptsShareAnIteration) {
+TEST(BenchIterationsTest, WholePromptsShareAnIterationOfAtMost2048Rows) {
   const auto iterations =
       bench_iterations({.phase = Phase::prefill, .tokens = 900, .batch = 3, .depth = 7});
-  ASSERT_EQ(iterations.size(), 1U);
+  ASSERT_EQ(iterations.size(), 2U);  // 900 + 900 rows, then 900
+  ASSERT_EQ(iterations[0].size(), 2U);
+  EXPECT_EQ(iterations[0][1].sequence, 1);
+  EXPECT_EQ(iterations[0][1].context, 7);
+  EXPECT_EQ(iterations[0][1].rows, 900);
+  EXPECT_TRUE(iterations[0][1].draws);
+  EXPECT_EQ(iterations[1].size(), 1U);
+}
+
+TEST(BenchIterationsTest, BesideAnAcceleratorAllPromptsShareOne) {
+  const auto iterations = bench_iterations(
+      {.phase = Phase::prefill, .tokens = 3000, .batch = 3, .rows_at_once = 1 << 20});
+  ASSERT_EQ(iterations.size(), 2U);
   ASSERT_EQ(iterations[0].size(), 3U);
-  EXPECT_EQ(iterations[0][2].sequence, 2);
-  EXPECT_EQ(iterations[0][2].context, 7);
-  EXPECT_EQ(iterations[0][2].rows, 900);
-  EXPECT_TRUE(iterations[0][2].draws);
+  EXPECT_EQ(iterations[0][2].rows, 2048);
+  ASSERT_EQ(iterations[1].size(), 3U);
+  EXPECT_EQ(iterations[1][2].sequence, 2);
+  EXPECT_EQ(iterations[1][2].context, 2048);
+  EXPECT_TRUE(iterations[1][2].draws);
 }
 
 TEST(BenchIterationsTest, LongPromptsAreCutIntoChunks) {
-  const auto iterations = bench_iterations({.phase = Phase::prefill, .tokens = 3000, .batch = 2});
+  const auto iterations = bench_iterations({.phase = Phase::prefill, .tokens = 3000, .batch = 1});
   ASSERT_EQ(iterations.size(), 2U);
-  ASSERT_EQ(iterations[1].size(), 2U);
   EXPECT_EQ(iterations[0][0].rows, 2048);
   EXPECT_FALSE(iterations[0][0].draws);
   EXPECT_EQ(iterations[1][0].context, 2048);

@@ -324,6 +324,43 @@ TEST_F(CliTiersTest, ADryRunAddsUpAndDoesNothing) {
   expect_failure(run_cli(from_disk("1MiB", {"--dry-run"})), 1, {"not enough memory"});
 }
 
+/// Many prompts at once, whose hidden states are most of what a run takes.
+class CliManyPromptsTest : public testing::PromptsRunTest {
+ protected:
+  static testing::Prompts prompts() {
+    testing::Prompts many{.texts = {}, .batch = 150, .max_tokens = 2};
+    for (int i = 0; i < many.batch; ++i) {
+      std::string& text = many.texts.emplace_back();
+      for (int word = 0; word < 220 + i % 7; ++word) text += fmt::format(" {}", (i * word) % 10);
+    }
+    return many;
+  }
+  CliManyPromptsTest() : PromptsRunTest(prompts()) {}
+
+  json ddr(const Arguments& more) const {
+    const CliResult result = run_cli(generate(Arguments{"--dry-run", "--json"} + more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out).at("tiers").at(0);
+  }
+};
+
+TEST_F(CliManyPromptsTest, TakeNoMoreThanIsReckonedAndKernelsWhatAPartOfThemTakes) {
+  // The program, its libraries and StarPU's tables (docs/tiers.md).
+  constexpr std::uint64_t program = 256 * mebibyte;
+  for (const Arguments& more : {Arguments{}, Arguments{"--no-fuse"}, Arguments{"--domains", "2"}}) {
+    SCOPED_TRACE(more.empty() ? "" : more.front());
+    const json reckoned = ddr(more);
+    const CliResult result = run_cli(generate(more));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto rows = stats().at("prompt_tokens").get<std::uint64_t>();
+    ASSERT_GT(rows, 30'000U);
+    EXPECT_LE(stats().at("peak_bytes").at("ddr").get<std::uint64_t>(),
+              reckoned.at("total_bytes").get<std::uint64_t>() + program);
+    // Not even a hidden state for each row.
+    EXPECT_LT(reckoned.at("workspace_bytes").get<std::uint64_t>(), rows * 256 * 4 * 2);
+  }
+}
+
 TEST_F(CliTiersTest, EmulatedCxlHoldsTheLayersAndSaysThatItIsEmulated) {
   const CliResult expected = run_cli(generate());
   const Arguments emulated = {"--cxl-nodes", "emulate:1"};

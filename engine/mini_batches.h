@@ -1,0 +1,58 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+/// So many sequences at once, each with so many rows at most.
+struct IterationSize {
+  Phase phase = Phase::decode;
+  std::int64_t sequences = 1;
+  std::int64_t rows = 1;
+};
+
+/// How an iteration's sequences are cut into chains of tasks.
+struct MiniBatches {
+  std::int64_t asked = 1;  ///< by the policy, or to fit an accelerator
+  /// A chain of several sequences has no more: no kernel gets faster by them, and all need memory
+  /// for them.
+  std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max();
+
+  /// Of prompts, on the CPU alone or beside an accelerator, which has to be kept from waiting for
+  /// the next task.
+  static constexpr std::int64_t enough_rows_of_prompts(bool accelerated) {
+    return accelerated ? 8192 : 2048;
+  }
+
+  /// In how many parts that many sequences run.
+  std::int64_t count(std::int64_t sequences, std::int64_t rows) const {
+    const std::int64_t together =
+        std::max<std::int64_t>(1, enough_rows / std::max<std::int64_t>(1, rows));
+    return std::max(std::min(asked, sequences), (sequences + together - 1) / together);
+  }
+  /// Rows of a chain of them at most, also where sequences are fewer or shorter.
+  std::int64_t most_rows(std::int64_t sequences, std::int64_t rows) const {
+    const std::int64_t parts = std::min(asked, sequences);
+    return std::min((sequences + parts - 1) / parts * rows, std::max(rows, enough_rows));
+  }
+};
+
+/// Items in so many equal parts, in order; no part is empty.
+template <typename Item>
+std::vector<std::vector<Item>> cut_evenly(const std::vector<Item>& items, std::int64_t num_parts) {
+  const auto count = static_cast<std::int64_t>(items.size());
+  num_parts = std::min(num_parts, count);
+  std::vector<std::vector<Item>> parts;
+  parts.reserve(static_cast<std::size_t>(num_parts));
+  for (std::int64_t i = 0; i < num_parts; ++i)
+    parts.emplace_back(items.begin() + count * i / num_parts,
+                       items.begin() + count * (i + 1) / num_parts);
+  return parts;
+}
+
+}  // namespace sluice
