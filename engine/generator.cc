@@ -262,14 +262,12 @@ IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests
 std::vector<Generator::Sequences> Generator::cut_into_mini_batches(
     const Sequences& sequences) const {
   if (options_.policy == nullptr) return {sequences};
-  Phase phase = Phase::decode;
-  std::int64_t longest = 1;
-  for (const std::shared_ptr<Sequence>& sequence : sequences) {
-    if (sequence->in_prefill()) phase = Phase::prefill;
-    longest = std::max(longest, sequence->next_rows(options_.prefill_chunk_tokens));
-  }
-  const auto count = static_cast<std::int64_t>(sequences.size());
-  return cut_evenly(sequences, options_.policy->mini_batches(phase).count(count, longest));
+  const bool prompts = std::any_of(sequences.begin(), sequences.end(),
+                                   [](const auto& sequence) { return sequence->in_prefill(); });
+  return options_.policy->mini_batches(prompts ? Phase::prefill : Phase::decode)
+      .cut(sequences, [&](const std::shared_ptr<Sequence>& sequence) {
+        return sequence->next_rows(options_.prefill_chunk_tokens);
+      });
 }
 
 std::optional<Generator::InFlight> Generator::submit_iteration(bool under_way) {

@@ -121,7 +121,7 @@ class Generator {
   /// one; nothing when none does, or when it picks none while another iteration is under way.
   std::optional<InFlight> submit_iteration(bool under_way);
   IterationPlan plan_iteration(const std::vector<RequestView>& requests, bool under_way);
-  /// As the policy's pipeline has it for their phase.
+  /// As the policy's pipeline has it for their phase, and no larger than pays.
   std::vector<Sequences> cut_into_mini_batches(const Sequences& sequences) const;
   /// Pages for a request from the first cohort that has enough.
   struct TakenPages {

@@ -12,12 +12,16 @@ namespace {
 
 /// Of values between tasks, for each row: hidden state and rotary angles; the last layer's
 /// attention, after which rows that draw no token are left out; new KV on its way to where it
-/// lives, of two layers; and where a layer is several tasks, q and the FFN's middle.
-std::int64_t passing_row_bytes(const DecoderShape& shape, bool layers_in_pieces) {
+/// lives, of two layers; and where a layer is several tasks, q and the FFN's middle. Beside an
+/// accelerator new KV may wait, of four layers, and attention is once more each part's.
+std::int64_t passing_row_bytes(const DecoderShape& shape, bool layers_in_pieces, bool accelerated) {
   const auto element = static_cast<std::int64_t>(size_bytes(shape.dtype));
   std::int64_t bytes = (shape.hidden_size + shape.head_dim) * 4 +
                        activation_stride(shape.q_size(), shape.dtype) * element +
                        2 * static_cast<std::int64_t>(new_kv_bytes(shape, 1));
+  if (accelerated)
+    bytes += activation_stride(shape.q_size(), shape.dtype) * element +
+             2 * static_cast<std::int64_t>(new_kv_bytes(shape, 1));
   if (layers_in_pieces)
     bytes += (shape.q_size() + activation_stride(shape.ffn_size, shape.dtype)) * element;
   return bytes;
@@ -54,7 +58,8 @@ HostNeed iteration_need(const ModelConfig& config, std::span<const IterationSize
   }
   const bool in_pieces = forms.accelerated || forms.fusion != Fusion::layers ||
                          forms.attention == AttentionForm::split;
-  const std::int64_t row_bytes = passing_row_bytes(decoder_shape(config, forms.dtype), in_pieces);
+  const std::int64_t row_bytes =
+      passing_row_bytes(decoder_shape(config, forms.dtype), in_pieces, forms.accelerated);
   HostNeed need;
   // Of two iterations: the next one is submitted while one runs.
   need.activation_bytes = 2 * static_cast<std::uint64_t>((rows + sequences) * row_bytes +

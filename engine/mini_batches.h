@@ -16,6 +16,19 @@ struct IterationSize {
   std::int64_t rows = 1;
 };
 
+/// Items in so many equal parts, in order; no part is empty.
+template <typename Item>
+std::vector<std::vector<Item>> cut_evenly(const std::vector<Item>& items, std::int64_t num_parts) {
+  const auto count = static_cast<std::int64_t>(items.size());
+  num_parts = std::min(num_parts, count);
+  std::vector<std::vector<Item>> parts;
+  parts.reserve(static_cast<std::size_t>(num_parts));
+  for (std::int64_t i = 0; i < num_parts; ++i)
+    parts.emplace_back(items.begin() + count * i / num_parts,
+                       items.begin() + count * (i + 1) / num_parts);
+  return parts;
+}
+
 /// How an iteration's sequences are cut into chains of tasks.
 struct MiniBatches {
   std::int64_t asked = 1;  ///< by the policy, or to fit an accelerator
@@ -29,30 +42,31 @@ struct MiniBatches {
     return accelerated ? 8192 : 2048;
   }
 
-  /// In how many parts that many sequences run.
-  std::int64_t count(std::int64_t sequences, std::int64_t rows) const {
-    const std::int64_t together =
-        std::max<std::int64_t>(1, enough_rows / std::max<std::int64_t>(1, rows));
-    return std::max(std::min(asked, sequences), (sequences + together - 1) / together);
+  /// The sequences of each chain, in order; `rows_of` one of them, at least 1.
+  template <typename Item, typename RowsOf>
+  std::vector<std::vector<Item>> cut(const std::vector<Item>& sequences,
+                                     const RowsOf& rows_of) const {
+    std::vector<std::vector<Item>> chains;
+    for (const std::vector<Item>& part : cut_evenly(sequences, asked)) {
+      std::int64_t free_rows = 0;
+      for (const Item& sequence : part) {
+        const std::int64_t rows = rows_of(sequence);
+        if (free_rows < rows) {
+          chains.emplace_back();
+          free_rows = enough_rows;
+        }
+        chains.back().push_back(sequence);
+        free_rows -= rows;
+      }
+    }
+    return chains;
   }
-  /// Rows of a chain of them at most, also where sequences are fewer or shorter.
+
+  /// Rows of a chain at most, of so many sequences with so many rows each, or fewer.
   std::int64_t most_rows(std::int64_t sequences, std::int64_t rows) const {
     const std::int64_t parts = std::min(asked, sequences);
     return std::min((sequences + parts - 1) / parts * rows, std::max(rows, enough_rows));
   }
 };
-
-/// Items in so many equal parts, in order; no part is empty.
-template <typename Item>
-std::vector<std::vector<Item>> cut_evenly(const std::vector<Item>& items, std::int64_t num_parts) {
-  const auto count = static_cast<std::int64_t>(items.size());
-  num_parts = std::min(num_parts, count);
-  std::vector<std::vector<Item>> parts;
-  parts.reserve(static_cast<std::size_t>(num_parts));
-  for (std::int64_t i = 0; i < num_parts; ++i)
-    parts.emplace_back(items.begin() + count * i / num_parts,
-                       items.begin() + count * (i + 1) / num_parts);
-  return parts;
-}
 
 }  // namespace sluice

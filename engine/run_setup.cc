@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -191,12 +192,13 @@ RunPlan plan_run(const RunDemand& demand, const HostPlan& host, RunPolicy& polic
 }
 
 std::int64_t RunPlan::prefill_mini_batches() const {
-  std::int64_t most = 1;
+  std::size_t most = 1;
   for (const auto& [phase, sequences, rows] : demand_.iterations) {
-    if (phase == Phase::prefill)
-      most = std::max(most, policy_run_->mini_batches(phase).count(sequences, rows));
+    if (phase != Phase::prefill) continue;
+    const std::vector<std::int64_t> each(static_cast<std::size_t>(sequences), rows);
+    most = std::max(most, policy_run_->mini_batches(phase).cut(each, std::identity()).size());
   }
-  return most;
+  return static_cast<std::int64_t>(most);
 }
 
 std::string RunPlan::slower_than_one_device() const {

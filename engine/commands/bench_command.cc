@@ -175,13 +175,19 @@ std::int64_t max_context(const std::vector<BenchTest>& tests) {
 std::vector<IterationSize> iterations_of(const std::vector<BenchTest>& tests) {
   std::vector<IterationSize> iterations;
   for (const BenchTest& test : tests) {
-    const bool prompts = test.phase == Phase::prefill;
-    const std::int64_t rows = prompts ? std::min(default_prefill_chunk_tokens, test.tokens) : 1;
-    iterations.push_back(
-        {.phase = test.phase,
-         .sequences = prompts ? std::clamp<std::int64_t>(test.rows_at_once / rows, 1, test.batch)
-                              : test.batch,
-         .rows = rows});
+    if (test.phase == Phase::decode) {
+      iterations.push_back({.phase = Phase::decode, .sequences = test.batch});
+      continue;
+    }
+    // A last chunk is shorter: more sequences share an iteration.
+    for (const std::int64_t rows : {std::min(default_prefill_chunk_tokens, test.tokens),
+                                    test.tokens % default_prefill_chunk_tokens}) {
+      if (rows == 0) continue;
+      iterations.push_back(
+          {.phase = Phase::prefill,
+           .sequences = std::clamp<std::int64_t>(test.rows_at_once / rows, 1, test.batch),
+           .rows = rows});
+    }
   }
   return iterations;
 }

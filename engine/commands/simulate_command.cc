@@ -111,6 +111,10 @@ class Simulations {
       : lists_(lists), host_(host), trace_(std::move(trace)), program_(simulator_program()) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
+    // A wrong one is no point that cannot be.
+    for (const std::string& policy : lists.policies) {
+      if (policy != any_policy) load(policy);
+    }
     for (const std::string& model : lists.models) {
       for (const std::string& machine : lists.machines) add(model, machine);
     }
@@ -165,16 +169,16 @@ class Simulations {
     }
   }
 
-  Candidate plan_of(const std::string& policy, const CostModel& costs, const Workload& workload) {
+  void load(const std::string& policy) {
     std::unique_ptr<LoadedPolicy>& loaded = named_[policy];
-    if (!loaded) loaded = std::make_unique<LoadedPolicy>(policy, lists_.policy_options);
+    if (loaded) return;
+    loaded = std::make_unique<LoadedPolicy>(policy, lists_.policy_options);
     loaded->policy().set_host_tiers(lists_.host_tiers);
-    return plan_with(*loaded, costs, workload);
   }
 
-  /// plan_of(); of a single point that does not pay, says so.
+  /// The plan of one that is loaded; of a single point that does not pay, says so.
   Candidate asked_for(const std::string& policy, const CostModel& costs, const Workload& workload) {
-    Candidate candidate = plan_of(policy, costs, workload);
+    Candidate candidate = plan_with(*named_.at(policy), costs, workload);
     if (lists_.size() == 1 && candidate.plan)
       fmt::print(stderr, "{}", slower_than_one_device(*candidate.plan, costs));
     return candidate;

@@ -307,11 +307,9 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
     std::vector<SubBatch> sub_batches;
     sub_batches.reserve(plan.sub_batches.size());
     for (const SubBatchPlan& planned : plan.sub_batches) {
-      const std::vector<BenchPiece> pieces = pieces_of(left, planned);
-      const std::int64_t count = policy_->mini_batches(test.phase)
-                                     .count(static_cast<std::int64_t>(pieces.size()),
-                                            pieces.front().rows);  // all have as many
-      for (const std::vector<BenchPiece>& part : cut_evenly(pieces, count))
+      for (const std::vector<BenchPiece>& part :
+           policy_->mini_batches(test.phase)
+               .cut(pieces_of(left, planned), [](const BenchPiece& piece) { return piece.rows; }))
         sub_batches.push_back(sub_batch_of(part, test));
     }
     for (PendingIteration& part : graph_.submit(sub_batches)) parts.push_back(std::move(part));

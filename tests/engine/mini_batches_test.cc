@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 namespace sluice {
@@ -9,17 +10,34 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
+/// How many sequences each chain has, of sequences with so many rows.
+std::vector<std::size_t> sizes(const MiniBatches& cut, const std::vector<std::int64_t>& rows) {
+  std::vector<std::size_t> found;
+  for (const auto& chain : cut.cut(rows, std::identity())) found.push_back(chain.size());
+  return found;
+}
+
+using Sizes = std::vector<std::size_t>;
+using Rows = std::vector<std::int64_t>;
+
 TEST(MiniBatchesTest, AreAsManyAsAskedForOrMoreWhereRowsAreEnough) {
-  const MiniBatches whole;
-  EXPECT_EQ(whole.count(900, 2048), 1);
+  EXPECT_EQ(sizes({}, Rows(900, 2048)), Sizes{900});
   const MiniBatches asked{.asked = 6, .enough_rows = unlimited};
-  EXPECT_EQ(asked.count(900, 256), 6);
-  EXPECT_EQ(asked.count(4, 256), 4);
+  EXPECT_EQ(sizes(asked, Rows(900, 256)), Sizes(6, 150));
+  EXPECT_EQ(sizes(asked, Rows(4, 256)), Sizes(4, 1));
   const MiniBatches limited{.asked = 2, .enough_rows = 2048};
-  EXPECT_EQ(limited.count(9, 256), 2);     // of 5 and 4
-  EXPECT_EQ(limited.count(64, 256), 8);    // of 8 each
-  EXPECT_EQ(limited.count(7, 700), 4);     // of 2 and 1: three would be 2100 rows
-  EXPECT_EQ(limited.count(3, 10'000), 3);  // of one each, however long
+  EXPECT_EQ(sizes(limited, Rows(9, 256)), (Sizes{4, 5}));
+  EXPECT_EQ(sizes(limited, Rows(64, 256)), Sizes(8, 8));
+  EXPECT_EQ(sizes(limited, Rows(7, 700)), (Sizes{2, 1, 2, 2}));
+  EXPECT_EQ(sizes(limited, Rows(3, 10'000)), Sizes(3, 1));  // however long
+}
+
+TEST(MiniBatchesTest, ALongPromptLeavesTheSequencesBesideItTogether) {
+  Rows rows(99, 1);
+  rows.insert(rows.begin() + 40, 2048);
+  EXPECT_EQ(sizes({.asked = 1, .enough_rows = 2048}, rows), (Sizes{40, 1, 59}));
+  rows[40] = 700;
+  EXPECT_EQ(sizes({.asked = 1, .enough_rows = 2048}, rows), Sizes{100});
 }
 
 TEST(MiniBatchesTest, NoChainHasMoreRowsThanWereReckonedForTheLargestIteration) {
@@ -28,12 +46,13 @@ TEST(MiniBatchesTest, NoChainHasMoreRowsThanWereReckonedForTheLargestIteration) 
       const MiniBatches cut{.asked = asked, .enough_rows = enough};
       for (const auto& [most_sequences, longest] : {std::pair(13, 17), std::pair(24, 5), {7, 90}}) {
         const std::int64_t most = cut.most_rows(most_sequences, longest);
-        for (std::int64_t sequences = 1; sequences <= most_sequences; ++sequences) {
-          const std::vector<int> items(static_cast<std::size_t>(sequences));
-          for (std::int64_t rows = 1; rows <= longest; ++rows) {
-            for (const std::vector<int>& part : cut_evenly(items, cut.count(sequences, rows)))
-              ASSERT_LE(static_cast<std::int64_t>(part.size()) * rows, most)
-                  << sequences << " of " << rows << ", " << asked << ", " << enough;
+        for (int sequences = 1; sequences <= most_sequences; ++sequences) {
+          for (int step = 0; step < longest; ++step) {
+            Rows rows;
+            for (int i = 0; i < sequences; ++i) rows.push_back(1 + i * step % longest);
+            for (const Rows& chain : cut.cut(rows, std::identity()))
+              ASSERT_LE(std::accumulate(chain.begin(), chain.end(), std::int64_t{0}), most)
+                  << sequences << ", " << step << ", " << asked << ", " << enough;
           }
         }
       }

@@ -754,6 +754,9 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   machine = {.ddr_gib = 32};
   expect_failure(on(machine, "cpu-only"), 1, {"ddr", "which holds 32.00 GiB"});
   expect_failure(on({}, "nope"), 1, {"no such policy"});
+  expect_failure(on({}, "lia,nope"), 1, {"no such policy"});
+  expect_failure(simulate({"--policy", "lia,cpu-only", "--policy-option", "opt1=off"}), 2,
+                 {"cpu-only", "opt1"});
   expect_failure(simulate({"--machine", "spr-a101"}), 1, {"spr-a101", "spr-a100"});
   expect_failure(simulate({"--batch", "0"}), 2, {"--batch"});
   expect_failure(simulate({"--parameters-tier", "hbm"}), 2,
