@@ -39,7 +39,7 @@ struct MiniBatches {
   /// Of prompts, on the CPU alone or beside an accelerator, which has to be kept from waiting for
   /// the next task.
   static constexpr std::int64_t enough_rows_of_prompts(bool accelerated) {
-    return accelerated ? 8192 : 2048;
+    return accelerated ? 16384 : 2048;
   }
 
   /// The sequences of each chain, in order; `rows_of` one of them, at least 1.
