@@ -16,12 +16,10 @@ namespace {
 /// accelerator new KV may wait, of four layers, and attention is once more each part's.
 std::int64_t passing_row_bytes(const DecoderShape& shape, bool layers_in_pieces, bool accelerated) {
   const auto element = static_cast<std::int64_t>(size_bytes(shape.dtype));
-  std::int64_t bytes = (shape.hidden_size + shape.head_dim) * 4 +
-                       activation_stride(shape.q_size(), shape.dtype) * element +
-                       2 * static_cast<std::int64_t>(new_kv_bytes(shape, 1));
-  if (accelerated)
-    bytes += activation_stride(shape.q_size(), shape.dtype) * element +
-             2 * static_cast<std::int64_t>(new_kv_bytes(shape, 1));
+  const std::int64_t attention = activation_stride(shape.q_size(), shape.dtype) * element;
+  const std::int64_t new_kv = 2 * static_cast<std::int64_t>(new_kv_bytes(shape, 1));
+  std::int64_t bytes =
+      (shape.hidden_size + shape.head_dim) * 4 + (accelerated ? 2 : 1) * (attention + new_kv);
   if (layers_in_pieces)
     bytes += (shape.q_size() + activation_stride(shape.ffn_size, shape.dtype)) * element;
   return bytes;
