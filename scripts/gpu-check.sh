@@ -136,8 +136,35 @@ sanitize() {
   for option in --kernel-name --filter; do # what newer and older ones call it
     if "$sanitizer" --help | grep -q -e "$option"; then ours=("$option" kns=sluice) && break; fi
   done
+  # Where it looks at some kernels only, racecheck (2025.3.1) writes beyond its memory beside cuBLASLt's.
+  if [[ $1 == racecheck && $3 == "$linear_races" ]]; then ours=(); fi
   SLUICE_TEST_DATA=$here/share/sluice/tests "$sanitizer" --tool "$1" "${ours[@]}" --report-api-errors no \
     --error-exitcode 1 "$tests/$2" --gtest_filter="$3"
+}
+
+# All of them side by side: what fails is said, and each has a log of its own.
+sanitize_all() {
+  local name status=0
+  local -A runs
+  start() {
+    sanitize "${@:2}" >"$out/$1.log" 2>&1 &
+    runs[$1]=$!
+  }
+  start memcheck-linear memcheck cuda_gpu_test "$linear_tests"
+  start memcheck memcheck cuda_gpu_test "*-$linear_tests"
+  start memcheck-runtime memcheck runtime_gpu_test '*'
+  start racecheck racecheck cuda_gpu_test '*Attention*:*Sampling*'
+  start racecheck-linear racecheck cuda_gpu_test "$linear_races"
+  for name in "${!runs[@]}"; do
+    if wait "${runs[$name]}"; then
+      echo "$name: $(tail -n 1 "$out/$name.log")"
+    else
+      status=1
+      echo "$name failed: $(tail -n 1 "$out/$name.log")"
+    fi
+  done
+  if ((status != 0)); then echo "see the log of each"; fi
+  return "$status"
 }
 
 # Layers of the streamed run that stayed in HBM; nothing if that is not known.
@@ -145,8 +172,8 @@ resident_layers() {
   grep -m 1 -o '"resident_layers": *[0-9]*' "$out/streamed.json" 2>/dev/null | grep -o '[0-9]*$'
 }
 
-# What multiplies with weights.
-readonly linear_tests='*Linear*:*Qkv*:*OutProj*:*Fc1*:*Fc2*:*LmHead*'
+# What multiplies with weights; and of that what racecheck sees.
+readonly linear_tests='*Linear*:*Qkv*:*OutProj*:*Fc1*:*Fc2*:*LmHead*' linear_races='*Linear*:*Qkv*'
 
 run_tests() {
   step cuda_gpu_test 150 "$here/run-tests" --gpu cuda_gpu_test
@@ -170,11 +197,7 @@ run_tests() {
     note "SKIPPED sanitizer: it says that it does not support this device: see sanitizer.log"
     return
   fi
-  step memcheck-linear 90 bash -c "sanitize memcheck cuda_gpu_test '$linear_tests'"
-  step memcheck 90 bash -c "sanitize memcheck cuda_gpu_test '*-$linear_tests'"
-  step memcheck-runtime 30 bash -c 'sanitize memcheck runtime_gpu_test "*"'
-  step racecheck 60 bash -c 'sanitize racecheck cuda_gpu_test "*Attention*:*Sampling*"'
-  step racecheck-linear 60 bash -c 'sanitize racecheck cuda_gpu_test "*Linear*:*Qkv*"'
+  step sanitizers 200 bash -c sanitize_all
 }
 
 run_figures() {
@@ -202,13 +225,17 @@ run_figures() {
   figures llama-3.1-8b-no-graphs 90 --model llama-3.1-8b --device cuda --policy gpu-only --prompt-tokens 0 --gen-tokens 64 \
     --repeat 3 --cuda-graphs off
   if has_amx; then
-    figures amx 60 --model llama-3.2-1b --device cpu --prompt-tokens 512 --gen-tokens 16 --repeat 3
-    # The proof is apart: what oneDNN prints slows it.
+    local -a on_cpu=(--model llama-3.2-1b --device cpu --prompt-tokens 512 --gen-tokens 16 --repeat 3)
+    figures amx 60 "${on_cpu[@]}"
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 figures amx-off 60 "${on_cpu[@]}"
+    # What multiplies: our kernel, whose instructions give what the manual says, and, in the probe of the CPU's rate, oneDNN's.
+    # Its log is apart, as that slows it.
+    step amx-tests 60 env SLUICE_TEST_DATA="$here/share/sluice/tests" "$tests/codelets_test" --gtest_filter='*Amx*:*Linear*'
     step amx-proof 30 env ONEDNN_VERBOSE=1 "$sluice" bench --model tiny --dtype bf16 --device cpu --prompt-tokens 16 \
       --gen-tokens 2 --repeat 1
-    if ! grep -q amx "$out/amx-proof.log"; then
+    if ! grep -q 'OK.*CpuHasTheBitsOfTheEmulation' "$out/amx-tests.log" || ! grep -q amx "$out/amx-proof.log"; then
       failed=$((failed + 1))
-      note "FAILED  amx: oneDNN did not use it"
+      note "FAILED  amx: it was not used"
     fi
   else
     note "        this CPU has no AMX"
@@ -247,6 +274,7 @@ trap finish EXIT
 trap 'kill "$child" 2>/dev/null; wait "$child"; failed=$((failed + 1)); note "ENDED from outside"; exit' INT TERM
 
 note "Sluice on a GPU, $(date -u +%FT%TZ)"
-export -f describe_machine same_tokens sanitize outside
+export -f describe_machine same_tokens sanitize sanitize_all outside
+export out linear_tests linear_races
 step machine 60 bash -c describe_machine
 for part in "${parts[@]}"; do "run_$part"; done

@@ -1,6 +1,11 @@
 #include "codelets/kernels/bf16_arithmetic.h"
 
 #include <dnnl.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <asm/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace sluice {
 namespace {
@@ -13,12 +18,23 @@ bool cpu_has_avx512() {
 }
 bool cpu_has_bf16_dot_products() { return __builtin_cpu_supports("avx512bf16"); }
 bool is_intel() { return __builtin_cpu_is("intel"); }
+/// Linux lets a process use tiles once it has asked.
+bool cpu_has_amx() {
+#if defined(__linux__)
+  constexpr long tile_data = 18;  // XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, tile_data) == 0;
+#else
+  return false;
+#endif
+}
 
 #else
 
 bool cpu_has_avx512() { return false; }
 bool cpu_has_bf16_dot_products() { return false; }
 bool is_intel() { return false; }
+bool cpu_has_amx() { return false; }
 
 #endif
 
@@ -35,6 +51,11 @@ bool has_arithmetic(Bf16Arithmetic arithmetic) {
       return has_avx512 && cpu_has_bf16_dot_products();
     case Bf16Arithmetic::multiply_add:
       return has_avx512;
+    case Bf16Arithmetic::amx: {
+      static const bool has_amx =
+          dnnl_get_effective_cpu_isa() == dnnl_cpu_isa_avx512_core_amx && cpu_has_amx();
+      return has_amx;
+    }
     case Bf16Arithmetic::portable:
       break;
   }
@@ -49,6 +70,10 @@ Bf16Arithmetic fastest_bf16_arithmetic() {
                                                         : Bf16Arithmetic::portable;
   }();
   return fastest;
+}
+
+Bf16Arithmetic fastest_strip_arithmetic() {
+  return has_arithmetic(Bf16Arithmetic::amx) ? Bf16Arithmetic::amx : fastest_bf16_arithmetic();
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include <dnnl.hpp>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <tuple>
 
@@ -28,8 +29,8 @@ using dnnl::memory;
 constexpr std::int64_t onednn_block_rows = 64;
 /// Rows that pass over a strip at once: a narrow one stays in cache for more of them. Where they
 /// pass over several, each has a sum there; 132 are whole tiles of 6 or 12 rows.
-std::int64_t strip_block_rows() {
-  return fastest_bf16_arithmetic() == Bf16Arithmetic::portable ? 132 : 256;
+std::int64_t strip_block_rows(Bf16Arithmetic arithmetic) {
+  return arithmetic == Bf16Arithmetic::portable ? 132 : 256;
 }
 
 template <typename Pointer>
@@ -39,16 +40,16 @@ Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
   return static_cast<Byte*>(base) + static_cast<std::size_t>(elements) * size_bytes(dtype);
 }
 
-/// Whether a weight is packed as strips: what oneDNN would choose itself for all but a few narrow,
-/// deep panels, and with AMX as well.
-bool packs_strips(const LinearShape& shape) {
-  if (fastest_bf16_arithmetic() == Bf16Arithmetic::portable) return true;
-  return shape.dtype == DType::bf16 && shape.in % 2 == 0;
-}
-
-/// Our own kernels run where oneDNN would use AVX-512, or less; AMX is faster.
-bool computes_with_strips(const LinearShape& shape) {
-  return packs_strips(shape) && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core_amx;
+/// What our own kernels multiply a weight with, which is packed as strips then (as oneDNN would
+/// itself, but for a few narrow, deep panels); nothing where oneDNN computes: f32 by AVX-512, and
+/// odd depths in bf16. Those not beside AMX, whose sums in oneDNN change with the number of rows.
+std::optional<Bf16Arithmetic> strip_arithmetic(const LinearShape& shape) {
+  const bool even = shape.in % 2 == 0;
+  if (fastest_bf16_arithmetic() == Bf16Arithmetic::portable) return Bf16Arithmetic::portable;
+  if (shape.dtype != DType::bf16) return {};
+  if (even) return fastest_strip_arithmetic();
+  if (fastest_strip_arithmetic() == Bf16Arithmetic::amx) return Bf16Arithmetic::portable;
+  return {};
 }
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.
@@ -183,7 +184,7 @@ namespace {
 
 /// The layout oneDNN likes best for a weight panel. One layout serves every number of rows.
 memory::desc packed_desc(const LinearShape& shape, std::int64_t columns) {
-  if (packs_strips(shape)) {
+  if (strip_arithmetic(shape)) {
     const auto tag =
         shape.dtype == DType::f32 ? memory::format_tag::BA16a64b : memory::format_tag::BA16a64b2a;
     return {{shape.in, columns}, dnnl_type(shape.dtype), tag};
@@ -229,7 +230,7 @@ PackedLayout::PackedLayout(const LinearShape& shape)
     const auto packing = [](const memory::desc& plain, const memory::desc& packed) {
       return dnnl::reorder({cpu_engine(), plain, cpu_engine(), packed});
     };
-    if (packs_strips(shape)) return;  // pack_strip() packs
+    if (strip_arithmetic(shape)) return;  // pack_strip() packs
     impl_->pack_full = packing(plain_desc(shape, columns_), impl_->full_panel);
     impl_->pack_last = packing(plain_desc(shape, last_columns), impl_->last_panel);
   });
@@ -256,7 +257,7 @@ std::int64_t PackedLayout::panel_columns(std::int64_t panel) const {
 
 bool PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* packed) const {
   const std::int64_t columns = panel_columns(panel);
-  if (packs_strips(shape_)) {
+  if (const auto arithmetic = strip_arithmetic(shape_)) {
     std::byte* to = packed + panel_offset_bytes(panel);
     bool finite = true;
     for (std::int64_t first = 0; first < columns; first += strip_columns) {
@@ -264,7 +265,7 @@ bool PackedLayout::pack_panel(std::int64_t panel, const void* rows, std::byte* p
                                              .rows = advance(rows, first * shape_.in, shape_.dtype),
                                              .columns = std::min(strip_columns, columns - first),
                                              .depth = shape_.in},
-                                            to);
+                                            to, *arithmetic);
       to += strip_bytes(shape_.in, shape_.dtype);
       finite = finite && values == StripValues::finite;
     }
@@ -321,10 +322,11 @@ PackedBlocks PackedLayout::blocks() const {
 
 namespace {
 
-/// Strips of a job, as long as each thread has jobs: where rows must be widened, it is done once
-/// for several.
-std::int64_t strips_of_a_job(std::int64_t columns, std::int64_t row_blocks, int num_threads) {
-  if (fastest_bf16_arithmetic() != Bf16Arithmetic::portable) return 1;
+/// Strips of a job, as long as each thread has jobs: where rows must be widened, or are read faster
+/// than from the last-level cache, it is done once for several.
+std::int64_t strips_of_a_job(Bf16Arithmetic arithmetic, std::int64_t columns,
+                             std::int64_t row_blocks, int num_threads) {
+  if (arithmetic != Bf16Arithmetic::portable && arithmetic != Bf16Arithmetic::amx) return 1;
   return std::clamp<std::int64_t>(columns / strip_columns * row_blocks / (4 * num_threads), 1, 4);
 }
 
@@ -336,16 +338,16 @@ struct Grid {
       : layout(the_layout),
         rows(num_rows),
         x_stride(wanted_x_stride != 0 ? wanted_x_stride : the_layout.shape().in),
-        strips(computes_with_strips(the_layout.shape())),
-        block_rows(strips ? strip_block_rows() : onednn_block_rows),
-        block_columns(strips ? strip_columns * strips_of_a_job(the_layout.shape().out,
+        strips(strip_arithmetic(the_layout.shape())),
+        block_rows(strips ? strip_block_rows(*strips) : onednn_block_rows),
+        block_columns(strips ? strip_columns * strips_of_a_job(*strips, the_layout.shape().out,
                                                                num_row_blocks(), pool.num_threads())
                              : the_layout.panel_columns(0)) {}
 
   const PackedLayout& layout;
   std::int64_t rows;
   std::int64_t x_stride;
-  bool strips;
+  std::optional<Bf16Arithmetic> strips;  ///< our own kernel's
   std::int64_t block_rows;
   std::int64_t block_columns;
 
@@ -411,7 +413,8 @@ class CellGemm {
          .strips = (cell.num_columns + strip_columns - 1) / strip_columns,
          .c = tile,
          .c_stride = grid_.block_columns,
-         .source = StripSource::memory});
+         .source = StripSource::memory,
+         .arithmetic = *grid_.strips});
   }
 
  private:
@@ -444,7 +447,7 @@ struct Rows {
 template <typename Call>
 Rows rows_of(ThreadPool& pool, const Call& call) {
   const LinearShape& shape = call.layout->shape();
-  if (call.x_stride == 0 || call.x_stride == shape.in || computes_with_strips(shape))
+  if (call.x_stride == 0 || call.x_stride == shape.in || strip_arithmetic(shape))
     return {call.x, call.x_stride};
   thread_local Workspace copies;
   const std::size_t row_bytes = static_cast<std::size_t>(shape.in) * size_bytes(shape.dtype);

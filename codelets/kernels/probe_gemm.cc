@@ -112,7 +112,8 @@ class StripKernel {
                   .b = operands.weights.data() +
                        static_cast<std::size_t>(strip) * strip_bytes(shape_.in, dtype_),
                   .c = operands.result.as<float>(),
-                  .c_stride = strip_columns});
+                  .c_stride = strip_columns,
+                  .arithmetic = fastest_strip_arithmetic()});
     }
   }
 

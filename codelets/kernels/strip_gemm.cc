@@ -42,7 +42,14 @@ void strip_gemm(const StripGemm& call) {
   if (!portable && (call.dtype != DType::bf16 || call.depth % 2 == 1))
     throw Error("strips in {}, {} deep, take the portable arithmetic", to_string(call.dtype),
                 call.depth);
-  portable ? strip::gemm_portable(call) : strip::gemm_avx512(call);
+  switch (call.arithmetic) {
+    case Bf16Arithmetic::portable:
+      return strip::gemm_portable(call);
+    case Bf16Arithmetic::amx:
+      return strip::gemm_amx(call);
+    default:
+      return strip::gemm_avx512(call);
+  }
 }
 
 StripValues pack_strip(const StripRows& from, std::byte* strip, Bf16Arithmetic arithmetic) {

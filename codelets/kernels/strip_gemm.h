@@ -26,7 +26,7 @@ struct StripGemm {
   std::int64_t rows = 0;
   std::int64_t depth = 0;            ///< even, but for the portable arithmetic
   const std::uint16_t* a = nullptr;  ///< bf16 [rows, depth]
-  const float* wide_a = nullptr;     ///< f32 instead, for all but dot_products
+  const float* wide_a = nullptr;     ///< f32 instead, for multiply_add and portable
   std::int64_t a_stride = 0;         ///< elements between rows of A
   const std::byte* b = nullptr;      ///< strips one behind the other, 64-byte aligned
   std::int64_t strips = 1;
@@ -37,8 +37,9 @@ struct StripGemm {
   Bf16Arithmetic arithmetic = fastest_bf16_arithmetic();
 };
 /// A value is the sum over depth in order, one or two products at a time; by the portable
-/// arithmetic, from memory, in the order in which it reads B as four parts side by side. So a row's
-/// bits do not depend on the other rows.
+/// arithmetic, from memory, in the order in which it reads B as four parts side by side; by amx, 32
+/// at a time, of which even and odd ones are summed apart. So a row's bits do not depend on the
+/// other rows.
 void strip_gemm(const StripGemm& call);
 
 /// Bytes of a strip of a weight `depth` deep, as oneDNN pads it: each column to whole cache lines.

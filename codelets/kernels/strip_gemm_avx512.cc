@@ -14,6 +14,7 @@ namespace {
 
 constexpr int strip_vectors = strip_columns / 16;
 constexpr std::int64_t pair_elements = 2 * strip_columns;
+constexpr std::int64_t step_elements = 2 * amx_step_pairs;
 
 /// Rows of A, and of C: where they begin, and elements between them.
 template <class Arithmetic>
@@ -40,7 +41,7 @@ Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call
                                const Block& block) {
   return {call.a + 2 * block.first, call.a_stride, call.c, call.c_stride};
 }
-/// In scratch memory of this thread until the next call.
+/// In scratch memory of this thread until the next call; zeros up to a whole step of AMX.
 [[SLUICE_BF16_TARGET]] Operands<MultiplyAdd> operands(MultiplyAdd /*arithmetic*/,
                                                       const StripGemm& call, const Block& block) {
   constexpr std::int64_t lanes = 16;
@@ -57,12 +58,30 @@ Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call
       continue;
     }
     const std::uint16_t* from = call.a + r * call.a_stride + first;
-    for (std::int64_t i = 0; i < count; i += lanes) {
-      const auto exists = static_cast<__mmask16>((1U << std::min(count - i, lanes)) - 1);
+    for (std::int64_t i = 0; i < (count + step_elements - 1) / step_elements * step_elements;
+         i += lanes) {
+      const std::int64_t left = std::clamp<std::int64_t>(count - i, 0, lanes);
+      const auto exists = static_cast<__mmask16>((1U << left) - 1);
       _mm512_store_ps(wide + r * stride + i, widen(exists, from + i));
     }
   }
   return {wide, call.c, call.c_stride};
+}
+
+/// What a tile `Vectors` wide fetches while it multiplies pair `k`.
+template <int Vectors, int Lines, bool Near>
+[[SLUICE_BF16_INLINE]] inline void fetch(const std::byte* strip, const Depth& depth,
+                                         std::int64_t k) {
+  for (int line = 0; line < Lines; ++line) {
+    _mm_prefetch(depth.ahead + 64 * (Lines * k + line), _MM_HINT_T1);
+  }
+  if constexpr (Near) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j) {
+      const std::byte* near = strip + k * 2 * pair_elements + near_bytes + 64 * j;
+      _mm_prefetch(near, _MM_HINT_T0);
+    }
+  }
 }
 
 /// Tiles `Vectors` vectors wide, of as many rows as their sums fit into registers.
@@ -93,16 +112,7 @@ struct Avx512Kernel {
       }
     }
     for (std::int64_t k = 0; k < depth.turns; ++k) {
-      for (int line = 0; line < Lines; ++line) {
-        _mm_prefetch(depth.ahead + 64 * (Lines * k + line), _MM_HINT_T1);
-      }
-      if constexpr (Near) {
-#pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j) {
-          const std::byte* near = strip + k * pair_bytes + near_bytes + 64 * j;
-          _mm_prefetch(near, _MM_HINT_T0);
-        }
-      }
+      fetch<Vectors, Lines, Near>(strip, depth, k);
 #pragma GCC unroll 2
       for (int part = 0; part < Arithmetic::parts; ++part) {
         typename Arithmetic::Vector column[Vectors];
@@ -128,6 +138,72 @@ struct Avx512Kernel {
   }
 };
 
+/// The same with sums in the order of AMX.
+template <int Vectors>
+struct AmxOrderKernel {
+  using Operands = strip::Operands<MultiplyAdd>;
+  static constexpr bool has_tiles_by_lines = true;
+  static constexpr std::int64_t streams = 1;
+  static constexpr std::int64_t pair_bytes = 2 * pair_elements;
+  static constexpr std::int64_t columns = std::int64_t{16} * Vectors;
+  static constexpr std::int64_t max_rows = 8 / Vectors;
+
+  static Operands operands(const StripGemm& call, const Block& block) {
+    return strip::operands(MultiplyAdd(), call, block);
+  }
+  template <int Rows, int Lines, bool Near>
+  [[SLUICE_BF16_TARGET]] static void tile(const Operands& rows, const std::byte* strip,
+                                          const Depth& depth) {
+    const auto* b = reinterpret_cast<const std::uint16_t*>(strip);
+    __m512 sum[Rows][Vectors];
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+      for (int j = 0; j < Vectors; ++j) {
+        sum[r][j] = depth.accumulate ? _mm512_loadu_ps(rows.c + r * rows.c_stride + 16 * j)
+                                     : _mm512_setzero_ps();
+      }
+    }
+    for (std::int64_t first = 0; first < depth.turns; first += amx_step_pairs) {
+      __m512 of_part[2][Rows][Vectors];  // even and odd elements
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+        for (int j = 0; j < Vectors; ++j) of_part[0][r][j] = of_part[1][r][j] = _mm512_setzero_ps();
+      }
+      for (std::int64_t k = first; k < first + amx_step_pairs; ++k) {
+        fetch<Vectors, Lines, Near>(strip, depth, k);
+#pragma GCC unroll 2
+        for (int part = 0; part < 2; ++part) {
+#pragma GCC unroll 12
+          for (int j = 0; j < Vectors; ++j) {
+            const __m512 column = MultiplyAdd::column(b + k * pair_elements + 32 * j, part);
+#pragma GCC unroll 12
+            for (int r = 0; r < Rows; ++r) {
+              const __m512 row = MultiplyAdd::row(rows.a + r * rows.a_stride + 2 * k, part);
+              of_part[part][r][j] = MultiplyAdd::add(of_part[part][r][j], row, column);
+            }
+          }
+        }
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+        for (int j = 0; j < Vectors; ++j) {
+          sum[r][j] = _mm512_add_ps(sum[r][j], _mm512_add_ps(of_part[0][r][j], of_part[1][r][j]));
+        }
+      }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+      for (int j = 0; j < Vectors; ++j) {
+        _mm512_storeu_ps(rows.c + r * rows.c_stride + 16 * j, sum[r][j]);
+      }
+    }
+  }
+};
+
 }  // namespace
 
 void gemm_avx512(const StripGemm& call) {
@@ -140,6 +216,15 @@ void gemm_avx512(const StripGemm& call) {
   using Wide = Avx512Kernel<MultiplyAdd, strip_vectors>;
   // Narrow tiles widen half as many columns for each row.
   using Narrow = Avx512Kernel<MultiplyAdd, strip_vectors / 2>;
+  constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
+  call.rows <= Wide::max_rows ? Multiplication<Wide>(call, block_pairs).run()
+                              : Multiplication<Narrow>(call, block_pairs).run();
+}
+
+void gemm_in_amx_order(const StripGemm& call) {
+  const FlushSubnormals flush;
+  using Wide = AmxOrderKernel<strip_vectors>;
+  using Narrow = AmxOrderKernel<strip_vectors / 2>;
   constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
   call.rows <= Wide::max_rows ? Multiplication<Wide>(call, block_pairs).run()
                               : Multiplication<Narrow>(call, block_pairs).run();
@@ -213,6 +298,7 @@ namespace {
 namespace sluice::strip {
 
 void gemm_avx512(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
+void gemm_in_amx_order(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 StripValues pack_avx512(const StripRows& /*from*/, std::byte* /*strip*/) {
   throw Error("no AVX-512 on this CPU");
 }

@@ -9,6 +9,13 @@ namespace sluice::strip {
 void gemm_avx512(const StripGemm& call);
 StripValues pack_avx512(const StripRows& from, std::byte* strip);
 
+/// Pairs of rows of B, and pairs of elements of A, that one instruction of AMX multiplies.
+constexpr std::int64_t amx_step_pairs = 16;
+/// bf16 by amx. Throws Error where the compiler knows no AMX.
+void gemm_amx(const StripGemm& call);
+/// The same bits by AVX-512, which reads the weight faster than tiles do while there are few rows.
+void gemm_in_amx_order(const StripGemm& call);
+
 /// In Highway's vectors.
 void gemm_portable(const StripGemm& call);
 

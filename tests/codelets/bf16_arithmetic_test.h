@@ -13,6 +13,8 @@ inline std::string name_of(Bf16Arithmetic arithmetic) {
       return "DotProducts";
     case Bf16Arithmetic::multiply_add:
       return "MultiplyAdd";
+    case Bf16Arithmetic::amx:
+      return "Amx";
     case Bf16Arithmetic::portable:
       break;
   }
@@ -27,7 +29,7 @@ class Bf16ArithmeticTest : public ::testing::TestWithParam<Bf16Arithmetic> {
   }
   static auto all() {
     return ::testing::Values(Bf16Arithmetic::dot_products, Bf16Arithmetic::multiply_add,
-                             Bf16Arithmetic::portable);
+                             Bf16Arithmetic::portable, Bf16Arithmetic::amx);
   }
   static std::string name(const ::testing::TestParamInfo<Bf16Arithmetic>& info) {
     return name_of(info.param);
@@ -35,7 +37,7 @@ class Bf16ArithmeticTest : public ::testing::TestWithParam<Bf16Arithmetic> {
 
  protected:
   void SetUp() override {
-    if (!has_arithmetic(GetParam())) GTEST_SKIP() << "this CPU has no AVX-512, or no AVX512_BF16";
+    if (!has_arithmetic(GetParam())) GTEST_SKIP() << "this CPU has not what it takes";
   }
   Random random_{91};
 };

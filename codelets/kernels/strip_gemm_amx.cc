@@ -1,0 +1,51 @@
+#include "base/error.h"
+#include "codelets/kernels/strip_amx.h"
+#include "codelets/kernels/strip_kernels.h"
+
+namespace sluice::strip {
+
+#if defined(__x86_64__)
+
+namespace {
+
+/// The CPU's. By its mnemonics, as the compiler's own functions take literal numbers of tiles only.
+struct CpuAmx {
+  static void configure(const AmxConfiguration& wanted) {
+    asm volatile("ldtilecfg %0" ::"m"(wanted));
+  }
+  static void release() { asm volatile("tilerelease" ::: "memory"); }
+  template <int Tile>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(Tile));
+  }
+  template <int Tile>
+  static void load(const void* rows, std::int64_t stride_bytes) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(Tile), "r"(rows), "r"(stride_bytes)
+                 : "memory");
+  }
+  template <int Tile>
+  static void store(void* rows, std::int64_t stride_bytes) {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(Tile), "r"(rows), "r"(stride_bytes)
+                 : "memory");
+  }
+  /// sum += a b
+  template <int Sum, int A, int B>
+  static void multiply() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
+  }
+};
+
+}  // namespace
+
+void gemm_amx(const StripGemm& call) {
+  constexpr std::int64_t most_rows_in_vectors = 4;
+  call.rows <= most_rows_in_vectors ? gemm_in_amx_order(call) : gemm_by_amx<CpuAmx>(call);
+}
+
+#else
+
+void gemm_amx(const StripGemm& /*call*/) { throw Error("no AMX on this CPU"); }
+
+#endif
+
+}  // namespace sluice::strip

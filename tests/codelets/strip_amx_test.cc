@@ -1,0 +1,236 @@
+// The strips' kernel for AMX over an emulation of its instructions, and the emulation beside a CPU
+// that has them.
+#include "codelets/kernels/strip_amx.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "codelets/kernels/flush_subnormals.h"
+#include "tests/codelets/codelet_data.h"
+
+namespace sluice {
+namespace {
+
+using test::Numbers;
+using test::Random;
+
+/// AMX as Intel's manual describes it (Architecture Instruction Set Extensions, chapter 3).
+class EmulatedAmx {
+ public:
+  static void configure(const strip::AmxConfiguration& wanted) {
+    ASSERT_EQ(wanted.palette, 1);
+    configuration = wanted;
+    for (auto& tile : tiles) tile = {};
+    in_use = true;
+  }
+  static void release() { in_use = false; }
+
+  template <int Tile>
+  static void zero() {
+    ASSERT_TRUE(exists(Tile));
+    tiles[Tile] = {};
+  }
+  template <int Tile>
+  static void load(const void* from, std::int64_t stride_bytes) {
+    ASSERT_TRUE(exists(Tile));
+    tiles[Tile] = {};
+    for (std::int64_t row = 0; row < rows(Tile); ++row) {
+      std::memcpy(tiles[Tile].at(static_cast<std::size_t>(row)).data(),
+                  static_cast<const std::byte*>(from) + row * stride_bytes, row_bytes(Tile));
+    }
+  }
+  template <int Tile>
+  static void store(void* to, std::int64_t stride_bytes) {
+    ASSERT_TRUE(exists(Tile));
+    for (std::int64_t row = 0; row < rows(Tile); ++row) {
+      std::memcpy(static_cast<std::byte*>(to) + row * stride_bytes,
+                  tiles[Tile].at(static_cast<std::size_t>(row)).data(), row_bytes(Tile));
+    }
+  }
+  /// TDPBF16PS
+  template <int Sum, int A, int B>
+  static void multiply() {
+    ASSERT_TRUE(exists(Sum) && exists(A) && exists(B));
+    ASSERT_EQ(rows(Sum), rows(A));
+    ASSERT_EQ(row_bytes(Sum), row_bytes(B));
+    ASSERT_EQ(row_bytes(A), 4U * static_cast<std::size_t>(rows(B)));
+    const FlushSubnormals flush;
+    for (std::size_t m = 0; m < static_cast<std::size_t>(rows(A)); ++m) {
+      for (std::size_t n = 0; n < row_bytes(B) / 4; ++n) {
+        float even = 0;
+        float odd = 0;
+        for (std::size_t k = 0; k < static_cast<std::size_t>(rows(B)); ++k) {
+          const std::uint32_t a = word(A, m, k);
+          const std::uint32_t b = word(B, k, n);
+          even = std::fma(lower(a), lower(b), even);
+          odd = std::fma(upper(a), upper(b), odd);
+        }
+        volatile const float both = even + odd;  // not one of the sums further on
+        float sum = 0;
+        std::memcpy(&sum, &tiles[Sum][m][4 * n], sizeof(sum));
+        sum += both;
+        std::memcpy(&tiles[Sum][m][4 * n], &sum, sizeof(sum));
+      }
+    }
+  }
+
+  static bool is_released() { return !in_use; }
+
+ private:
+  using Tile = std::array<std::array<std::byte, 64>, 16>;
+
+  static std::int64_t rows(int tile) {
+    return configuration.rows.at(static_cast<std::size_t>(tile));
+  }
+  static std::size_t row_bytes(int tile) {
+    return configuration.row_bytes.at(static_cast<std::size_t>(tile));
+  }
+  static bool exists(int tile) {
+    return in_use && tile < 8 && rows(tile) > 0 && row_bytes(tile) > 0;
+  }
+  static std::uint32_t word(int tile, std::size_t row, std::size_t at) {
+    std::uint32_t result = 0;
+    std::memcpy(&result, &tiles[static_cast<std::size_t>(tile)][row][4 * at], sizeof(result));
+    return result;
+  }
+  static float lower(std::uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+  static float upper(std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000U); }
+
+  static inline strip::AmxConfiguration configuration;
+  static inline std::array<Tile, 8> tiles;
+  static inline bool in_use = false;
+};
+
+constexpr std::int64_t strips = 2;
+
+/// A product of strips: its operands, and the result [rows, c_stride].
+struct Product {
+  Product(Random& random, std::int64_t num_rows, std::int64_t the_depth)
+      : rows(num_rows),
+        depth(the_depth),
+        weight(random, strips * strip_columns * depth),
+        a(random, rows * (depth + 6)),
+        packed(strips * strip_bytes(depth, DType::bf16)) {
+    for (std::int64_t strip = 0; strip < strips; ++strip) {
+      // The portable packing runs on every CPU.
+      pack_strip({.rows = weight.bits.data() + strip * strip_columns * depth,
+                  .columns = strip_columns,
+                  .depth = depth},
+                 packed.data() + static_cast<std::size_t>(strip) * strip_bytes(depth, DType::bf16),
+                 Bf16Arithmetic::portable);
+    }
+  }
+
+  /// Rows from `first` on.
+  StripGemm call(std::int64_t first, std::vector<float>& c) const {
+    return {.rows = rows - first,
+            .depth = depth,
+            .a = a.bits.data() + first * (depth + 6),
+            .a_stride = depth + 6,
+            .b = packed.data(),
+            .strips = strips,
+            .c = c.data() + first * c_stride,
+            .c_stride = c_stride,
+            .arithmetic = Bf16Arithmetic::amx};
+  }
+  std::vector<float> result() const {
+    return std::vector<float>(static_cast<std::size_t>(rows * c_stride), before);
+  }
+
+  static constexpr std::int64_t c_stride = strips * strip_columns + 3;
+  static constexpr float before = 0.25F;
+  std::int64_t rows, depth;
+  Numbers weight, a;
+  Buffer packed;
+};
+
+class StripAmxTest : public ::testing::Test {
+ protected:
+  Random random_{93};
+};
+
+TEST_F(StripAmxTest, MatchesReferenceAndRowsAreAlone) {
+  for (const std::int64_t depth : {2, 34, 256, 514}) {
+    for (const std::int64_t rows : {1, 2, 15, 16, 17, 31, 32, 33, 47, 64, 65}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows, depth " << depth);
+      const Product product(random_, rows, depth);
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> c = product.result();
+        StripGemm call = product.call(0, c);
+        call.accumulate = accumulate;
+        call.source = rows % 2 == 0 ? StripSource::memory : StripSource::cache;
+        strip::gemm_by_amx<EmulatedAmx>(call);
+        ASSERT_TRUE(EmulatedAmx::is_released());
+        std::vector<float> result;
+        std::vector<double> expected;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t j = 0; j < strips * strip_columns; ++j) {
+            double sum = accumulate ? Product::before : 0;
+            for (std::int64_t i = 0; i < depth; ++i) {
+              sum += static_cast<double>(
+                         product.a.values[static_cast<std::size_t>(r * (depth + 6) + i)]) *
+                     static_cast<double>(
+                         product.weight.values[static_cast<std::size_t>(j * depth + i)]);
+            }
+            expected.push_back(sum);
+            result.push_back(c[static_cast<std::size_t>(r * Product::c_stride + j)]);
+          }
+          for (std::int64_t j = strips * strip_columns; j < Product::c_stride; ++j) {
+            ASSERT_EQ(c[static_cast<std::size_t>(r * Product::c_stride + j)], Product::before)
+                << "outside of the strips";
+          }
+        }
+        test::expect_close(result, expected,
+                           test::tolerance(DType::bf16, test::GemmInput::exact, DType::f32));
+        // The last row alone.
+        std::vector<float> alone = product.result();
+        call = product.call(rows - 1, alone);
+        call.accumulate = accumulate;
+        strip::gemm_by_amx<EmulatedAmx>(call);
+        const std::int64_t last = (rows - 1) * Product::c_stride;
+        EXPECT_TRUE(std::equal(alone.begin() + last, alone.end(), c.begin() + last));
+      }
+    }
+  }
+}
+
+TEST_F(StripAmxTest, VectorsGiveTheSameBits) {
+  if (!has_arithmetic(Bf16Arithmetic::multiply_add)) GTEST_SKIP() << "this CPU has no AVX-512";
+  for (const std::int64_t depth : {2, 30, 34, 64, 512, 674}) {
+    for (const std::int64_t rows : {1, 2, 3, 4, 5, 9}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows, depth " << depth);
+      const Product product(random_, rows, depth);
+      for (const bool accumulate : {false, true}) {
+        for (const StripSource source : {StripSource::cache, StripSource::memory}) {
+          std::vector<float> by_tiles = product.result();
+          std::vector<float> in_vectors = product.result();
+          StripGemm call = product.call(0, by_tiles);
+          call.accumulate = accumulate;
+          call.source = source;
+          strip::gemm_by_amx<EmulatedAmx>(call);
+          call.c = in_vectors.data();
+          strip::gemm_in_amx_order(call);
+          EXPECT_EQ(in_vectors, by_tiles);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(StripAmxTest, CpuHasTheBitsOfTheEmulation) {
+  if (!has_arithmetic(Bf16Arithmetic::amx)) GTEST_SKIP() << "this CPU has no AMX";
+  for (const std::int64_t depth : {32, 514}) {
+    for (const std::int64_t rows : {1, 5, 16, 40}) {
+      const Product product(random_, rows, depth);
+      std::vector<float> emulated = product.result();
+      std::vector<float> computed = product.result();
+      strip::gemm_by_amx<EmulatedAmx>(product.call(0, emulated));
+      strip_gemm(product.call(0, computed));
+      EXPECT_EQ(computed, emulated) << rows << " rows, depth " << depth;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
