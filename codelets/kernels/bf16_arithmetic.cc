@@ -3,6 +3,7 @@
 #include <dnnl.h>
 #if defined(__x86_64__) && defined(__linux__)
 #include <asm/prctl.h>
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -21,9 +22,16 @@ bool is_intel() { return __builtin_cpu_is("intel"); }
 /// Linux lets a process use tiles once it has asked.
 bool cpu_has_amx() {
 #if defined(__linux__)
+  constexpr unsigned leaf = 7;
+  constexpr unsigned amx_bf16 = 1U << 22;
+  constexpr unsigned amx_tile = 1U << 24;
   constexpr long tile_data = 18;  // XFEATURE_XTILEDATA
-  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-         syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, tile_data) == 0;
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid_count(leaf, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_bf16) != 0 &&
+         (edx & amx_tile) != 0 && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, tile_data) == 0;
 #else
   return false;
 #endif
