@@ -75,12 +75,14 @@ step() {
   return "$status"
 }
 
-# figures <name> <seconds at most> <sluice bench's arguments...>: FOLDER/name.json beside the log.
+# figures <name> <seconds at most> [VARIABLE=value] <sluice bench's arguments...>: FOLDER/name.json beside the log.
 figures() {
   local name=$1 limit=$2
+  local -a with=()
   shift 2
+  if [[ $1 == *=* ]]; then with=(env "$1") && shift; fi
   # shellcheck disable=SC2016  # the inner shell's
-  step "$name" "$limit" bash -c '"$1" bench --json "${@:3}" >"$2"' - "$sluice" "$out/$name.json" "$@" \
+  step "$name" "$limit" "${with[@]}" bash -c '"$1" bench --json "${@:3}" >"$2"' - "$sluice" "$out/$name.json" "$@" \
     ${GPU_CHECK_DDR:+--ddr "$GPU_CHECK_DDR"}
 }
 
@@ -124,6 +126,13 @@ same_tokens() {
     fi
     echo "$policy: the same tokens"
   done
+}
+
+# expect_in <step> <pattern>: or it failed after all.
+expect_in() {
+  grep -q "$2" "$out/$1.log" && return
+  failed=$((failed + 1))
+  note "FAILED  $1: its log has no $2"
 }
 
 has_amx() { grep -q amx_bf16 /proc/cpuinfo; }
@@ -227,16 +236,13 @@ run_figures() {
   if has_amx; then
     local -a on_cpu=(--model llama-3.2-1b --device cpu --prompt-tokens 512 --gen-tokens 16 --repeat 3)
     figures amx 60 "${on_cpu[@]}"
-    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 figures amx-off 60 "${on_cpu[@]}"
+    figures amx-off 60 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 "${on_cpu[@]}"
     # What multiplies: our kernel, whose instructions give what the manual says, and, in the probe of the CPU's rate, oneDNN's.
     # Its log is apart, as that slows it.
-    step amx-tests 60 env SLUICE_TEST_DATA="$here/share/sluice/tests" "$tests/codelets_test" --gtest_filter='*Amx*:*Linear*'
+    step amx-tests 60 env SLUICE_TEST_DATA="$here/share/sluice/tests" "$tests/codelets_test" --gtest_filter='*Amx*:*Linear*' &&
+      expect_in amx-tests 'OK.*CpuHasTheBitsOfTheEmulation'
     step amx-proof 30 env ONEDNN_VERBOSE=1 "$sluice" bench --model tiny --dtype bf16 --device cpu --prompt-tokens 16 \
-      --gen-tokens 2 --repeat 1
-    if ! grep -q 'OK.*CpuHasTheBitsOfTheEmulation' "$out/amx-tests.log" || ! grep -q amx "$out/amx-proof.log"; then
-      failed=$((failed + 1))
-      note "FAILED  amx: it was not used"
-    fi
+      --gen-tokens 2 --repeat 1 && expect_in amx-proof amx
   else
     note "        this CPU has no AMX"
   fi

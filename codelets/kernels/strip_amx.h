@@ -29,6 +29,26 @@ struct alignas(64) AmxConfiguration {
 };
 static_assert(sizeof(AmxConfiguration) == 64);
 
+/// This thread's tiles in use, by one kind of kernel.
+template <class Unit>
+class AmxTiles {
+ public:
+  AmxTiles() { rows_ = 0; }
+  ~AmxTiles() { Unit::release(); }
+  AmxTiles(const AmxTiles&) = delete;
+  AmxTiles& operator=(const AmxTiles&) = delete;
+
+  /// Unless they are: `configuration(num_rows)` says how.
+  template <class Configuration>
+  static void configure_for(std::int64_t num_rows, Configuration&& configuration) {
+    if (rows_ != num_rows) Unit::configure(configuration(num_rows));
+    rows_ = num_rows;
+  }
+
+ private:
+  static inline thread_local std::int64_t rows_ = 0;
+};
+
 /// Products of `High` groups of up to 16 rows by `Wide` groups of 16 columns.
 template <class Unit, int High, int Wide>
 struct AmxKernel {
@@ -37,7 +57,6 @@ struct AmxKernel {
     std::int64_t a_stride;
     float* c;
     std::int64_t c_stride;
-    std::int64_t* configured_rows;  ///< of this thread's unit
   };
   static constexpr bool has_tiles_by_lines = false;
   static constexpr std::int64_t streams = 1;
@@ -48,10 +67,7 @@ struct AmxKernel {
   /// Rows as they lie; a copy, if the last step goes beyond their end, of which it is zeros.
   static Operands operands(const StripGemm& call, const Block& block) {
     const std::uint16_t* from = call.a + 2 * block.first;
-    thread_local std::int64_t configured_rows;
-    if (block.first == 0) configured_rows = 0;
-    if (block.turns % amx_step_pairs == 0)
-      return {from, call.a_stride, call.c, call.c_stride, &configured_rows};
+    if (block.turns % amx_step_pairs == 0) return {from, call.a_stride, call.c, call.c_stride};
     thread_local Workspace scratch;
     const std::int64_t count = 2 * block.turns;
     const std::int64_t stride =
@@ -62,13 +78,12 @@ struct AmxKernel {
       std::uint16_t* to = copy + row * stride;
       std::fill(std::copy_n(from + row * call.a_stride, count, to), to + stride, 0);
     }
-    return {copy, stride, call.c, call.c_stride, &configured_rows};
+    return {copy, stride, call.c, call.c_stride};
   }
 
   template <int Rows, int Lines, bool Near>
   static void tile(const Operands& rows, const std::byte* strip, const Depth& depth) {
-    if (*rows.configured_rows != Rows) configure(Rows);
-    *rows.configured_rows = Rows;
+    AmxTiles<Unit>::configure_for(Rows, configuration);
     if constexpr (Rows > amx_tile_rows) {
       multiply<2, Near>(rows, strip, depth);
     } else {
@@ -86,7 +101,7 @@ struct AmxKernel {
   template <int Left>
   static constexpr int of_b = High* Wide + High + Left % num_of_b;
 
-  static void configure(std::int64_t num_rows) {
+  static AmxConfiguration configuration(std::int64_t num_rows) {
     AmxConfiguration wanted;
     const auto set = [&](int tile, std::int64_t of) {
       wanted.rows.at(static_cast<std::size_t>(tile)) = static_cast<std::uint8_t>(of);
@@ -99,7 +114,7 @@ struct AmxKernel {
       set(High * Wide + up, of);
     }
     for (int b = 0; b < num_of_b; ++b) set(High * Wide + High + b, amx_tile_rows);
-    Unit::configure(wanted);
+    return wanted;
   }
 
   /// `Groups` of rows of A.
@@ -159,12 +174,11 @@ void gemm_by_amx(const StripGemm& call) {
   using Low = AmxKernel<Unit, 1, 4>;
   using Square = AmxKernel<Unit, 2, 2>;
   // A block of B stays in the first-level cache while many rows pass over it.
-  static const std::int64_t square_pairs =
-      getenv("SLUICE_PAIRS") ? atoi(getenv("SLUICE_PAIRS")) : 128;
+  constexpr std::int64_t square_pairs = 256;
   constexpr std::int64_t low_pairs = 1024;
+  const AmxTiles<Unit> tiles;
   call.rows <= Low::max_rows ? Multiplication<Low>(call, low_pairs).run()
                              : Multiplication<Square>(call, square_pairs).run();
-  Unit::release();
 }
 
 }  // namespace sluice::strip

@@ -42,6 +42,8 @@ void strip_gemm(const StripGemm& call) {
   if (!portable && (call.dtype != DType::bf16 || call.depth % 2 == 1))
     throw Error("strips in {}, {} deep, take the portable arithmetic", to_string(call.dtype),
                 call.depth);
+  if (call.arithmetic == Bf16Arithmetic::amx && call.wide_a != nullptr)
+    throw Error("tiles of AMX multiply rows in bf16");
   switch (call.arithmetic) {
     case Bf16Arithmetic::portable:
       return strip::gemm_portable(call);

@@ -11,8 +11,9 @@ namespace sluice {
 /// GEMM over the layouts that oneDNN packs weights into where the CPU has AVX-512: strips of 64
 /// columns, in bf16 each [depth / 2][64][2] (its BA16a64b2a), in f32 [depth][64] (BA16a64b). Ours
 /// because oneDNN reaches neither the memory's nor the units' limit at 8 to 32 rows in bf16, on
-/// Intel's CPUs half of the units' limit at best; and because without AVX-512 it has no bf16 at
-/// all, and f32 only with sums whose order changes with the number of rows (docs/performance.md).
+/// Intel's CPUs half of the units' limit at best; because with AMX, and in f32 without AVX-512, the
+/// order of its sums changes with the number of rows; and because without AVX-512 it has no bf16 at
+/// all (docs/performance.md).
 constexpr std::int64_t strip_columns = 64;
 
 enum class StripSource : std::uint8_t {

@@ -1,11 +1,10 @@
-#include "base/error.h"
-#include "codelets/kernels/strip_amx.h"
 #include "codelets/kernels/strip_kernels.h"
-
-namespace sluice::strip {
 
 #if defined(__x86_64__)
 
+#include "codelets/kernels/strip_amx.h"
+
+namespace sluice::strip {
 namespace {
 
 /// The CPU's. By its mnemonics, as the compiler's own functions take literal numbers of tiles only.
@@ -42,10 +41,16 @@ void gemm_amx(const StripGemm& call) {
   call.rows <= most_rows_in_vectors ? gemm_in_amx_order(call) : gemm_by_amx<CpuAmx>(call);
 }
 
+}  // namespace sluice::strip
+
 #else
+
+#include "base/error.h"
+
+namespace sluice::strip {
 
 void gemm_amx(const StripGemm& /*call*/) { throw Error("no AMX on this CPU"); }
 
-#endif
-
 }  // namespace sluice::strip
+
+#endif

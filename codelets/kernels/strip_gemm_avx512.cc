@@ -41,7 +41,7 @@ Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call
                                const Block& block) {
   return {call.a + 2 * block.first, call.a_stride, call.c, call.c_stride};
 }
-/// In scratch memory of this thread until the next call; zeros up to a whole step of AMX.
+/// In scratch memory of this thread until the next call; in bf16 with zeros up to a step of AMX.
 [[SLUICE_BF16_TARGET]] Operands<MultiplyAdd> operands(MultiplyAdd /*arithmetic*/,
                                                       const StripGemm& call, const Block& block) {
   constexpr std::int64_t lanes = 16;
@@ -66,6 +66,28 @@ Operands<DotProducts> operands(DotProducts /*arithmetic*/, const StripGemm& call
     }
   }
   return {wide, call.c, call.c_stride};
+}
+
+/// A tile's sums, of C or new ones. The pragmas keep them in registers.
+template <int Rows, int Vectors>
+[[SLUICE_BF16_INLINE]] inline void begin_sums(const float* c, std::int64_t c_stride,
+                                              bool accumulate, __m512 (&sum)[Rows][Vectors]) {
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+    for (int j = 0; j < Vectors; ++j) {
+      sum[r][j] = accumulate ? _mm512_loadu_ps(c + r * c_stride + 16 * j) : _mm512_setzero_ps();
+    }
+  }
+}
+template <int Rows, int Vectors>
+[[SLUICE_BF16_INLINE]] inline void store_sums(const __m512 (&sum)[Rows][Vectors], float* c,
+                                              std::int64_t c_stride) {
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 12
+    for (int j = 0; j < Vectors; ++j) _mm512_storeu_ps(c + r * c_stride + 16 * j, sum[r][j]);
+  }
 }
 
 /// What a tile `Vectors` wide fetches while it multiplies pair `k`.
@@ -101,16 +123,8 @@ struct Avx512Kernel {
   [[SLUICE_BF16_TARGET]] static void tile(const Operands& rows, const std::byte* strip,
                                           const Depth& depth) {
     const auto* b = reinterpret_cast<const std::uint16_t*>(strip);
-    // The pragmas keep the sums in registers.
     __m512 sum[Rows][Vectors];
-#pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 12
-      for (int j = 0; j < Vectors; ++j) {
-        sum[r][j] = depth.accumulate ? _mm512_loadu_ps(rows.c + r * rows.c_stride + 16 * j)
-                                     : _mm512_setzero_ps();
-      }
-    }
+    begin_sums(rows.c, rows.c_stride, depth.accumulate, sum);
     for (std::int64_t k = 0; k < depth.turns; ++k) {
       fetch<Vectors, Lines, Near>(strip, depth, k);
 #pragma GCC unroll 2
@@ -128,77 +142,56 @@ struct Avx512Kernel {
         }
       }
     }
-#pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 12
-      for (int j = 0; j < Vectors; ++j) {
-        _mm512_storeu_ps(rows.c + r * rows.c_stride + 16 * j, sum[r][j]);
-      }
-    }
+    store_sums(sum, rows.c, rows.c_stride);
   }
 };
 
-/// The same with sums in the order of AMX.
+/// The same with sums in the order of AMX: three registers each.
 template <int Vectors>
-struct AmxOrderKernel {
+struct AmxOrderKernel : Avx512Kernel<MultiplyAdd, Vectors> {
   using Operands = strip::Operands<MultiplyAdd>;
-  static constexpr bool has_tiles_by_lines = true;
-  static constexpr std::int64_t streams = 1;
-  static constexpr std::int64_t pair_bytes = 2 * pair_elements;
-  static constexpr std::int64_t columns = std::int64_t{16} * Vectors;
   static constexpr std::int64_t max_rows = 8 / Vectors;
 
-  static Operands operands(const StripGemm& call, const Block& block) {
-    return strip::operands(MultiplyAdd(), call, block);
-  }
   template <int Rows, int Lines, bool Near>
   [[SLUICE_BF16_TARGET]] static void tile(const Operands& rows, const std::byte* strip,
                                           const Depth& depth) {
     const auto* b = reinterpret_cast<const std::uint16_t*>(strip);
     __m512 sum[Rows][Vectors];
-#pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 12
-      for (int j = 0; j < Vectors; ++j) {
-        sum[r][j] = depth.accumulate ? _mm512_loadu_ps(rows.c + r * rows.c_stride + 16 * j)
-                                     : _mm512_setzero_ps();
-      }
-    }
+    begin_sums(rows.c, rows.c_stride, depth.accumulate, sum);
     for (std::int64_t first = 0; first < depth.turns; first += amx_step_pairs) {
-      __m512 of_part[2][Rows][Vectors];  // even and odd elements
-#pragma GCC unroll 12
-      for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 12
-        for (int j = 0; j < Vectors; ++j) of_part[0][r][j] = of_part[1][r][j] = _mm512_setzero_ps();
-      }
+      __m512 even[Rows][Vectors];
+      __m512 odd[Rows][Vectors];
+      begin_sums(rows.c, rows.c_stride, false, even);
+      begin_sums(rows.c, rows.c_stride, false, odd);
       for (std::int64_t k = first; k < first + amx_step_pairs; ++k) {
         fetch<Vectors, Lines, Near>(strip, depth, k);
-#pragma GCC unroll 2
-        for (int part = 0; part < 2; ++part) {
-#pragma GCC unroll 12
-          for (int j = 0; j < Vectors; ++j) {
-            const __m512 column = MultiplyAdd::column(b + k * pair_elements + 32 * j, part);
-#pragma GCC unroll 12
-            for (int r = 0; r < Rows; ++r) {
-              const __m512 row = MultiplyAdd::row(rows.a + r * rows.a_stride + 2 * k, part);
-              of_part[part][r][j] = MultiplyAdd::add(of_part[part][r][j], row, column);
-            }
-          }
-        }
+        add_products<0>(rows, b, k, even);
+        add_products<1>(rows, b, k, odd);
       }
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 12
         for (int j = 0; j < Vectors; ++j) {
-          sum[r][j] = _mm512_add_ps(sum[r][j], _mm512_add_ps(of_part[0][r][j], of_part[1][r][j]));
+          sum[r][j] = _mm512_add_ps(sum[r][j], _mm512_add_ps(even[r][j], odd[r][j]));
         }
       }
     }
+    store_sums(sum, rows.c, rows.c_stride);
+  }
+
+ private:
+  /// Of the even or the odd element of pair `k`.
+  template <int Part, int Rows>
+  [[SLUICE_BF16_INLINE]] static inline void add_products(const Operands& rows,
+                                                         const std::uint16_t* b, std::int64_t k,
+                                                         __m512 (&sum)[Rows][Vectors]) {
 #pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) {
+    for (int j = 0; j < Vectors; ++j) {
+      const __m512 column = MultiplyAdd::column(b + k * pair_elements + 32 * j, Part);
 #pragma GCC unroll 12
-      for (int j = 0; j < Vectors; ++j) {
-        _mm512_storeu_ps(rows.c + r * rows.c_stride + 16 * j, sum[r][j]);
+      for (int r = 0; r < Rows; ++r) {
+        const __m512 row = MultiplyAdd::row(rows.a + r * rows.a_stride + 2 * k, Part);
+        sum[r][j] = MultiplyAdd::add(sum[r][j], row, column);
       }
     }
   }

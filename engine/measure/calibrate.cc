@@ -198,7 +198,7 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
   }
   for (std::int64_t batch = 3; batch <= 192; batch *= 2)
     choice.add(decode_batch(batch, shortest_context));
-  // One more than what a tile of strip_gemm()'s, or two, hold: where a few rows cost most.
+  // One more than what a tile of strip_gemm()'s vectors, or two, hold: where a few rows cost most.
   for (const std::int64_t batch : {7, 13}) choice.add(decode_batch(batch, shortest_context));
   for (const std::int64_t rows : {8, 12, 16, 32, 64, 128, 512}) {
     for (const std::int64_t prior : {0, 512, 2048, 8192}) choice.add(prefill_batch(1, rows, prior));
