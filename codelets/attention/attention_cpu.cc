@@ -18,11 +18,15 @@ constexpr std::int64_t rows_worth_a_tile = 8;
 constexpr std::int64_t tile_rows = 64;
 constexpr std::int64_t tile_tokens = 2 * strip_columns;
 static_assert(tile_tokens <= simd::max_tile_tokens);
-/// A job reads a chunk of a row's context: about a quarter of it, so that threads can share it,
-/// but neither so few tokens that starting costs much nor more bytes than it takes to hide that.
-constexpr std::int64_t min_chunk_tokens = AttentionJobs::whole_tokens;
+/// A job reads a chunk of a row's context: a half or a quarter of it, so that threads can share it,
+/// but neither so few tokens that starting costs much nor more bytes than it takes to hide that. A
+/// row's chunks are as long as each other, so that threads have as much to do.
+constexpr std::int64_t whole_tokens = AttentionJobs::whole_tokens;
+constexpr std::int64_t halved_tokens = 640;  // a quarter would be 160
 constexpr std::int64_t max_chunk_tokens = 1024;
 constexpr std::int64_t max_chunk_bytes = 2 << 20;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Some KV heads of one row (`num_rows` is 0), or one of a block of rows that goes through tiles.
 struct Job {
@@ -31,7 +35,7 @@ struct Job {
   std::int64_t num_rows;
   std::int64_t first_head;
   std::int64_t num_heads = 1;  ///< KV heads
-  // Rows only, whose context is cut into `num_chunks` jobs:
+  // Rows only, whose context is cut into `num_chunks` jobs of `chunk_tokens` each:
   std::int64_t chunk_tokens = 0;
   std::int64_t chunk = 0;
   std::int64_t num_chunks = 1;
@@ -95,24 +99,30 @@ class Attention {
     }
   }
 
+  /// Where a row's chunks begin: a page.
+  std::int64_t first_chunk_token(std::int64_t position) const {
+    return first_visible(position) / page_tokens * page_tokens;
+  }
   /// By the shape and the row's position alone, so that its bits do not depend on what else there
-  /// is to do.
+  /// is to do. Whole pages.
   std::int64_t chunk_tokens_of(std::int64_t position) const {
-    const std::int64_t quarter = (position + 1) / 4 / min_chunk_tokens * min_chunk_tokens;
-    return std::min(std::max(quarter, min_chunk_tokens), max_chunk_tokens_);
+    const std::int64_t tokens = position + 1 - first_chunk_token(position);
+    const std::int64_t shares = tokens <= whole_tokens ? 1 : tokens <= halved_tokens ? 2 : 4;
+    const std::int64_t chunks = divide_up(divide_up(tokens, max_chunk_tokens_), shares) * shares;
+    return divide_up(divide_up(tokens, page_tokens), chunks) * page_tokens;
   }
 
   void add_rows(const BatchSequence& sequence) {
     for (std::int64_t i = 0; i < sequence.num_rows; ++i) {
       const std::int64_t position = sequence.context + i;
       const std::int64_t chunk_tokens = chunk_tokens_of(position);
-      const std::int64_t first_chunk = first_visible(position) / chunk_tokens;
-      const std::int64_t num_chunks = position / chunk_tokens - first_chunk + 1;
+      const std::int64_t num_chunks =
+          divide_up(position + 1 - first_chunk_token(position), chunk_tokens);
       for (std::int64_t head = 0; head < shape_.num_kv_heads; head += heads_per_job_) {
         const std::int64_t num_heads = std::min(heads_per_job_, shape_.num_kv_heads - head);
         for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
           jobs_.push_back({&sequence, sequence.first_row + i, 0, head, num_heads, chunk_tokens,
-                           first_chunk + chunk, num_chunks, num_part_floats_, num_counters_});
+                           chunk, num_chunks, num_part_floats_, num_counters_});
         }
         ++num_counters_;
         num_part_floats_ += num_chunks * part_floats(num_heads);
@@ -133,11 +143,11 @@ class Attention {
                                          job.first_head, job.num_heads);
     simd::GroupedQuery query =
         query_of(shape_, kv, position_of(job), group, q_at(job.first_row, job.first_head * group));
-    query.first_token = std::max(query.first_token, job.chunk * job.chunk_tokens);
-    query.end_token = std::min(query.end_token, (job.chunk + 1) * job.chunk_tokens);
-    const std::int64_t first_chunk = first_visible(position_of(job)) / job.chunk_tokens;
+    const std::int64_t begin = first_chunk_token(position_of(job)) + job.chunk * job.chunk_tokens;
+    query.first_token = std::max(query.first_token, begin);
+    query.end_token = std::min(query.end_token, begin + job.chunk_tokens);
     float* parts = parts_ + job.parts;
-    float* mine = parts + (job.chunk - first_chunk) * part_floats(job.num_heads);
+    float* mine = parts + job.chunk * part_floats(job.num_heads);
     thread_local Workspace scratch;
     simd::attend(
         query, simd::PartialAttention::at(mine, num_queries, shape_.padded_head_dim()),

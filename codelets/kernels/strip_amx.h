@@ -33,7 +33,7 @@ static_assert(sizeof(AmxConfiguration) == 64);
 template <class Unit>
 class AmxTiles {
  public:
-  AmxTiles() { rows_ = 0; }
+  AmxTiles() { configured_rows = 0; }
   ~AmxTiles() { Unit::release(); }
   AmxTiles(const AmxTiles&) = delete;
   AmxTiles& operator=(const AmxTiles&) = delete;
@@ -41,12 +41,12 @@ class AmxTiles {
   /// Unless they are: `configuration(num_rows)` says how.
   template <class Configuration>
   static void configure_for(std::int64_t num_rows, Configuration&& configuration) {
-    if (rows_ != num_rows) Unit::configure(configuration(num_rows));
-    rows_ = num_rows;
+    if (configured_rows != num_rows) Unit::configure(configuration(num_rows));
+    configured_rows = num_rows;
   }
 
  private:
-  static inline thread_local std::int64_t rows_ = 0;
+  static inline thread_local std::int64_t configured_rows = 0;
 };
 
 /// Products of `High` groups of up to 16 rows by `Wide` groups of 16 columns.
