@@ -42,7 +42,7 @@ Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
 
 /// What our own kernels multiply a weight with, which is packed as strips then (as oneDNN would
 /// itself, but for a few narrow, deep panels); nothing where oneDNN computes: f32 by AVX-512, and
-/// odd depths in bf16. Those not beside AMX, whose sums in oneDNN change with the number of rows.
+/// odd depths in bf16 unless there is AMX, with which its sums change with the number of rows.
 std::optional<Bf16Arithmetic> strip_arithmetic(const LinearShape& shape) {
   const bool even = shape.in % 2 == 0;
   if (fastest_bf16_arithmetic() == Bf16Arithmetic::portable) return Bf16Arithmetic::portable;
@@ -322,8 +322,8 @@ PackedBlocks PackedLayout::blocks() const {
 
 namespace {
 
-/// Strips of a job, as long as each thread has jobs: where rows must be widened, or are read faster
-/// than from the last-level cache, it is done once for several.
+/// Strips of a job, as long as each thread has jobs: where rows must be widened, or multiply faster
+/// than the last-level cache gives them, it is done once for several.
 std::int64_t strips_of_a_job(Bf16Arithmetic arithmetic, std::int64_t columns,
                              std::int64_t row_blocks, int num_threads) {
   if (arithmetic != Bf16Arithmetic::portable && arithmetic != Bf16Arithmetic::amx) return 1;
