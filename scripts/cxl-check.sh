@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 mkdir -p "$out"
 
 readonly packages=(busybox-static cpio jq qemu-system-x86)
-readonly boot_limit_s=480
+readonly boot_limit_s=900 # emulation may be slow; what hangs is to end
 readonly tolerance_kib=1024 # the kernel counts on each processor apart
 failed=0
 results= # of the machine that is judged
