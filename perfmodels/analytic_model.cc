@@ -54,12 +54,12 @@ double AnalyticModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     case Sublayer::qkv:
     case Sublayer::out_proj:
       return linear_s(device, work.x_bytes, work.y_bytes, work.flops, rows, operand) +
-             widening_s(device, work.y_bytes);
+             widening_s(device, work.y_bytes) + all_reduce_s(device, sublayer, rows);
     case Sublayer::fc1:
     case Sublayer::fc2:
       return linear_s(device, work.x_bytes, work.y_bytes, work.flops,
                       rows_of_an_expert(model_, rows), operand) +
-             widening_s(device, work.y_bytes);
+             widening_s(device, work.y_bytes) + all_reduce_s(device, sublayer, rows);
     case Sublayer::qk:
     case Sublayer::sv:
       return attention_s(device, sublayer, shape, operand);
@@ -111,6 +111,15 @@ double AnalyticModel::widening_s(Device device, double weight_bytes) const {
   if (model_.weight_bits >= 16) return 0;
   const double widened = weight_bytes * 8 / model_.weight_bits * widened_bytes;
   return widened / (count(device) * giga * of(device).dequantize_gb_per_s->value);
+}
+
+double AnalyticModel::all_reduce_s(Device device, Sublayer sublayer, double rows) const {
+  const bool ends_a_half = sublayer == Sublayer::out_proj || sublayer == Sublayer::fc2;
+  if (!ends_a_half || !profile_.all_reduce || count(device) == 1) return 0;
+  const AllReduceProfile& all_reduce = *profile_.all_reduce;
+  const double bytes = activation_element_bytes * rows * static_cast<double>(model_.hidden_size);
+  return micro * all_reduce.latency_us.value +
+         bytes / (giga * all_reduce.bandwidth_gb_per_s.value.at(bytes));
 }
 
 double AnalyticModel::lm_head_s(Device device, std::int64_t logit_rows) const {

@@ -20,7 +20,9 @@ namespace sluice {
 /// those of hits and misses as often as reading all of the model's weights over and over makes them
 /// (MemoryCacheProfile); decode's attention is always of hits.
 /// Reading and arithmetic are added or the longer one counts, as the device's profile says. Several
-/// GPUs share every sublayer evenly; what they say to each other is not counted.
+/// GPUs share every sublayer evenly, as Megatron's tensor parallelism has it: each half of a layer,
+/// at sublayers 4 and 6, ends with an all-reduce of its output, 2 bytes an element, where the
+/// profile says how long these take.
 class AnalyticModel : public CostModel {
  public:
   /// Throws Error when weights are narrower than 16 bits and a device's profile does not say how
@@ -53,6 +55,7 @@ class AnalyticModel : public CostModel {
                   Tier operand) const;
   double attention_s(Device device, Sublayer sublayer, const BatchShape& shape, Tier operand) const;
   double widening_s(Device device, double weight_bytes) const;
+  double all_reduce_s(Device device, Sublayer sublayer, double rows) const;
   double link_s(const LinkProfile& link, double bytes) const;
   /// Of what is read from DDR at a rate, as far as its cache has it, else at another one.
   double through_cache(double hit_rate, double miss_rate) const;

@@ -206,11 +206,17 @@ DeviceProfile read_cpu(const ProfileField& field) {
 }
 
 DeviceProfile read_gpu(const ProfileField& field) {
-  field.expect_keys({"name", "count", "cores", "memory_bandwidth_gb_per_s", "gemm_tflop_per_s",
-                     "attention_bandwidth_gb_per_s", "attention_tflop_per_s", "combine",
-                     "task_overhead_us", "dequantize_gb_per_s", "idle_watts", "busy_watts",
-                     "price_usd"});
+  field.expect_keys({"name", "count", "all_reduce", "cores", "memory_bandwidth_gb_per_s",
+                     "gemm_tflop_per_s", "attention_bandwidth_gb_per_s", "attention_tflop_per_s",
+                     "combine", "task_overhead_us", "dequantize_gb_per_s", "idle_watts",
+                     "busy_watts", "price_usd"});
   return read_device(field, {gpu_cores, gpu_bandwidth, gpu_arithmetic});
+}
+
+AllReduceProfile read_all_reduce(const ProfileField& field) {
+  field.expect_keys({"bandwidth_gb_per_s", "latency_us"});
+  return {.bandwidth_gb_per_s = read_curve(field.at("bandwidth_gb_per_s"), "bytes", link_bandwidth),
+          .latency_us = read_number(field.at("latency_us"), latency)};
 }
 
 const Quantity& capacity_of(Tier tier) {
@@ -358,12 +364,15 @@ MachineProfile read_profile(const ProfileDocument& document) {
                             .cpu = read_cpu(root.at("cpu")),
                             .gpu = {},
                             .num_gpus = {},
+                            .all_reduce = {},
                             .tiers = {},
                             .links = {},
                             .system = {}};
   if (const std::optional<ProfileField> gpu = root.find("gpu")) {
     profile.num_gpus = read_number(gpu->at("count"), gpus);
     profile.gpu = read_gpu(*gpu);
+    if (const std::optional<ProfileField> all_reduce = gpu->find("all_reduce"))
+      profile.all_reduce = read_all_reduce(*all_reduce);
   }
   read_tiers(root.at("tiers"), profile);
   read_links(root, profile);

@@ -72,6 +72,12 @@ struct LinkProfile {
   bool bypasses_pcie = false;  ///< reaches HBM faster than PCIe lets DDR
 };
 
+/// What equal GPUs that share a sublayer add up among each other.
+struct AllReduceProfile {
+  Sourced<Curve> bandwidth_gb_per_s;  ///< over the bytes of the sum
+  Sourced<double> latency_us;
+};
+
 struct SystemProfile {
   std::optional<Sourced<double>> price_usd;                ///< of all of the machine
   std::optional<Sourced<double>> lifetime_years;           ///< for which the price is paid
@@ -88,6 +94,7 @@ struct MachineProfile {
   DeviceProfile cpu;
   std::optional<DeviceProfile> gpu;  ///< one of `num_gpus` equal ones
   std::optional<Sourced<double>> num_gpus;
+  std::optional<AllReduceProfile> all_reduce;       ///< of several GPUs; without: takes no time
   std::array<std::optional<TierProfile>, 4> tiers;  ///< by Tier; `hbm` of one GPU
   std::vector<LinkProfile> links;                   ///< those with HBM: of one GPU
   SystemProfile system;

@@ -98,6 +98,7 @@ MachineProfile host_profile(const MachineRates& rates, const std::string& source
               .price_usd = std::nullopt},
       .gpu = std::nullopt,
       .num_gpus = std::nullopt,
+      .all_reduce = std::nullopt,
       .tiers = {},
       .links = {},
       .system = {}};

@@ -322,6 +322,33 @@ TEST(AnalyticModelTest, GpusShareTheWorkEvenly) {
   EXPECT_EQ(two.transfer_s(Tier::cxl, Tier::ddr, 25e6), one.transfer_s(Tier::cxl, Tier::ddr, 25e6));
 }
 
+/// 10 rows of 1000 elements are 20 kB, 1000 rows 2 MB.
+TEST(AnalyticModelTest, GpusAddUpWhatEachHalfOfALayerGives) {
+  const AnalyticModel two = round_model(opt, R"({"gpu": {"count": {"value": 2},
+      "all_reduce": {"bandwidth_gb_per_s":
+          {"over": "bytes", "points": [[20e3, 10], [2e6, 100]], "value": null}}}})");
+  const AnalyticModel silent =
+      round_model(opt, R"({"gpu": {"count": {"value": 2}, "all_reduce": null}})");
+  const AnalyticModel one = round_model();
+  const AnalyticModel one_silent = round_model(opt, R"({"gpu": {"all_reduce": null}})");
+  const std::pair<BatchShape, double> cases[] = {{BatchShape::decode(10, 500), (28 + 2) * us},
+                                                 {BatchShape::prefill(2, 500), (28 + 20) * us}};
+  for (const auto& [shape, all_reduce_s] : cases) {
+    for (const Sublayer sublayer : {Sublayer::qkv, Sublayer::qk, Sublayer::sv, Sublayer::attention,
+                                    Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2}) {
+      const bool ends_a_half = sublayer == Sublayer::out_proj || sublayer == Sublayer::fc2;
+      EXPECT_NEAR(two.compute_s(Device::gpu, sublayer, shape),
+                  silent.compute_s(Device::gpu, sublayer, shape) + (ends_a_half ? all_reduce_s : 0),
+                  1e-12)
+          << to_string(sublayer);
+      EXPECT_EQ(two.compute_s(Device::cpu, sublayer, shape),
+                silent.compute_s(Device::cpu, sublayer, shape));
+      EXPECT_EQ(one.compute_s(Device::gpu, sublayer, shape),
+                one_silent.compute_s(Device::gpu, sublayer, shape));
+    }
+  }
+}
+
 // ---- LIA
 
 const ModelDimensions opt_175b = {.num_layers = 96,

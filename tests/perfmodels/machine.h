@@ -23,6 +23,8 @@ inline nlohmann::json round_machine() {
     },
     "gpu": {
       "name": "gpu", "count": {"value": 1, "source": "test"},
+      "all_reduce": {"bandwidth_gb_per_s": {"value": 10, "source": "test"},
+                     "latency_us": {"value": 28, "source": "test"}},
       "memory_bandwidth_gb_per_s": {"value": 1000, "source": "test"},
       "gemm_tflop_per_s": {"value": 100, "source": "test"},
       "attention_bandwidth_gb_per_s": {"value": 500, "source": "test"},

@@ -193,6 +193,14 @@ TEST(ParseProfileTest, NamesFileFieldFoundAndExpected) {
       {R"([{"op": "add", "path": "/links/0/note", "value": 0}])",
        "m.json: links.0.note: unknown key, expected from, to, bandwidth_gb_per_s, latency_us, "
        "pinned, bypasses_pcie"},
+      {R"([{"op": "add", "path": "/gpu/all_reduce", "value": {}}])",
+       "m.json: gpu.all_reduce.bandwidth_gb_per_s is missing"},
+      {R"([{"op": "add", "path": "/gpu/all_reduce", "value": {"latency": 1}}])",
+       "m.json: gpu.all_reduce.latency: unknown key, expected bandwidth_gb_per_s, latency_us"},
+      {R"([{"op": "add", "path": "/cpu/all_reduce", "value": {}}])",
+       "m.json: cpu.all_reduce: unknown key, expected name, cores, memory_bandwidth_gb_per_s, "
+       "gemm_tflop_per_s, attention_bandwidth_gb_per_s, attention_tflop_per_s, combine, "
+       "task_overhead_us, dequantize_gb_per_s, idle_watts, busy_watts, price_usd"},
       {R"([{"op": "add", "path": "/cpu/cores/unit", "value": "1"}])",
        "m.json: cpu.cores.unit: unknown key, expected value, source"},
       {R"([{"op": "replace", "path": "/cpu/combine", "value": "mean"}])",
@@ -296,6 +304,8 @@ TEST(ParseProfileTest, NumbersInAnotherUnitAreRefused) {
       {"/gpu/gemm_tflop_per_s/value", 312000, "1 to 50000 TFLOP/s"},  // GFLOP
       {"/gpu/gemm_tflop_per_s/value", 0.312, "1 to 50000 TFLOP/s"},   // PFLOP
       {"/gpu/count/value", 1e20, "1 to 1000 GPUs"},
+      {"/gpu/all_reduce/bandwidth_gb_per_s/value", 99e9, "0.05 to 10000 GB/s"},
+      {"/gpu/all_reduce/latency_us/value", 2e-5, "0, or 0.001 to 100000 us"},
       {"/cpu/memory_bandwidth_gb_per_s/value", 0.26, "1 to 20000 GB/s"},
       {"/cpu/gemm_tflop_per_s/value", 16900, "0.005 to 2000 TFLOP/s"},
       {"/cpu/attention_tflop_per_s/value", 16.9e12, "0.005 to 2000 TFLOP/s"},
