@@ -391,7 +391,7 @@ double MeasuredModel::even_sequences(double sequences, double pages) const {
 double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
   const auto rows = static_cast<double>(shape.rows);
   const double prior = prior_tokens(shape);
-  const double row_s = between(prefill_, static_cast<double>(shape.batch), [&](const auto& bucket) {
+  const auto row_s = [&](const auto& bucket) {
     const ByBatch& by_rows = bucket.second;
     const double most = last_rows(by_rows);
     if (rows <= most) return prefill_row_s(by_rows, rows, prior);
@@ -403,8 +403,12 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
       }
     }
     return prefill_row_s(by_rows, rows, prior);
-  });
-  return row_s * rows * static_cast<double>(shape.batch);
+  };
+  const auto batch = static_cast<double>(shape.batch);
+  const auto most = static_cast<double>(prefill_.rbegin()->first);
+  return rows * std::max(1.0, batch / most) * between(prefill_, batch, [&](const auto& bucket) {
+           return static_cast<double>(bucket.first) * row_s(bucket);
+         });
 }
 
 double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double prior) const {
@@ -419,7 +423,11 @@ double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double 
     if (bucket.second.size() > 1) return bucket.second.straight_on_at(prior + 1);
     return bucket.second.at(last + 1) * keys(new_rows, prior) / keys(new_rows, last);
   };
-  if (rows <= last_rows(by_rows)) return between(by_rows, rows, row_s);
+  if (rows <= last_rows(by_rows)) {
+    return std::exp(between(
+        by_rows, rows, [&](const auto& bucket) { return std::log(row_s(bucket)); },
+        [](double new_rows) { return std::log(new_rows); }));
+  }
   // Straight on over the keys that a row sees, as attention is parts that grow with them and parts
   // that do not; in proportion where the last two buckets do not tell those apart.
   const auto last = std::prev(by_rows.end());

@@ -34,6 +34,9 @@ constexpr std::int64_t long_rows = 512;
 /// is not theirs spoils them.
 constexpr double short_s = 0.2;
 constexpr std::int64_t short_times = 3;
+/// The same of those that take less than this and alone tell what their number of rows takes:
+/// others have several contexts with as many.
+constexpr double short_alone_s = 1;
 /// All are measured once; then, short ones first, so often, as far as all of it takes no more than
 /// least_repetition_s for each repetition; then more often, as far as it takes no more than the
 /// other.
@@ -196,8 +199,7 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
     for (const std::int64_t pages : {32, 128, 512})
       choice.add(decode_batch(batch, pages * page_tokens + middle_of_page));
   }
-  for (std::int64_t batch = 3; batch <= 192; batch *= 2)
-    choice.add(decode_batch(batch, shortest_context));
+  for (const std::int64_t batch : {3, 6, 12}) choice.add(decode_batch(batch, shortest_context));
   // One more than what a tile of strip_gemm()'s vectors, or two, hold: where a few rows cost most.
   for (const std::int64_t batch : {7, 13}) choice.add(decode_batch(batch, shortest_context));
   for (const std::int64_t rows : {8, 12, 16, 32, 64, 128, 512}) {
@@ -210,7 +212,7 @@ std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DTy
     for (const std::int64_t rows : {8, 16, 32, 64, 128}) choice.add(prefill_batch(4, rows, prior));
   }
   // Without the head they are short.
-  for (const std::int64_t rows : {96, 192}) choice.add(prefill_batch(1, rows, 0));
+  for (const std::int64_t rows : {24, 48, 96, 192}) choice.add(prefill_batch(1, rows, 0));
   return std::move(choice.batches);
 }
 
@@ -553,9 +555,12 @@ class Rounds {
          const std::function<double(const CalibrationBatch&)>& cost_s,
          const CalibrationProgress& progress, const std::function<void()>& save)
       : calibration_(calibration), meter_(meter), progress_(progress), save_(save) {
+    std::map<std::int64_t, int> with_rows;
+    for (const CalibrationBatch& batch : batches) ++with_rows[batch.shape.total_rows()];
     for (const CalibrationBatch& batch : batches) {
       const double batch_s = cost_s(batch);
-      const std::int64_t times = batch_s < short_s ? short_times : 1;
+      const bool is_alone = with_rows[batch.shape.total_rows()] == 1;
+      const std::int64_t times = batch_s < (is_alone ? short_alone_s : short_s) ? short_times : 1;
       batches_.push_back({batch, batch_s, times > 1, batch_s});
       total_s_ += static_cast<double>(calibration.repetitions * times) * batch_s;
     }

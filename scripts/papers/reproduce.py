@@ -73,8 +73,9 @@ fits). Ranges are of the least and the greatest of our points, each with its err
   DDR memory" as 1580 of them (1.76 x 900), whose KV takes what the weights have left.
 - Energy and price: [simulate.md](simulate.md#energy-and-price). No watts are in the paper; TDP/W of section 7.6 counts CPU and GPU.
 - Section 7.6's "gap" is a ratio of latencies; its change from Sapphire to Granite Rapids is averaged over the points of Figures 10 and 11.
-- Figure 14: eight A100 as one GPU with their rates and memories together and without what they say to each other (`dgx-a100`);
-  LIA has them from Vidur. 50 % of AMX's theory is 144 TFLOP/s on 128 cores (section 4.1).
+- Figure 14: eight A100 as one GPU with their rates and memories together, and with an all-reduce after each half of a layer (`dgx-a100`). LIA has
+  them from Vidur, a simulator that predicts from measurements of such GPUs; the profile's rates are these measurements (github.com/microsoft/vidur,
+  `scripts/papers/vidur_gpus.py`). 50 % of AMX's theory is 144 TFLOP/s on 128 cores (section 4.1).
 - Section 8's model is not named: OPT-175B.
 
 """
@@ -117,13 +118,13 @@ LIA is ahead of IPEX and of FlexGen at every point of Figures 10 to 12, as in th
 - *tokens/s/W(TDP)*: the profiles' 750 W of `gnr-a100` beside 680 of `spr-h100` make 1.08 of 1.20 times the tokens. The paper's own ratios (1.4 to 2.0
   at B=1, at most 1.9, 0.7 on average) have a mean of 1.5 at most, 1.4 by these watts: for its 1.6 `spr-h100` would have to take more
   than `gnr-a100`. Which TDP it counts is not in the text.
-- *Figure 14, B=1*: by their rates alone eight A100 take 33 ms for a token. LIA takes 0.97 s, for 315 GB of weights from 337 GB/s of DDR, and the paper's
-  ratios then make 170 to 220 ms of the 33: weights read at 200 to 260 GB/s a GPU, a sixth of their rate. Messages are little of it: 192
-  all-reduces of 24 kB a token, at 30 us each, are 6 ms. It is as if all 350 GB passed one GPU's 1.6 to 2 TB/s, as in a pipeline of eight stages: with
-  a profile whose GPUs read so, B=1 comes out as 1.5 to 2.1; but B=64 as 1.1 to 1.6, and the text says "8-way Tensor Parallelism". What else
-  Vidur counts is not in it. The price follows from it.
+- *Figure 14, B=1, the other way round*: the text's ratios do not follow from the simulator that it names. Of a token that LIA takes 0.97 s for
+  (315 GB of weights from 337 GB/s of DDR) they make 170 to 220 ms on eight A100. Vidur's measurements make 43 ms: an eighth of a layer's weights is read at
+  1.39 TB/s, norms and the like of a layer take 25 us, and 24 kB are added up among eight GPUs in 30 us, with 20 more for the launch, 192 times. To come out as
+  in the text weights would be read at 200 to 250 GB/s a GPU, as if all 350 GB passed one GPU after the other; then B=1 is 1.1 to 1.9, but B=64 0.8 to 1.3,
+  and the text says "8-way Tensor Parallelism". What else that run of Vidur counted is not in it. The price follows from it.
 - *Figure 14, B=64*: computation hides more of that, and the miss is smaller. That AMX at half of its theory changes next to nothing here is the
-  profile's roofline: reading the weights hides the arithmetic of 64 rows. Where both add up, as in LIA's equation 8, LIA gains 1.02 to 1.5 times by
+  profile's roofline: reading the weights hides the arithmetic of 64 rows. Where both add up, as in LIA's equation 8, LIA gains 1.01 to 1.5 times by
   it (most with 32 tokens in); the paper's ratio grows by 1.6 to 1.9. Table 5 was fitted with the roofline.
 - *Section 8*: 450 GB/s each way, half of the 900 that the text names, since it also says that the link is 10 % slower than the CPU's
   memory, which has 512. Weights that stream at that rate leave no more than this over `gnr-h100`.

@@ -104,15 +104,59 @@ TEST(MeasuredModelTest, DecodeAttentionIsProportionalBeyondTheBuckets) {
               smooth_attention_s(BatchShape::decode(1, 32)), 1e-12);
 }
 
-TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAndTokensBefore) {
-  const MeasuredModel costs = smooth_model();
-  for (const std::int64_t rows : {8, 20, 32, 100, 128}) {
-    for (const std::int64_t prior : {0, 100, 512}) {
-      const BatchShape shape = prefill_of(1, rows, prior).shape;
-      EXPECT_NEAR(attention_s(costs, shape), smooth_attention_s(shape), 1e-9)
-          << rows << ", " << prior;
+/// What starting takes, what each row takes, and what each row takes for each row before it are
+/// powers of the number of rows: 0, 1 and 2.
+TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAsAPowerAndStraightOverTokensBefore) {
+  for (const double power : {0.0, 1.0, 2.0}) {
+    const auto attention = [&](const BatchShape& shape) {
+      const auto prior = static_cast<double>(shape.context - shape.rows);
+      return 1e-6 * std::pow(static_cast<double>(shape.rows), power) * (5 + prior);
+    };
+    const MeasuredModel costs(round_calibration(attention), round_model());
+    for (const std::int64_t rows : {8, 20, 32, 100, 128}) {
+      for (const std::int64_t prior : {0, 100, 512}) {
+        const BatchShape shape = prefill_of(1, rows, prior).shape;
+        EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-9)
+            << power << ", " << rows << ", " << prior;
+      }
     }
   }
+}
+
+/// A sum of two powers that differ by 1 lies below the power through both its ends: with r times as
+/// many rows there, by at most (1 + r^(1/2)) / (2 r^(1/4)), so 1.061 between 8, 32 and 128.
+TEST(MeasuredModelTest, PrefillAttentionOfSeveralPartsIsNearlyAPowerOfRows) {
+  const MeasuredModel costs = smooth_model();
+  for (const std::int64_t rows : {8, 12, 20, 32, 48, 64, 100, 128}) {
+    for (const std::int64_t prior : {0, 100, 512}) {
+      const BatchShape shape = prefill_of(1, rows, prior).shape;
+      const double ratio = attention_s(costs, shape) / smooth_attention_s(shape);
+      EXPECT_GT(ratio, 1 - 1e-9) << rows << ", " << prior;
+      const bool measured = rows == 8 || rows == 32 || rows == 128;
+      EXPECT_LT(ratio, measured ? 1 + 1e-9 : 1.061) << rows << ", " << prior;
+    }
+  }
+}
+
+/// Two sequences take what starting takes, and twice what one does beside it.
+TEST(MeasuredModelTest, PrefillAttentionIsStraightOverSequencesAndProportionalBeyond) {
+  const auto attention = [](const BatchShape& shape) {
+    return 1e-3 + 1e-4 * static_cast<double>(shape.batch);
+  };
+  Calibration calibration = round_calibration(attention);
+  for (const std::int64_t rows : {8, 32, 128}) {
+    for (const std::int64_t prior : {0, 512}) {
+      CalibrationSample sample = {.rates = round_rates, .seconds = {}};
+      sample.seconds.fill(attention(prefill_of(4, rows, prior).shape));
+      calibration.at(prefill_of(4, rows, prior)).samples = {sample};
+    }
+  }
+  const MeasuredModel costs(calibration, round_model());
+  for (const std::int64_t batch : {1, 2, 3, 4}) {
+    const BatchShape shape = prefill_of(batch, 20, 100).shape;
+    EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-9) << batch;
+  }
+  EXPECT_NEAR(attention_s(costs, prefill_of(12, 20, 100).shape), 3 * 1.4e-3, 1e-9);
 }
 
 TEST(MeasuredModelTest, PrefillAttentionGrowsWithTheKeysThatARowSeesBeyondTheBuckets) {
