@@ -42,11 +42,12 @@ class SecondsCurve {
 ///                         batches, of short contexts over what keeps all threads as long, and in
 ///                         proportion beyond the largest one
 ///   attention, prefill    over the tokens before at each number of new rows, at each batch.
-///                         Between, straight over tokens and batch, and over rows in log-log:
-///                         parts that do not grow with rows, grow with them, and with their square
-///                         are powers there. Beyond the last, in proportion to the batch, straight
-///                         on over tokens, and over rows as a smaller batch goes on that was
-///                         measured with more, or else straight on over the keys that a row sees
+///                         Between, a row's time straight over tokens, a batch's straight over
+///                         sequences, and over rows in log-log: parts that do not grow with rows,
+///                         grow with them, and with their square are powers there. Beyond the last,
+///                         in proportion to the batch, straight on over tokens, and over rows as a
+///                         smaller batch goes on that was measured with more, or else straight on
+///                         over the keys that a row sees
 ///   storing KV            a curve over rows in each phase; calibrations that have none: the
 ///                         memory's rate
 /// 2 and 3 are half of attention each: the fused stage has no seam to measure at.

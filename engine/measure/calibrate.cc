@@ -625,10 +625,12 @@ class Rounds {
 
   void measure(Batch& batch, std::int64_t repetition) {
     step(describe(batch.batch));
-    CalibrationPoint& point = calibration_.at(batch.batch);
-    if (std::ssize(point.samples) > repetition) return;  // of a call that was interrupted
+    const CalibrationPoint* known = calibration_.find(batch.batch);
+    if (known != nullptr && std::ssize(known->samples) > repetition)
+      return;  // of a call that was interrupted
     const Clock::time_point begin = Clock::now();
-    point.samples.push_back(meter_.measure(batch.batch));
+    const CalibrationSample sample = meter_.measure(batch.batch);  // none, when interrupted
+    calibration_.at(batch.batch).samples.push_back(sample);
     batch.took_s = since_s(begin);
   }
 

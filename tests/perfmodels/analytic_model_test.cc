@@ -322,7 +322,7 @@ TEST(AnalyticModelTest, GpusShareTheWorkEvenly) {
   EXPECT_EQ(two.transfer_s(Tier::cxl, Tier::ddr, 25e6), one.transfer_s(Tier::cxl, Tier::ddr, 25e6));
 }
 
-/// 10 rows of 1000 elements are 20 kB, 1000 rows 2 MB.
+/// 10 rows of 1000 elements are 20 kB, 1000 rows 2 MB; 100 rows take 200 kB at sqrt(10 x 100) GB/s.
 TEST(AnalyticModelTest, GpusAddUpWhatEachHalfOfALayerGives) {
   const AnalyticModel two = round_model(opt, R"({"gpu": {"count": {"value": 2},
       "all_reduce": {"bandwidth_gb_per_s":
@@ -332,6 +332,7 @@ TEST(AnalyticModelTest, GpusAddUpWhatEachHalfOfALayerGives) {
   const AnalyticModel one = round_model();
   const AnalyticModel one_silent = round_model(opt, R"({"gpu": {"all_reduce": null}})");
   const std::pair<BatchShape, double> cases[] = {{BatchShape::decode(10, 500), (28 + 2) * us},
+                                                 {BatchShape::decode(100, 500), 34.32455532 * us},
                                                  {BatchShape::prefill(2, 500), (28 + 20) * us}};
   for (const auto& [shape, all_reduce_s] : cases) {
     for (const Sublayer sublayer : {Sublayer::qkv, Sublayer::qk, Sublayer::sv, Sublayer::attention,

@@ -103,8 +103,8 @@ inline Calibration accelerator_calibration(
   return calibration;
 }
 
-/// Bilinear in batch and context, and in prefill linear in the keys that a row sees: what the
-/// interpolation gets right everywhere.
+/// Bilinear in batch and context, which the interpolation gets right everywhere, and in prefill
+/// linear in the keys that a row sees, which between two numbers of rows it gets right nearly.
 inline double smooth_attention_s(const BatchShape& shape) {
   const auto rows = static_cast<double>(shape.total_rows());
   const auto context = static_cast<double>(shape.context);

@@ -105,7 +105,7 @@ TEST(MeasuredModelTest, DecodeAttentionIsProportionalBeyondTheBuckets) {
 }
 
 /// What starting takes, what each row takes, and what each row takes for each row before it are
-/// powers of the number of rows: 0, 1 and 2.
+/// powers of the number of rows: 0, 1 and 2. One row is a decoding sequence.
 TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAsAPowerAndStraightOverTokensBefore) {
   for (const double power : {0.0, 1.0, 2.0}) {
     const auto attention = [&](const BatchShape& shape) {
@@ -113,8 +113,9 @@ TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAsAPowerAndStraigh
       return 1e-6 * std::pow(static_cast<double>(shape.rows), power) * (5 + prior);
     };
     const MeasuredModel costs(round_calibration(attention), round_model());
-    for (const std::int64_t rows : {8, 20, 32, 100, 128}) {
-      for (const std::int64_t prior : {0, 100, 512}) {
+    for (const std::int64_t rows : {2, 5, 8, 20, 32, 100, 128}) {
+      for (const std::int64_t prior : {0, 100, 500}) {
+        if (rows < 8 && prior == 0) continue;  // nothing decodes without tokens before it
         const BatchShape shape = prefill_of(1, rows, prior).shape;
         EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-9)
             << power << ", " << rows << ", " << prior;

@@ -44,6 +44,7 @@ TEST_P(ShippedProfileTest, LoadsUnderItsName) {
   EXPECT_EQ(profile.name, GetParam());
   EXPECT_NE(profile.description, "");
   EXPECT_GT(profile.tier(Tier::ddr)->usable_bytes(), 0U);
+  EXPECT_EQ(profile.all_reduce.has_value(), profile.gpu_count() > 1);
 }
 
 /// Numbers stand only where "value", "points", "peak", "half_at" or a surface's axes are, beside a
