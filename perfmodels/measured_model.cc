@@ -406,9 +406,10 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
   };
   const auto batch = static_cast<double>(shape.batch);
   const auto most = static_cast<double>(prefill_.rbegin()->first);
-  return rows * std::max(1.0, batch / most) * between(prefill_, batch, [&](const auto& bucket) {
-           return static_cast<double>(bucket.first) * row_s(bucket);
-         });
+  const double row_of_each_s = between(prefill_, batch, [&](const auto& bucket) {
+    return static_cast<double>(bucket.first) * row_s(bucket);
+  });
+  return rows * row_of_each_s * std::max(1.0, batch / most);
 }
 
 double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double prior) const {

@@ -12,7 +12,8 @@ as the profile has:
               an assumed launch of NEO's kernels instead)
   all-reduce  the bytes of the sum over the median time, by octaves of bytes; to each, Vidur adds 20 us for its launch by
               default (nccl_cpu_launch_overhead_ms)
-Attention is not among what can be had of the repository's newest version. Needs Python 3 alone.
+Attention's measurements, which the repository has, too, were not at hand: the profiles' rates of it are assumed. Needs
+Python 3 alone.
 """
 import argparse
 import csv

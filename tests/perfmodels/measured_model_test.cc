@@ -117,7 +117,7 @@ TEST(MeasuredModelTest, PrefillAttentionIsInterpolatedOverRowsAsAPowerAndStraigh
       for (const std::int64_t prior : {0, 100, 500}) {
         if (rows < 8 && prior == 0) continue;  // nothing decodes without tokens before it
         const BatchShape shape = prefill_of(1, rows, prior).shape;
-        EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-9)
+        EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-12)
             << power << ", " << rows << ", " << prior;
       }
     }
@@ -155,9 +155,9 @@ TEST(MeasuredModelTest, PrefillAttentionIsStraightOverSequencesAndProportionalBe
   const MeasuredModel costs(calibration, round_model());
   for (const std::int64_t batch : {1, 2, 3, 4}) {
     const BatchShape shape = prefill_of(batch, 20, 100).shape;
-    EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-9) << batch;
+    EXPECT_NEAR(attention_s(costs, shape), attention(shape), 1e-12) << batch;
   }
-  EXPECT_NEAR(attention_s(costs, prefill_of(12, 20, 100).shape), 3 * 1.4e-3, 1e-9);
+  EXPECT_NEAR(attention_s(costs, prefill_of(12, 20, 100).shape), 3 * 1.4e-3, 1e-12);
 }
 
 TEST(MeasuredModelTest, PrefillAttentionGrowsWithTheKeysThatARowSeesBeyondTheBuckets) {
