@@ -43,6 +43,21 @@ double between(const Map& buckets, double x, const Value& value) {
   return between(buckets, x, value, [](double same) { return same; });
 }
 
+/// The same in log-log: a power of x between two.
+template <typename Map, typename Value>
+double power_between(const Map& buckets, double x, const Value& value) {
+  return std::exp(between(
+      buckets, x, [&](const auto& bucket) { return std::log(value(bucket)); },
+      [](double same) { return std::log(same); }));
+}
+
+/// Whether x lies between the first and the last bucket.
+template <typename Map>
+bool spans(const Map& buckets, double x) {
+  return x >= static_cast<double>(buckets.begin()->first) &&
+         x <= static_cast<double>(buckets.rbegin()->first);
+}
+
 /// Attention reads whole KV pages when it decodes.
 double pages_of(std::int64_t context) {
   const std::int64_t pages = (std::max<std::int64_t>(context, 1) - 1) / page_tokens + 1;
@@ -290,6 +305,12 @@ struct MeasuredModel::Reduction {
 
   /// A sequence with one new row is a decoding one.
   void fill_prefill() const {
+    for (const CalibrationPoint* point : points_of(Phase::prefill)) {
+      const BatchShape& shape = point->batch.shape;
+      if (prior_tokens(shape) > 0) continue;
+      into.first_prompts_[shape.batch][shape.rows] =
+          attention_s(*point) / static_cast<double>(shape.total_rows());
+    }
     for (const CalibrationPoint* point : attention_points(Phase::prefill)) {
       const BatchShape& shape = point->batch.shape;
       const auto rows = static_cast<double>(shape.total_rows());
@@ -392,17 +413,16 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
   const auto rows = static_cast<double>(shape.rows);
   const double prior = prior_tokens(shape);
   const auto row_s = [&](const auto& bucket) {
-    const ByBatch& by_rows = bucket.second;
-    const double most = last_rows(by_rows);
-    if (rows <= most) return prefill_row_s(by_rows, rows, prior);
+    const double most = last_rows(bucket.second);
+    if (rows <= most) return prefill_row_s(bucket.first, rows, prior);
     // Fewer sequences were measured with more rows each: it grows as theirs does.
     for (const auto& [batch, measured_further] : prefill_) {
       if (batch < bucket.first && last_rows(measured_further) > most) {
-        return prefill_row_s(by_rows, most, prior) * prefill_row_s(measured_further, rows, prior) /
-               prefill_row_s(measured_further, most, prior);
+        return prefill_row_s(bucket.first, most, prior) * prefill_row_s(batch, rows, prior) /
+               prefill_row_s(batch, most, prior);
       }
     }
-    return prefill_row_s(by_rows, rows, prior);
+    return prefill_row_s(bucket.first, rows, prior);
   };
   const auto batch = static_cast<double>(shape.batch);
   const auto most = static_cast<double>(prefill_.rbegin()->first);
@@ -412,32 +432,43 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
   return rows * row_of_each_s * std::max(1.0, batch / most);
 }
 
-double MeasuredModel::prefill_row_s(const ByBatch& by_rows, double rows, double prior) const {
+double MeasuredModel::prefill_row_s(std::int64_t batch, double rows, double prior) const {
+  const ByBatch& by_rows = prefill_.at(batch);
   const std::int64_t window = model_.sliding_window_tokens;
   const auto keys = [&](double new_rows, double before) {
     return visible_keys(new_rows, before, window) / new_rows;
   };
-  const auto row_s = [&](const auto& bucket) {
+  const auto row_s = [&](const auto& bucket, double before) {
     const auto new_rows = static_cast<double>(bucket.first);
     const double last = bucket.second.last_x() - 1;
-    if (prior <= last || window > 0) return bucket.second.at(std::min(prior, last) + 1);
-    if (bucket.second.size() > 1) return bucket.second.straight_on_at(prior + 1);
-    return bucket.second.at(last + 1) * keys(new_rows, prior) / keys(new_rows, last);
+    if (before <= last || window > 0) return bucket.second.at(std::min(before, last) + 1);
+    if (bucket.second.size() > 1) return bucket.second.straight_on_at(before + 1);
+    return bucket.second.at(last + 1) * keys(new_rows, before) / keys(new_rows, last);
+  };
+  const auto power = [&](double before) {
+    return power_between(by_rows, rows, [&](const auto& bucket) { return row_s(bucket, before); });
   };
   if (rows <= last_rows(by_rows)) {
-    return std::exp(between(
-        by_rows, rows, [&](const auto& bucket) { return std::log(row_s(bucket)); },
-        [](double new_rows) { return std::log(new_rows); }));
+    const double row_here_s = power(prior);
+    const auto first = first_prompts_.find(batch);
+    if (first == first_prompts_.end() || !spans(first->second, rows)) return row_here_s;
+    // Without tokens before, more numbers of rows were measured. What a row takes less there, or
+    // more, has to do with the rows, and not with tokens before.
+    const double first_s =
+        power_between(first->second, rows, [](const auto& bucket) { return bucket.second; });
+    const double guessed_s = power(0);
+    return row_here_s > guessed_s ? row_here_s + first_s - guessed_s
+                                  : row_here_s * first_s / guessed_s;
   }
   // Straight on over the keys that a row sees, as attention is parts that grow with them and parts
   // that do not; in proportion where the last two buckets do not tell those apart.
   const auto last = std::prev(by_rows.end());
   const double most_keys = keys(last_rows(by_rows), prior);
-  const double most_s = row_s(*last);
+  const double most_s = row_s(*last, prior);
   if (last != by_rows.begin()) {
     const auto& before = *std::prev(last);
     const double fewer_keys = keys(static_cast<double>(before.first), prior);
-    const double fewer_s = row_s(before);
+    const double fewer_s = row_s(before, prior);
     if (fewer_s < most_s && fewer_keys < most_keys)
       return straight(keys(rows, prior), fewer_keys, fewer_s, most_keys, most_s);
   }

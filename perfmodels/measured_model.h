@@ -44,7 +44,9 @@ class SecondsCurve {
 ///   attention, prefill    over the tokens before at each number of new rows, at each batch.
 ///                         Between, a row's time straight over tokens, a batch's straight over
 ///                         sequences, and over rows in log-log: parts that do not grow with rows,
-///                         grow with them, and with their square are powers there. Beyond the last,
+///                         grow with them, and with their square are powers there; prompts without
+///                         tokens before have more numbers of rows, and what a row takes less or
+///                         more there it does with tokens, too. Beyond the last,
 ///                         in proportion to the batch, straight on over tokens, and over rows as a
 ///                         smaller batch goes on that was measured with more, or else straight on
 ///                         over the keys that a row sees
@@ -98,7 +100,7 @@ class MeasuredModel : public CostModel {
   /// short context as a whole, and others wait for the last one.
   double even_sequences(double sequences, double pages) const;
   double prefill_attention_s(const BatchShape& shape) const;
-  double prefill_row_s(const ByBatch& by_rows, double rows, double prior) const;
+  double prefill_row_s(std::int64_t batch, double rows, double prior) const;
   double kv_store_s(const BatchShape& shape) const;
 
   std::shared_ptr<const Calibration> calibration_;
@@ -108,7 +110,9 @@ class MeasuredModel : public CostModel {
   MachineRates rates_;
   std::array<SecondsCurve, timed_sublayers.size()> linear_;  ///< none of attention
   ByBatch decode_;                                           ///< by batch, over pages
-  std::map<std::int64_t, ByBatch> prefill_;            ///< by batch, by rows, over prior tokens + 1
+  std::map<std::int64_t, ByBatch> prefill_;  ///< by batch, by rows, over prior tokens + 1
+  /// A row's and sequence's, without tokens before, by batch, by rows: more of them.
+  std::map<std::int64_t, std::map<std::int64_t, double>> first_prompts_;
   std::array<SecondsCurve, 2> kv_stores_;              ///< by phase, over rows
   std::map<std::array<Tier, 2>, SecondsCurve> links_;  ///< from and to
   std::array<Interference, 2> interference_{};

@@ -139,6 +139,29 @@ TEST(MeasuredModelTest, PrefillAttentionOfSeveralPartsIsNearlyAPowerOfRows) {
   }
 }
 
+/// 64 rows were measured without tokens before alone: a row takes 4 us there, and 5 elsewhere, with
+/// 1 us more for each token before.
+TEST(MeasuredModelTest, MoreRowsOfPromptsWithoutTokensBeforeTellOfThoseWithSome) {
+  Calibration calibration = round_calibration([](const BatchShape& shape) {
+    const auto prior = static_cast<double>(shape.context - shape.rows);
+    return 1e-6 * static_cast<double>(shape.rows) * (5 + prior);
+  });
+  CalibrationSample sample = {.rates = round_rates, .seconds = {}};
+  sample.seconds.fill(64 * 4e-6);
+  calibration.at(prefill_of(1, 64, 0)).samples = {sample};
+  const MeasuredModel costs(calibration, round_model());
+  const auto row_us = [&](std::int64_t rows, std::int64_t prior) {
+    return 1e6 * attention_s(costs, prefill_of(1, rows, prior).shape) / static_cast<double>(rows);
+  };
+  for (const std::int64_t prior : {0, 100, 512, 2000}) {
+    const auto more = static_cast<double>(prior);
+    EXPECT_NEAR(row_us(64, prior), 4 + more, 1e-9) << prior;
+    EXPECT_NEAR(row_us(32, prior), 5 + more, 1e-9) << prior;
+    EXPECT_NEAR(row_us(128, prior), 5 + more, 1e-9) << prior;
+    EXPECT_NEAR(row_us(48, prior), 5 * std::pow(4.0 / 5, std::log2(48.0 / 32)) + more, 1e-9);
+  }
+}
+
 /// Two sequences take what starting takes, and twice what one does beside it.
 TEST(MeasuredModelTest, PrefillAttentionIsStraightOverSequencesAndProportionalBeyond) {
   const auto attention = [](const BatchShape& shape) {
