@@ -434,45 +434,50 @@ double MeasuredModel::prefill_attention_s(const BatchShape& shape) const {
 
 double MeasuredModel::prefill_row_s(std::int64_t batch, double rows, double prior) const {
   const ByBatch& by_rows = prefill_.at(batch);
-  const std::int64_t window = model_.sliding_window_tokens;
-  const auto keys = [&](double new_rows, double before) {
-    return visible_keys(new_rows, before, window) / new_rows;
+  if (rows > last_rows(by_rows)) return further_row_s(by_rows, rows, prior);
+  const auto row_s = [&](double before) {
+    return power_between(by_rows, rows,
+                         [&](const auto& bucket) { return measured_row_s(bucket, before); });
   };
-  const auto row_s = [&](const auto& bucket, double before) {
-    const auto new_rows = static_cast<double>(bucket.first);
-    const double last = bucket.second.last_x() - 1;
-    if (before <= last || window > 0) return bucket.second.at(std::min(before, last) + 1);
-    if (bucket.second.size() > 1) return bucket.second.straight_on_at(before + 1);
-    return bucket.second.at(last + 1) * keys(new_rows, before) / keys(new_rows, last);
-  };
-  const auto power = [&](double before) {
-    return power_between(by_rows, rows, [&](const auto& bucket) { return row_s(bucket, before); });
-  };
-  if (rows <= last_rows(by_rows)) {
-    const double row_here_s = power(prior);
-    const auto first = first_prompts_.find(batch);
-    if (first == first_prompts_.end() || !spans(first->second, rows)) return row_here_s;
-    // Without tokens before, more numbers of rows were measured. What a row takes less there, or
-    // more, has to do with the rows, and not with tokens before.
-    const double first_s =
-        power_between(first->second, rows, [](const auto& bucket) { return bucket.second; });
-    const double guessed_s = power(0);
-    return row_here_s > guessed_s ? row_here_s + first_s - guessed_s
-                                  : row_here_s * first_s / guessed_s;
-  }
-  // Straight on over the keys that a row sees, as attention is parts that grow with them and parts
-  // that do not; in proportion where the last two buckets do not tell those apart.
+  const auto first = first_prompts_.find(batch);
+  if (first == first_prompts_.end() || !spans(first->second, rows)) return row_s(prior);
+  // Without tokens before, more numbers of rows were measured. What a row takes less there, or
+  // more, has to do with the rows, and not with tokens before.
+  const double first_s =
+      power_between(first->second, rows, [](const auto& bucket) { return bucket.second; });
+  if (prior == 0) return first_s;
+  const double here_s = row_s(prior);
+  const double guessed_s = row_s(0);
+  return here_s > guessed_s ? here_s + first_s - guessed_s : here_s * first_s / guessed_s;
+}
+
+/// Straight on over the keys that a row sees, as attention is parts that grow with them and parts
+/// that do not; in proportion where the last two buckets do not tell those apart.
+double MeasuredModel::further_row_s(const ByBatch& by_rows, double rows, double prior) const {
   const auto last = std::prev(by_rows.end());
-  const double most_keys = keys(last_rows(by_rows), prior);
-  const double most_s = row_s(*last, prior);
+  const double most_keys = keys_of_row(last_rows(by_rows), prior);
+  const double most_s = measured_row_s(*last, prior);
   if (last != by_rows.begin()) {
     const auto& before = *std::prev(last);
-    const double fewer_keys = keys(static_cast<double>(before.first), prior);
-    const double fewer_s = row_s(before, prior);
+    const double fewer_keys = keys_of_row(static_cast<double>(before.first), prior);
+    const double fewer_s = measured_row_s(before, prior);
     if (fewer_s < most_s && fewer_keys < most_keys)
-      return straight(keys(rows, prior), fewer_keys, fewer_s, most_keys, most_s);
+      return straight(keys_of_row(rows, prior), fewer_keys, fewer_s, most_keys, most_s);
   }
-  return most_s * keys(rows, prior) / most_keys;
+  return most_s * keys_of_row(rows, prior) / most_keys;
+}
+
+double MeasuredModel::measured_row_s(const ByBatch::value_type& bucket, double prior) const {
+  const auto& [rows, curve] = bucket;
+  const double last = curve.last_x() - 1;
+  if (prior <= last || model_.sliding_window_tokens > 0) return curve.at(std::min(prior, last) + 1);
+  if (curve.size() > 1) return curve.straight_on_at(prior + 1);
+  const auto new_rows = static_cast<double>(rows);
+  return curve.at(last + 1) * keys_of_row(new_rows, prior) / keys_of_row(new_rows, last);
+}
+
+double MeasuredModel::keys_of_row(double rows, double prior) const {
+  return visible_keys(rows, prior, model_.sliding_window_tokens) / rows;
 }
 
 double MeasuredModel::transfer_s(Tier from, Tier to, double bytes) const {

@@ -100,7 +100,13 @@ class MeasuredModel : public CostModel {
   /// short context as a whole, and others wait for the last one.
   double even_sequences(double sequences, double pages) const;
   double prefill_attention_s(const BatchShape& shape) const;
+  /// Of one of a measured batch's sequences.
   double prefill_row_s(std::int64_t batch, double rows, double prior) const;
+  /// With more rows than were measured.
+  double further_row_s(const ByBatch& by_rows, double rows, double prior) const;
+  /// With a number of rows that was measured.
+  double measured_row_s(const ByBatch::value_type& bucket, double prior) const;
+  double keys_of_row(double rows, double prior) const;  ///< that one of so many sees
   double kv_store_s(const BatchShape& shape) const;
 
   std::shared_ptr<const Calibration> calibration_;

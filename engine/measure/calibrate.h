@@ -41,7 +41,8 @@ double foreseen_s(const CalibrationBatch& batch, const ModelDimensions& model,
                   std::int64_t num_layers, const MachineRates& rates);
 
 /// Buckets, evenly in powers of two: decode over batches and contexts, prefill over new rows,
-/// tokens before them, and sequences. Between two of them, one for the linear sublayers alone.
+/// tokens before them, and sequences. Between two of them one more for the linear sublayers, from
+/// 24 rows on a prompt without tokens before, which tells of attention, too.
 std::vector<CalibrationBatch> calibration_batches(const ModelConfig& config, DType dtype,
                                                   const CalibrationLimits& limits);
 /// Batches between those buckets.

@@ -51,10 +51,6 @@ def seconds(measured, num_gpus, num_rows, operations):
                       for name in operations)
 
 
-def mean_over_models(clone, gpu, models, figure):
-    return statistics.mean(figure(rows_of(clone, "data/profiling/compute", gpu, model, "mlp.csv")) for model in models)
-
-
 def all_reduces(clone, network, num_gpus):
     """Bytes -> the median second of an all-reduce among so many GPUs of one machine."""
     times = {}
@@ -83,20 +79,24 @@ def main():
     parser.add_argument("clone", help="the folder of Vidur")
     clone = parser.parse_args().clone
     for profile, (gpu, num_gpus, network, models) in MACHINES.items():
-        def reading(measured):
-            return 2e-9 * share_elements(measured[0], num_gpus) / seconds(measured, num_gpus, 1, PRODUCTS)
+        tables = [rows_of(clone, "data/profiling/compute", gpu, model, "mlp.csv") for model in models]
 
-        def overhead(measured):
-            return 1e6 * seconds(measured, num_gpus, 1, OTHERS) / SUBLAYERS
+        def mean(figure):
+            return statistics.mean(figure(share_elements(table[0], num_gpus), table) for table in tables)
 
-        def gemm(measured, num_rows):
-            return 2e-12 * num_rows * share_elements(measured[0], num_gpus) / seconds(measured, num_gpus, num_rows, PRODUCTS)
+        def reading(elements, table):
+            return 2e-9 * elements / seconds(table, num_gpus, 1, PRODUCTS)
+
+        def gemm(num_rows):
+            return mean(lambda elements, table: 2e-12 * num_rows * elements / seconds(table, num_gpus, num_rows, PRODUCTS))
+
+        def overhead(_elements, table):
+            return 1e6 * seconds(table, num_gpus, 1, OTHERS) / SUBLAYERS
 
         print(f"{profile}: {num_gpus} GPUs, {gpu}")
-        print(f"  memory_bandwidth_gb_per_s: {mean_over_models(clone, gpu, models, reading):.0f}")
-        points = [[n, round(mean_over_models(clone, gpu, models, lambda measured: gemm(measured, n)))] for n in ROWS]
-        print(f"  gemm_tflop_per_s: {points}")
-        print(f"  task_overhead_us: {mean_over_models(clone, gpu, models, overhead):.1f}")
+        print(f"  memory_bandwidth_gb_per_s: {mean(reading):.0f}")
+        print(f"  gemm_tflop_per_s: {[[num_rows, round(gemm(num_rows))] for num_rows in ROWS]}")
+        print(f"  task_overhead_us: {mean(overhead):.1f}")
         print(f"  all_reduce.bandwidth_gb_per_s: {rates(all_reduces(clone, network, num_gpus))}")
 
 
