@@ -93,8 +93,8 @@ struct CalibrationSetup {
   bool operator==(const CalibrationSetup&) const = default;
 };
 
-/// What `sluice calibrate` measures, as its file holds it (docs/calibrate.md): all repetitions as
-/// they were seen, so that what is made of them can change without measuring again.
+/// What `sluice calibrate` measures, as its file holds it (docs/guide/calibrate.md): all
+/// repetitions as they were seen, so that what is made of them can change without measuring again.
 struct Calibration {
   CalibrationSetup setup;
   ModelDimensions model;  ///< costs are a layer's; num_layers is 0 in older files

@@ -34,9 +34,9 @@ class SecondsCurve {
 
 /// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model at
 /// some rates of the machine: machines that others use too change theirs within seconds
-/// (docs/calibrate.md). A point's time is the median of its repetitions, each first carried over to
-/// those rates (carried_over()). The more a repetition's own rates were like those the more it
-/// counts: rates come with what no probe sees, as which caches a virtual machine's cores share.
+/// (docs/guide/calibrate.md). A point's time is the median of its repetitions, each first carried
+/// over to those rates (carried_over()). The more a repetition's own rates were like those the more
+/// it counts: rates come with what no probe sees, as which caches a virtual machine's cores share.
 ///   1, 4, 5, 6, LM head   a curve over rows
 ///   attention, decode     over KV pages at each batch, which are read as a whole; straight between
 ///                         batches, of short contexts over what keeps all threads as long, and in

@@ -50,7 +50,7 @@ apt_install() {
 set_up_packages() {
   [[ ${SLUICE_PACKAGES:-} != skip ]] || return 0
   if ! type -P apt-get dpkg-query >/dev/null; then
-    say "no apt here: the packages are taken to be installed (docs/install.md lists them)"
+    say "no apt here: the packages are taken to be installed (docs/guide/install.md lists them)"
     return
   fi
   local -a missing

@@ -50,7 +50,7 @@ how_to_provide() {
 [starpu] Provide StarPU 1.4 in one of these ways and run this again:
 [starpu]   SLUICE_STARPU_SOURCE=path   its source: a tarball, an unpacked directory, or Debian's .dsc
 [starpu]   PKG_CONFIG_PATH=path        an installed one (--enable-maxbuffers=16, with FxT)
-[starpu] docs/install.md says more.
+[starpu] docs/guide/install.md says more.
 END
 }
 

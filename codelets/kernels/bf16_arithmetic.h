@@ -17,7 +17,7 @@ enum class Bf16Arithmetic : std::uint8_t {
 bool has_arithmetic(Bf16Arithmetic arithmetic);
 /// Which one this CPU does fastest in vectors: Zen 4 issues a VDPBF16PS a cycle and as many f32
 /// multiply-adds, half of the products; Intel's Xeons issue one VDPBF16PS in two cycles and two
-/// multiply-adds in each, twice the products (docs/performance.md).
+/// multiply-adds in each, twice the products (docs/records/performance.md).
 Bf16Arithmetic fastest_bf16_arithmetic();
 /// The same for products of whole strips: AMX where it is.
 Bf16Arithmetic fastest_strip_arithmetic();

@@ -173,7 +173,7 @@ void gemm_by_amx(const StripGemm& call) {
   // Few rows: all columns at once, so that B is read in order.
   using Low = AmxKernel<Unit, 1, 4>;
   using Square = AmxKernel<Unit, 2, 2>;
-  // Half a strip is 32 KiB then; blocks half as deep are 6 % slower (docs/performance.md).
+  // Half a strip is 32 KiB then; blocks half as deep are 6 % slower (docs/records/performance.md).
   constexpr std::int64_t square_pairs = 256;
   constexpr std::int64_t low_pairs = 1024;
   const AmxTiles<Unit> tiles;

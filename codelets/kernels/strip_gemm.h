@@ -13,7 +13,7 @@ namespace sluice {
 /// because oneDNN reaches neither the memory's nor the units' limit at 8 to 32 rows in bf16, on
 /// Intel's CPUs half of the units' limit at best; because with AMX, and in f32 without AVX-512, the
 /// order of its sums changes with the number of rows; and because without AVX-512 it has no bf16 at
-/// all (docs/performance.md).
+/// all (docs/records/performance.md).
 constexpr std::int64_t strip_columns = 64;
 
 enum class StripSource : std::uint8_t {

@@ -50,7 +50,7 @@ template <class Weights, int Vectors, std::int64_t Pairs>
 struct PortableKernel {
   using Operands = BlockOperands<Pairs>;
   static constexpr bool has_tiles_by_lines = false;  // it is compiled for many CPUs
-  /// The hardware foresees several streams better than one (docs/performance.md).
+  /// The hardware foresees several streams better than one (docs/records/performance.md).
   static constexpr int streams = 4;
   static constexpr std::int64_t stream_elements = 2 * Pairs / streams;  // of A
   static constexpr std::int64_t pair_bytes = Weights::pair_bytes * strip_columns;

@@ -68,7 +68,7 @@ fs::path simulator_program() {
   if (failed || !fs::exists(program, failed)) {
     throw Error(
         "there is no simulator beside {}; build with StarPU's SimGrid flavour (./run.sh simulate "
-        "does, docs/simulate.md says how)",
+        "does, docs/guide/simulate.md says how)",
         self.string());
   }
   return program;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/reproduction.md: the papers' figures beside what `sluice simulate` gives.
+"""Writes docs/records/reproduction.md: the papers' figures beside what `sluice simulate` gives.
 
-  reproduce.py [--sluice PROGRAM] > docs/reproduction.md
+  reproduce.py [--sluice PROGRAM] > docs/records/reproduction.md
 
 Needs Python 3 alone, and about a quarter of an hour on two cores.
 """

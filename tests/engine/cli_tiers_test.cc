@@ -345,7 +345,7 @@ class CliManyPromptsTest : public testing::PromptsRunTest {
 };
 
 TEST_F(CliManyPromptsTest, TakeNoMoreThanIsReckonedAndKernelsWhatAPartOfThemTakes) {
-  // The program, its libraries and StarPU's tables (docs/tiers.md).
+  // The program, its libraries and StarPU's tables (docs/guide/tiers.md).
   constexpr std::uint64_t program = 256 * mebibyte;
   for (const Arguments& more : {Arguments{}, Arguments{"--no-fuse"}, Arguments{"--domains", "2"}}) {
     SCOPED_TRACE(more.empty() ? "" : more.front());
