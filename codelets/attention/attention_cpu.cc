@@ -59,8 +59,7 @@ class Attention {
 
   void run() {
     for (const BatchSequence& sequence : operands_.batch.sequences()) {
-      const bool tiles = sequence.num_rows >= rows_worth_a_tile && shape_.dtype == DType::bf16 &&
-                         shape_.head_dim % 2 == 0;
+      const bool tiles = sequence.num_rows >= rows_worth_a_tile && fills_words();
       tiles ? add_tiles(sequence) : add_rows(sequence);
     }
     parts_ = reinterpret_cast<float*>(
@@ -73,6 +72,9 @@ class Attention {
   }
 
  private:
+  /// Strips in bf16 hold pairs of dimensions.
+  bool fills_words() const { return shape_.dtype == DType::f32 || shape_.head_dim % 2 == 0; }
+
   static std::int64_t position_of(const Job& job) {
     return job.sequence->context + job.first_row - job.sequence->first_row;
   }
@@ -159,10 +161,13 @@ class Attention {
     }
   }
 
-  /// Scratch of one tile job.
+  /// Scratch of one tile job. Keys and values lie in strips of 64 columns as strip_gemm() reads
+  /// them, in words of 32 bits: two numbers of bf16, or one of f32.
   struct Tile {
     explicit Tile(const DecoderShape& shape)
-        : sum_columns((shape.head_dim + strip_columns - 1) / strip_columns * strip_columns) {
+        : k_words(divide_up(shape.head_dim, 2) * 2 / shape.elements_per_word()),
+          v_words(tile_tokens / shape.elements_per_word()),
+          sum_columns(divide_up(shape.head_dim, strip_columns) * strip_columns) {
       thread_local Workspace scratch;
       std::size_t size_bytes = 0;
       const auto plan = [&size_bytes](std::int64_t count, std::size_t each) {
@@ -171,8 +176,8 @@ class Attention {
         return at;
       };
       const std::int64_t rows = shape.group_size() * tile_rows;
-      const std::size_t k_at = plan(tile_tokens * shape.head_dim, 2);
-      const std::size_t v_at = plan(tile_tokens * sum_columns, 2);
+      const std::size_t k_at = plan(tile_tokens * k_words, 4);
+      const std::size_t v_at = plan(sum_columns * v_words, 4);
       const std::size_t scores_at = plan(tile_rows * tile_tokens, 4);
       const std::size_t weights_at = plan(tile_rows * tile_tokens, 2);
       const std::size_t rests_at = plan(tile_rows * tile_tokens, 2);
@@ -180,8 +185,8 @@ class Attention {
       const std::size_t maximum_at = plan(rows, 4);
       const std::size_t denominator_at = plan(rows, 4);
       std::byte* memory = scratch.reserve(size_bytes);
-      k = reinterpret_cast<std::uint16_t*>(memory + k_at);
-      v = reinterpret_cast<std::uint16_t*>(memory + v_at);
+      k = reinterpret_cast<std::uint32_t*>(memory + k_at);
+      v = reinterpret_cast<std::uint32_t*>(memory + v_at);
       scores = reinterpret_cast<float*>(memory + scores_at);
       weights = reinterpret_cast<std::uint16_t*>(memory + weights_at);
       rests = reinterpret_cast<std::uint16_t*>(memory + rests_at);
@@ -193,9 +198,15 @@ class Attention {
       std::fill(denominator, denominator + rows, 0.0F);
     }
 
+    /// The strip of 64 tokens, or of 64 dimensions, that begins there.
+    std::uint32_t* k_strip(std::int64_t token) const { return k + token * k_words; }
+    std::uint32_t* v_strip(std::int64_t dim) const { return v + dim * v_words; }
+
+    std::int64_t k_words;  ///< of a token: head_dim, to an even number
+    std::int64_t v_words;  ///< of a dimension: tile_tokens
     std::int64_t sum_columns;
-    std::uint16_t* k;        ///< strips of 64 tokens, each [head_dim / 2][64][2]
-    std::uint16_t* v;        ///< strips of 64 dims, each [tile_tokens / 2][64][2]
+    std::uint32_t* k;        ///< strips of 64 tokens, each [k_words][64]
+    std::uint32_t* v;        ///< strips of 64 dimensions, each [v_words][64]
     float* scores;           ///< [tile_rows, tile_tokens], then the softmax weights in f32
     std::uint16_t* weights;  ///< or the weights in bf16
     std::uint16_t* rests;    ///< and what those lack
@@ -217,8 +228,8 @@ class Attention {
          token += page_tokens) {
       const std::int64_t at = token - first_token;
       const bool seen = token < visible.end && token + page_tokens > visible.first;
-      gather_keys(kv, seen ? kv.k(token / page_tokens, 0) : nullptr, at, tile);
-      gather_values(kv, seen ? kv.v(token / page_tokens, 0) : nullptr, at, tile);
+      gather_keys(seen ? kv.k(token / page_tokens, 0) : nullptr, at, tile);
+      gather_values(seen ? kv.v(token / page_tokens, 0) : nullptr, at, tile);
       if (!seen) continue;
       for (std::int64_t t = 0; t < page_tokens; ++t) {
         if (token + t >= visible.first && token + t < visible.end) continue;
@@ -227,41 +238,42 @@ class Attention {
     }
   }
 
-  /// One page of keys (null: zeros) as tokens [at, at + 16) of the tile.
-  void gather_keys(const simd::KvHeads& kv, const std::byte* page, std::int64_t at,
-                   const Tile& tile) const {
-    constexpr std::size_t pair_bytes = 4 * page_tokens;
-    std::uint16_t* to =
-        tile.k + at / strip_columns * kv.head_dim * strip_columns + at % strip_columns * 2;
-    for (std::int64_t pair = 0; pair < kv.head_dim / 2; ++pair, to += 2 * strip_columns) {
+  /// One page of keys (null: zeros) as tokens [at, at + 16) of the tile. An odd head_dim's last
+  /// word is the page's padding, which is zero.
+  static void gather_keys(const std::byte* page, std::int64_t at, const Tile& tile) {
+    constexpr std::size_t row_bytes = 4 * page_tokens;
+    std::uint32_t* to = tile.k_strip(at / strip_columns * strip_columns) + at % strip_columns;
+    for (std::int64_t word = 0; word < tile.k_words; ++word, to += strip_columns) {
       if (page == nullptr) {
-        std::memset(to, 0, pair_bytes);
+        std::memset(to, 0, row_bytes);
       } else {
-        std::memcpy(to, page + static_cast<std::size_t>(pair) * pair_bytes, pair_bytes);
+        std::memcpy(to, page + static_cast<std::size_t>(word) * row_bytes, row_bytes);
       }
     }
   }
 
-  void gather_values(const simd::KvHeads& kv, const std::byte* page, std::int64_t at,
-                     const Tile& tile) const {
+  void gather_values(const std::byte* page, std::int64_t at, const Tile& tile) const {
+    const std::int64_t per_word = shape_.elements_per_word();
     for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
       const std::int64_t columns =
-          page == nullptr ? 0 : std::min(strip_columns, kv.padded_head_dim - strip);
-      for (std::int64_t pair = 0; pair < page_tokens / 2; ++pair) {
-        std::uint16_t* to = tile.v + strip * tile_tokens + (at + 2 * pair) * strip_columns;
+          page == nullptr ? 0 : std::min(strip_columns, shape_.padded_head_dim() - strip);
+      for (std::int64_t word = 0; word < page_tokens / per_word; ++word) {
+        std::uint32_t* to = tile.v_strip(strip) + (at / per_word + word) * strip_columns;
         if (columns > 0) {
-          std::memcpy(to, page + (pair * kv.padded_head_dim + strip) * 4,
+          std::memcpy(to, page + (word * shape_.padded_head_dim() + strip) * 4,
                       static_cast<std::size_t>(columns) * 4);
         }
-        std::memset(to + 2 * columns, 0, static_cast<std::size_t>(strip_columns - columns) * 4);
+        std::memset(to + columns, 0, static_cast<std::size_t>(strip_columns - columns) * 4);
       }
     }
   }
 
-  static void clear_value(std::int64_t at, const Tile& tile) {
+  void clear_value(std::int64_t at, const Tile& tile) const {
+    const std::int64_t per_word = shape_.elements_per_word();
+    const std::uint32_t kept = per_word == 1 ? 0U : at % 2 == 0 ? 0xffff0000U : 0x0000ffffU;
     for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
-      std::uint16_t* to = tile.v + strip * tile_tokens + at / 2 * 2 * strip_columns + at % 2;
-      for (std::int64_t i = 0; i < strip_columns; ++i) to[2 * i] = 0;
+      std::uint32_t* to = tile.v_strip(strip) + at / per_word * strip_columns;
+      for (std::int64_t i = 0; i < strip_columns; ++i) to[i] &= kept;
     }
   }
 
@@ -288,22 +300,40 @@ class Attention {
     }
   }
 
+  /// `rows` of something `depth` wide, by a strip of keys or values.
+  StripGemm product(std::int64_t rows, std::int64_t depth, const std::uint32_t* strip) const {
+    StripGemm call{.dtype = shape_.dtype,
+                   .rows = rows,
+                   .depth = depth,
+                   .b = reinterpret_cast<const std::byte*>(strip)};
+    if (shape_.dtype == DType::f32) call.arithmetic = Bf16Arithmetic::portable;
+    return call;
+  }
+
+  void set_rows(StripGemm& call, const std::byte* rows, std::int64_t stride) const {
+    if (shape_.dtype == DType::f32) {
+      call.wide_a = reinterpret_cast<const float*>(rows);
+    } else {
+      call.a = reinterpret_cast<const std::uint16_t*>(rows);
+    }
+    call.a_stride = stride;
+  }
+
   /// One head of the job's rows against one tile of tokens, of which the first `num_tokens` count.
   void add_tile(const Job& job, std::int64_t head_in_group, std::int64_t first_token,
                 std::int64_t num_tokens, const Tile& tile) const {
     const std::int64_t head = job.first_head * shape_.group_size() + head_in_group;
     const std::int64_t columns = (num_tokens + strip_columns - 1) / strip_columns * strip_columns;
     for (std::int64_t strip = 0; strip < columns; strip += strip_columns) {
-      strip_gemm({.rows = job.num_rows,
-                  .depth = shape_.head_dim,
-                  .a = reinterpret_cast<const std::uint16_t*>(q_at(job.first_row, head)),
-                  .a_stride = shape_.q_size(),
-                  .b = reinterpret_cast<const std::byte*>(tile.k + strip * shape_.head_dim),
-                  .c = tile.scores + strip,
-                  .c_stride = tile_tokens});
+      StripGemm call = product(job.num_rows, shape_.head_dim, tile.k_strip(strip));
+      set_rows(call, q_at(job.first_row, head), shape_.q_size());
+      call.c = tile.scores + strip;
+      call.c_stride = tile_tokens;
+      strip_gemm(call);
     }
     float* sum = tile.sum + head_in_group * tile_rows * tile.sum_columns;
-    const bool wide = fastest_bf16_arithmetic() != Bf16Arithmetic::dot_products;
+    const bool wide =
+        shape_.dtype == DType::f32 || fastest_bf16_arithmetic() != Bf16Arithmetic::dot_products;
     simd::softmax_tile({.rows = job.num_rows,
                         .columns = columns,
                         .scores = tile.scores,
@@ -319,13 +349,11 @@ class Attention {
                         .sum = sum,
                         .sum_columns = tile.sum_columns});
     for (std::int64_t strip = 0; strip < tile.sum_columns; strip += strip_columns) {
-      StripGemm call{.rows = job.num_rows,
-                     .depth = columns,
-                     .a_stride = tile_tokens,
-                     .b = reinterpret_cast<const std::byte*>(tile.v + strip * tile_tokens),
-                     .c = sum + strip,
-                     .c_stride = tile.sum_columns,
-                     .accumulate = true};
+      StripGemm call = product(job.num_rows, columns, tile.v_strip(strip));
+      call.a_stride = tile_tokens;
+      call.c = sum + strip;
+      call.c_stride = tile.sum_columns;
+      call.accumulate = true;
       if (wide) {
         call.wide_a = tile.scores;
         strip_gemm(call);
