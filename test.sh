@@ -8,7 +8,7 @@ usage: ./test.sh [--only STEP]... [ctest's options]
 
 Steps, in this order; all but fuzz unless --only names some:
   release  all tests
-  lint     clang-format, shellcheck and clang-tidy (files unchanged since they passed are skipped)
+  lint     clang-format, shellcheck, lint-text and clang-tidy (which skips files unchanged since they passed)
   asan     the tests labelled "fast", under the address and undefined-behaviour sanitizers
   tsan     the same under the thread sanitizer
   fuzz     only the tests labelled "fuzz" (release runs them too)
@@ -109,6 +109,9 @@ run_lint() {
   mapfile -t files < <(our_files '*.sh' .ci/run)
   say "shellcheck: ${#files[@]} files"
   shellcheck "${files[@]}"
+
+  say "lint-text: our pages"
+  scripts/lint-text
 
   build release
   run_clang_tidy

@@ -93,7 +93,7 @@ struct CalibrationSetup {
   bool operator==(const CalibrationSetup&) const = default;
 };
 
-/// What `sluice calibrate` measures, as its file holds it (docs/guide/calibrate.md): all
+/// What `sluice calibrate` measures, as its file holds it (docs/reference/calibration.md): all
 /// repetitions as they were seen, so that what is made of them can change without measuring again.
 struct Calibration {
   CalibrationSetup setup;

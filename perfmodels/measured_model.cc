@@ -16,7 +16,7 @@ namespace {
 
 constexpr double micro = 1e-6;
 /// Rates that lie within a fifth of each other are alike. (Of 0.1 to 0.5, that foresaw a second
-/// calibration of one machine best: docs/guide/calibrate.md.)
+/// calibration of one machine best: docs/records/calibration-accuracy.md.)
 constexpr double alike = 0.2;
 
 double straight(double x, double x0, double y0, double x1, double y1) {

@@ -24,7 +24,7 @@ struct Sourced {
 /// their sum (LIA equation 8).
 enum class Combine : std::uint8_t { max, sum };
 
-/// What one device computes. docs/guide/describe-a-machine.md says what each field means. GB are
+/// What one device computes. docs/reference/machine-profiles.md says what each field means. GB are
 /// 10^9 bytes, TFLOP 10^12 operations.
 struct DeviceProfile {
   std::string name;

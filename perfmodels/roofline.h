@@ -17,7 +17,7 @@ struct SublayerLoad {
 };
 
 /// What takes `seconds` at the rates `from`, at the rates `to`, fitted to what was seen of one
-/// machine at 35 and 62 GB/s (docs/guide/calibrate.md):
+/// machine at 35 and 62 GB/s (docs/design/cost-model.md):
 ///   a GEMM     what it takes beyond its load is neither memory's nor arithmetic's, and stays
 ///   attention  reading m and the rest r blend as (m^2.5 + r^2.5)^(1/2.5): its arithmetic is far
 ///              from a GEMM's rate and hides behind the reading in part; r goes with the GEMM rate

@@ -22,7 +22,7 @@ struct PlanPoint {
   RunningCosts running_costs = {};
 };
 
-/// All points: a table of one line each; JSON as docs/guide/plan.md says.
+/// All points: a table of one line each; JSON as docs/reference/plan.md says.
 std::string format_plans(OutputFormat format, const std::vector<PlanPoint>& points);
 
 /// One point as in that JSON.

@@ -8,8 +8,8 @@
 namespace sluice {
 
 /// One JSON object: the fields of `plan --json`, those that are times or bytes as they came out of
-/// the simulation, and what only it knows (docs/guide/simulate.md). `point` has the simulation's
-/// plan.
+/// the simulation, and what only it knows (docs/reference/simulate.md). `point` has the
+/// simulation's plan.
 std::string simulation_json(const PlanPoint& point, const Simulation& simulation);
 
 }  // namespace sluice

@@ -71,7 +71,7 @@ fits). Ranges are of the least and the greatest of our points, each with its err
 - Figure 9 is the policy's choice by the cost model, which is the same in `plan` and in a simulation: asked by `plan`.
 - Table 3's 43.1 % is read as OPT-30B with 900 sequences of 32 tokens in and 32 out, whose weights are 43 % of weights and KV, and "the same
   DDR memory" as 1580 of them (1.76 x 900), whose KV takes what the weights have left.
-- Energy and price: [simulate.md](simulate.md#energy-and-price). No watts are in the paper; TDP/W of section 7.6 counts CPU and GPU.
+- Energy and price: [how they are counted](../reference/simulate.md#energy-and-price). No watts are in the paper; TDP/W of section 7.6 counts CPU and GPU.
 - Section 7.6's "gap" is a ratio of latencies; its change from Sapphire to Granite Rapids is averaged over the points of Figures 10 and 11.
 - Figure 14: eight A100 as one GPU with their rates and memories together, and with an all-reduce after each half of a layer (`dgx-a100`). LIA has
   them from Vidur, a simulator that predicts from measurements of such GPUs; the profile's rates are these measurements (github.com/microsoft/vidur,
@@ -170,7 +170,7 @@ Misses, and why:
   4 GB. The paper's +33 % and 32.78 % are a rate 25 % and 33 % below: its weights pass the address buffer's reach (15.52 GB/s at 32 GB,
   37 % below), as section IV-A says.
 - *MemoryMode, OPT-175B*: 348 GB of 16-bit weights outgrow its direct-mapped DRAM cache of 275 GB, so that 42 % of the reads miss
-  ([describe-a-machine.md](describe-a-machine.md#fields)), which no figure was fitted to. With 4.5 bits all weights fit.
+  ([machine profiles](../reference/machine-profiles.md#a-cache-in-front-of-ddr)), which no figure was fitted to. With 4.5 bits all weights fit.
 - *MemoryMode, OPT-30B, in seconds*: its rate is 6 % below DRAM's here, by Figure 6's transfers of 4.5 bits; with 16 bits it is DRAM's in the logs.
 - *TTFT, OPT-30B, B=32 above B=1, and Figure 5*: one GEMM rate, 190 TFLOP/s, is what OPT-175B's logs have on average. OPT-30B's own logs say
   204 in attention's half and 246 in the FFN's, and at B=1 reading and arithmetic take longer together than the longer of them: 1.45 ms a
