@@ -92,14 +92,15 @@ struct HbmShare {
   bool splits_attention = false;    ///< QK^T and SV run apart somewhere
 };
 
-/// Where packed weights and KV live. KV: in DDR, or where --kv-tier says; from a disk, it passes
-/// through DDR layer by layer. Weights: layers in CXL memory if there is any (beside KV, if that is
-/// to live there), and in DDR; with a disk, what they have no room for is streamed from there
-/// through a window of DDR: two units of work at a time, the one that computes and the next. Whole
-/// layers stay, as many as fit (LIA's Optimization-1, one tier down), spread evenly, so that
-/// reading never pauses for long; the LM head before any layer. What an accelerator holds needs no
-/// place of its own then. Emulated CXL memory is part of DDR, which has so much less unless --ddr
-/// says more.
+/// Where packed weights and KV live in the host's memories (docs/design/tiers.md):
+///
+///   KV       DDR, or where --kv-tier says; from a disk it passes through DDR layer by layer
+///   layers   CXL memory, then DDR, then the disk; those that stay are spread evenly
+///   LM head  DDR, before any layer; then the disk
+///   window   of DDR, for what streams: two units of work, the one that computes and the next
+///
+/// What an accelerator holds needs no place when anything is on the disk. Emulated CXL memory is
+/// part of DDR, which has so much less unless --ddr says more.
 class HostPlan {
  public:
   /// Without a disk CXL memory takes all layers, or the plan does not fit: see missing_bytes().

@@ -85,19 +85,20 @@ class PendingIteration {
   DataHandle logits_;
 };
 
-/// Turns iterations of one model into StarPU tasks: embedding, then per layer LIA's six sublayers,
-/// then LM head and sampling. Dependencies follow from the data: the next iteration may be
-/// submitted at once, its embedding waits for the tokens drawn by this one, its KV writes for this
-/// one's reads. Sub-batches of one iteration follow each other where they share a slab, layer by
-/// layer, and where tokens are drawn. A layer is cut where its placement changes the device, and
-/// each task's tag names the device; without a worker there, its scheduler takes another. Layers
-/// that wholly run on the device that reads their weights and KV in place are one task together, up
-/// to most_layers_of_task, where an iteration is one sub-batch of few rows. Where
-/// sublayers 1 to 3 do not all run beside a layer's slab, new KV passes apart from it, and a task
-/// of its own stores it (KvPlan). A sub-batch of several parts is split behind sublayer 1 and
-/// joined before sublayer 4; between them its parts' attention tasks do not wait for each other. In
-/// the last layer only the rows that tokens are drawn from go on to sublayer 4; without any, the
-/// layer ends there.
+/// Turns iterations of one model into StarPU tasks. Dependencies follow from the data, so the next
+/// iteration may be submitted at once. One sub-batch, with two parts in the first layer shown:
+///
+///                      part 0: kv_store > 2 3
+///   embedding > 1 ---- part 1: kv_store > 2 3 ---- attention_join > 4 5 6 > next layer
+///   last layer:   1 > 2 3 > select_rows > 4 5 6 > lm_head > sampling
+///
+/// 1. A layer is cut where its placement changes the device; each task's tag names its device.
+/// 2. Layers in place on one device are one task together (perfmodels/layer_run.h).
+/// 3. A kv_store task stands where sublayers 1 to 3 do not all run beside the slab (KvPlan).
+/// 4. Attention of different parts does not wait for each other; their rows share 1 and 4 to 6.
+/// 5. Sub-batches follow each other where they share a slab, layer by layer, and in sampling.
+/// 6. Rows that draw no token end with the last layer's attention.
+/// docs/design/overview.md has the reasons.
 class DecoderGraph {
  public:
   struct Options {

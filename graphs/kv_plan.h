@@ -15,13 +15,12 @@ enum class CachedTokens : std::uint8_t { none, some };
 enum class NewKv : std::uint8_t { as_placed, passes };
 
 /// How KV passes between the tasks of one layer, given its placement p and the device h that reads
-/// the slab's tier (LIA's equations 5, 7 and 9):
-/// - h runs sublayer 1 and one of 2 and 3 at least: sublayer 1 stores into the slab itself.
-/// - h runs 2 or 3, not 1: a task on h stores what sublayer 1 passes on, directly behind its stage.
-/// - h runs neither 2 nor 3, or no device reads the tier (a disk): that task comes behind the last
-///   stage of attention, so that what is cached may come in early.
-/// With NewKv::passes sublayer 1 counts as away. Attention on h reads the slab. On the other device
-/// it reads the new tokens' KV as it is passed on, and of the slab what is cached, if anything.
+/// the slab's tier, if one does (LIA's equations 5, 7 and 9; docs/design/kv-cache.md):
+///   on h: 1, and 2 or 3   sublayer 1 stores into the slab itself
+///   on h: 2 or 3, not 1   a task on h stores what sublayer 1 passes on, directly behind its stage
+///   on h: neither 2 nor 3 that task comes behind attention, so that the slab may come in early
+/// With NewKv::passes sublayer 1 counts as away. Away, attention reads new KV as it is passed on,
+/// and of the slab what is cached.
 class KvPlan {
  public:
   /// `home`: the device that reads the slab's tier, if there is one.

@@ -6,23 +6,18 @@
 namespace sluice {
 
 /// What a machine's profile says that one model costs. With `rows` the rows of all sequences, and
-/// FLOP and bytes of sublayer_work() (LIA Table 1):
-///   1, 4, 5, 6   reading = x / memory bandwidth + y / bandwidth of the tier it is in
-///                arithmetic = FLOP / gemm(rows); with experts, rows of one touched expert
-///                and, where weights are narrower than 16 bits, their widening: 2 bytes an element
-///                at the dequantisation rate
-///   2, 3 decode  reading = (x + y) / attention bandwidth(batch, visible_tokens()); at most the
-///   tier's rate
-///                arithmetic = FLOP / attention rate(rows)
-///   2, 3 prefill reading as 1; arithmetic as decode's. Where the profile's attention is causal,
-///                only the FLOP of keys that a row sees: causal_share()
-/// Where a cache stands before DDR, the CPU's memory bandwidth, and the link from DDR to HBM, are
-/// those of hits and misses as often as reading all of the model's weights over and over makes them
-/// (MemoryCacheProfile); decode's attention is always of hits.
-/// Reading and arithmetic are added or the longer one counts, as the device's profile says. Several
-/// GPUs share every sublayer evenly, as Megatron's tensor parallelism has it: each half of a layer,
-/// at sublayers 4 and 6, ends with an all-reduce of its output, 2 bytes an element, where the
-/// profile says how long these take.
+/// FLOP and bytes (x, y) of sublayer_work() (LIA Table 1):
+///
+///   sublayer     reading                                       arithmetic
+///   1, 4, 5, 6   x / memory + y / y's tier                     FLOP / gemm(rows) + widening
+///   2, 3 decode  (x + y) / attention(batch, visible_tokens())  FLOP / attention(rows)
+///   2, 3 prefill as 1                                          as decode, x causal_share()
+///
+/// 1. Both add up, or the longer one counts: DeviceProfile::combine.
+/// 2. Experts: rows of one touched expert. Widening, below 16 bits: 2 bytes an element.
+/// 3. Decode's attention is at most as fast as the tier, and always hits a cache before DDR; other
+///    reading, and DDR's link to HBM, hits and misses it as MemoryCacheProfile has it.
+/// 4. Several GPUs share a sublayer evenly (Megatron); 4 and 6 end with an all-reduce.
 class AnalyticModel : public CostModel {
  public:
   /// Throws Error when weights are narrower than 16 bits and a device's profile does not say how

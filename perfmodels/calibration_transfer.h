@@ -32,13 +32,10 @@ bool transferable(const ModelDimensions& from, const ModelDimensions& to);
 /// vocabulary and window.
 double layer_distance(const ModelDimensions& a, const ModelDimensions& b);
 
-/// A calibration of `model`, on the same machine, that `measured` predicts (ours). Rates are
-/// carried over and not times; what belongs to tasks and links stays.
-///   1, 4, 5, 6, LM head   the sublayer's own seconds, times SizeLaw's at the other weight's size
-///                         over those at its own; the law is fitted at each number of rows to what
-///                         MeasuredModel has of the sublayers 1, 4, 5 and 6
-///   attention             reading, at the sample's bandwidth, grows with bytes of K and V; the
-///                         rest with FLOP; they blend as in carried_over()
+/// A calibration of `model`, on the same machine, that `measured` predicts (ours): rates are
+/// carried over, not times (docs/design/cost-model.md#rates-for-another-model).
+///   1, 4, 5, 6, LM head   times SizeLaw(other size) / SizeLaw(own size), fitted at each row count
+///   attention             reading grows with bytes of K and V, the rest with FLOP
 ///   storing KV            grows with bytes of K and V
 /// Throws Error when not transferable(), and when a sublayer or phase was not measured.
 Calibration transferred(const Calibration& measured, const ModelDimensions& model);

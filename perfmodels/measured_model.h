@@ -33,25 +33,11 @@ class SecondsCurve {
 };
 
 /// What `sluice calibrate` has measured of a device, the CPU or an accelerator, as a cost model at
-/// some rates of the machine: machines that others use too change theirs within seconds
-/// (docs/guide/calibrate.md). A point's time is the median of its repetitions, each first carried
-/// over to those rates (carried_over()). The more a repetition's own rates were like those the more
-/// it counts: rates come with what no probe sees, as which caches a virtual machine's cores share.
+/// some rates of the machine. docs/design/cost-model.md#calibrated-times has the rules:
 ///   1, 4, 5, 6, LM head   a curve over rows
-///   attention, decode     over KV pages at each batch, which are read as a whole; straight between
-///                         batches, of short contexts over what keeps all threads as long, and in
-///                         proportion beyond the largest one
-///   attention, prefill    over the tokens before at each number of new rows, at each batch.
-///                         Between, a row's time straight over tokens, a batch's straight over
-///                         sequences, and over rows in log-log: parts that do not grow with rows,
-///                         grow with them, and with their square are powers there; prompts without
-///                         tokens before have more numbers of rows, and what a row takes less or
-///                         more there it does with tokens, too. Beyond the last,
-///                         in proportion to the batch, straight on over tokens, and over rows as a
-///                         smaller batch goes on that was measured with more, or else straight on
-///                         over the keys that a row sees
-///   storing KV            a curve over rows in each phase; calibrations that have none: the
-///                         memory's rate
+///   attention, decode     over whole KV pages at each batch, straight between batches
+///   attention, prefill    over earlier tokens at each number of rows and batch; rows in log-log
+///   storing KV            a curve over rows in each phase, else the memory's rate
 /// 2 and 3 are half of attention each: the fused stage has no seam to measure at.
 class MeasuredModel : public CostModel {
  public:

@@ -41,14 +41,13 @@ enum class Start : std::uint8_t {
   steady,  ///< the iteration follows one like it, whose end its first loads overlap
 };
 
-/// How long an iteration of these chains takes: their tasks in the order in which they can start
-/// (of equals the chain that the device has just worked for, then the lower layer, then the earlier
-/// chain), each device and each direction of a link one
-/// thing at a time. Weights of unit u (a layer or half of one, as `prefetch` says) may cross as
-/// soon as all chains are done with unit u-2, in that order, and values go before them: weights
-/// under way wait. All chains use one copy of the weights. What comes from a disk passes through
-/// DDR meanwhile. From the last layer's sublayer 4 on only one row a sequence is left, which draws
-/// a token. Never less than what the busiest part of the machine needs.
+/// How long an iteration of these chains takes (docs/design/cost-model.md#an-iteration):
+/// 1. Each device and each direction of a link does one thing at a time.
+/// 2. Weights of unit u (a layer, or half of one) cross in order once all chains are done with u-2.
+/// 3. Values go before weights. What comes from a disk passes through DDR meanwhile.
+/// 4. The chain that can start first goes on; of equals the one that the device has just worked
+///    for, then the lower layer, then the earlier chain.
+/// From the last layer's sublayer 4 on one row a sequence is left.
 IterationEstimate estimate_iteration(const CostModel& costs, const MemoryPlan& memory,
                                      std::span<const Chain> chains, Prefetch prefetch, Start start);
 

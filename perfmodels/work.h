@@ -127,18 +127,14 @@ struct StageWork {
 };
 
 /// The work of one iteration over `sequences` that no implementation can avoid. Per layer, with T
-/// rows in all (LIA Table 1's C, and its D_Y as bytes; heads may share KV here, and attention is
-/// causal):
+/// rows in all (LIA Table 1's C and D_Y):
 ///   qkv        2 T hidden (q + 2 kv) FLOP
-///   attention  4 q (keys that a row sees, summed over rows) FLOP; K and V of every token that a
-///              row sees, once a sequence
+///   attention  4 q (visible keys, summed over rows) FLOP; K and V of every visible token
 ///   out_proj   2 T q hidden FLOP
 ///   fc1        2 T hidden ffn FLOP, twice that when gated
 ///   fc2        2 T ffn hidden FLOP
-/// In the last layer nothing reads the rows that need no logits: of those only k and v are
-/// computed. Once: lm_head, 2 (logit rows) embed vocab FLOP. A row at position p sees p + 1 keys,
-/// fewer within a sliding window. Projections to and from the embedding count as `embedding` and
-/// with `lm_head`. Left out: activations (LIA's D_X: they can stay in caches), norms, table rows.
+///   lm_head    2 (logit rows) embed vocab FLOP, once, with the projection before it
+/// Last layer: of rows that need no logits only k and v. Not counted: activations, norms, tables.
 std::vector<StageWork> iteration_work(const ModelDimensions& model,
                                       std::span<const SequenceWork> sequences);
 

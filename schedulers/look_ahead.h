@@ -27,37 +27,29 @@ struct Staging {
 /// For the next starpu_init().
 void set_staging(const Staging& next);
 
-/// The scheduler that policies share; its functions are these.
+/// The scheduler that policies share (docs/design/overview.md#the-shared-scheduler).
 ///
-/// Placement: a task with a tag goes to the device that the tag names (any worker with a memory of
-/// its own counts as a GPU), among that device's workers to the one whose turn its sub-batch is;
-/// where none of them can run it, to whatever worker can. Tasks without a tag, as plain StarPU
-/// programs have, go to the next free worker that can run them, by StarPU's priority.
+/// Placement
+/// 1. A tagged task goes to the tag's device (any worker with a memory of its own is a GPU), there
+///    to the worker whose turn its sub-batch is; if none can run it, to any worker that can.
+/// 2. A task without a tag goes to the next free worker that can run it, by StarPU's priority.
+/// Order on a worker: earlier iteration, layer, sublayer (kv_store behind 3), lower sub-batch.
 ///
-/// Order on a worker: earlier iteration, earlier layer, earlier sublayer (storing KV comes behind
-/// sublayer 3), lower sub-batch.
+/// Read-only data of coming GPU tasks, as much at once as set_staging() allows
+/// 3. A task ends; the worker's next task has its data; then what has room is sent for. With
+///    Prefetch::layer data that lives on a disk is sent for at once.
+/// 4. Data is given up after its last use in sight. Data that some task writes, that is small, or
+///    that was there when first seen (resident) is left alone.
+/// 5. The same goes for CPU tasks and main memory where data lives on a disk, at once.
 ///
-/// Look-ahead: sees the GPU's tasks as they are submitted, in order, and brings the read-only data
-/// of those to come into its memory, as much at once as set_staging() allows. When a task ends,
-/// what has room now is sent for once the worker's next task has its own data, or there is none to
-/// run: a link serves first what was sent for first; with Prefetch::layer, what lives on a disk is
-/// sent for at once. After its last task in sight, data is given up (starpu_data_wont_use). Left
-/// alone is data that some task writes, that is small, or that was there already when first seen:
-/// that is resident. The same goes for the CPU's tasks and main memory where data lives on a disk,
-/// but there what has room is sent for at once. Where there is neither, nothing of this runs.
+/// KV that kv_store tasks on the CPU write, and that a GPU or a disk's reader needs elsewhere
+/// 6. While one slab is read the next comes, before weights, once all is stored into it: two at
+///    once whatever set_staging() says, one with Prefetch::half_layer, none with Prefetch::none.
+/// 7. What comes from a disk leaves main memory once it has been read.
 ///
-/// KV: a slab that kv_store tasks on the CPU write is the exception. While the GPU reads one, or
-/// the CPU one that lives on a disk, the next one that it will read comes in, before weights, once
-/// all that is to be stored into it before that read has been: two slabs at once, whatever bytes
-/// set_staging() says; with Prefetch::half_layer one, the next when the last is done; none with
-/// Prefetch::none. What comes from a disk is given up in main memory once it has been read.
-///
-/// Values between tasks (data without a home, such as hidden states): while a GPU's task runs,
-/// those of the next one come (LIA Optimization-2), not of all that are ready: mini-batches may
-/// have more of them than there is room for. Those that a task has used go to main memory at once
-/// when tasks of two other sub-batches run there before the next one that uses them, and values
-/// that those need wait in main memory for want of room: so a place is free as soon as it is asked
-/// for. With Prefetch::none, or several workers beside one memory, StarPU does what it does.
+/// Values between tasks (hidden states), but for Prefetch::none and several workers on one memory
+/// 8. While a GPU's task runs, only those of the next task come (LIA Optimization-2).
+/// 9. Used ones leave at once if two other sub-batches run before their next use and need room.
 struct LookAhead {
   static void init(unsigned context);
   static void deinit(unsigned context);

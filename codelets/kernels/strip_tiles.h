@@ -73,18 +73,17 @@ Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
   }
 }
 
-/// Multiplies in tiles of Kernel::max_rows by Kernel::columns, a block of depth after the other:
-/// `block_pairs` stay in a cache while all rows pass over them, and those of the rows while they
-/// pass over all strips. In B a tile's columns begin 4 bytes a column behind the strip's, in either
-/// type. What comes from memory is read as Kernel::streams equal parts side by side, then what
-/// remains.
+/// Multiplies in tiles of Kernel::max_rows by Kernel::columns, one block of depth after the other.
 ///
-/// Two neighbouring rows of B are Kernel::pair_bytes. Kernel::Operands say where rows of A and C
-/// begin (a, c) and how far apart they lie (a_stride, c_stride); `Kernel::operands(call, block)`
-/// gives them for a Block of A. `Kernel::tile<Rows, Lines, Near>(operands, b, depth)` computes a
-/// tile of C; meanwhile fetches `Lines` lines a pair from depth.ahead on into the second-level
-/// cache, and, if `Near`, what it reads next on into the first-level cache. Where
-/// Kernel::has_tiles_by_lines, each number of lines has a tile of its own.
+///   for block of `block_pairs` pairs of depth   B's part stays in a cache
+///     for strip                                 the rows' part stays in a cache
+///       for tile of rows and columns            Kernel::tile<Rows, Lines, Near>()
+///
+/// A tile fetches `Lines` lines a pair from depth.ahead on into the second-level cache (a tile for
+/// each number of them where Kernel::has_tiles_by_lines), and if `Near` what it reads next into the
+/// first-level one. B from memory is read as Kernel::streams equal parts side by side, then the
+/// rest; a pair of its rows is Kernel::pair_bytes, a column 4 bytes. Kernel::operands(call, block)
+/// say where rows of A and C begin (a, c) and how far apart they lie (a_stride, c_stride).
 template <class Kernel>
 class Multiplication {
  public:

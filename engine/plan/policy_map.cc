@@ -82,13 +82,16 @@ void draw_field(cairo_t* cairo, const PolicyMap& map, Phase phase,
   const double height = cell_size * static_cast<double>(map.input_tokens.size());
   const double bottom = top_margin + height;
   for (std::size_t y = 0; y < rows.size(); ++y) {
-    for (std::size_t x = 0; x < rows[y].size(); ++x) {
+    for (std::size_t x = 0; x < rows[y].size();) {
+      std::size_t end = x + 1;  // neighbours that are alike are one box: small files
+      while (end < rows[y].size() && rows[y][end] == rows[y][x]) ++end;
       use_colour(cairo, index_in(all, rows[y][x]));
-      // A hair more than the cell, so that no seams show.
+      // A hair more than the cells, so that no seams show.
       cairo_rectangle(cairo, left_margin + cell_size * static_cast<double>(x),
-                      bottom - cell_size * static_cast<double>(y + 1), cell_size + 0.3,
-                      cell_size + 0.3);
+                      bottom - cell_size * static_cast<double>(y + 1),
+                      cell_size * static_cast<double>(end - x) + 0.3, cell_size + 0.3);
       cairo_fill(cairo);
+      x = end;
     }
   }
   cairo_set_source_rgb(cairo, 0, 0, 0);

@@ -4,15 +4,11 @@
 
 namespace sluice {
 
-/// While it lives, kernels on the simulated machine and what moves over its link to the GPU slow
-/// each other down, from moment to moment, as a cost model's interference() says, and so do kernels
-/// of two devices on the same cores: those are two processes (the stand-in), and a kernel of the
-/// GPU then waits, too, for what is on its way back over the same connection. One at a time in a
-/// process; StarPU runs.
-///
-/// SimGrid shares what it knows: a device whose kernels are slowed gets a rival that takes its
-/// share of the device for as long as something is on its way, and the link loses bandwidth for as
-/// long as a kernel runs.
+/// While it lives, what runs on the simulated machine slows other things down, from moment to
+/// moment, as a cost model's interference() says. One at a time in a process; StarPU runs.
+///   data on the GPU's link     a rival takes its share of each device
+///   a kernel                   the GPU's links lose bandwidth
+///   a kernel of the stand-in   half of the cores, and a wait for what is on its way back
 class SimulatedContention {
  public:
   /// Whether anything slows anything.

@@ -35,12 +35,11 @@ double order_bound_s(const IterationWork& work);
 enum class Pruning : std::uint8_t { on, off };
 
 /// The shortest iteration from a cold start, over all orders of its tasks and transfers: a
-/// depth-first search that leaves out what cannot become shorter. A device computes one thing at a
-/// time and finishes it; it may also wait for something better. Each direction of the link moves
-/// one thing at a time and may interrupt it for another. As in the timeline, weights of unit u may
-/// come when all chains are done with unit u-2, and a unit's first task waits for all of them;
-/// values may come before those. Nothing lies on a disk.
-///
+/// depth-first search that leaves out what cannot become shorter. Nothing lies on a disk.
+/// 1. A device computes one thing at a time, finishes it, and may wait for something better.
+/// 2. Each direction of the link moves one thing at a time, and may interrupt it for another.
+/// 3. Weights of unit u may come once all chains are done with unit u-2; values may go first.
+/// 4. A unit's first task waits for all of its weights.
 /// Returns infinity where nothing is shorter than `below`. Throws std::runtime_error where there
 /// are too many orders.
 double best_order_s(const IterationWork& work,

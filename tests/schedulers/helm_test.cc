@@ -199,14 +199,11 @@ std::int64_t largest_batch(Planned& planned) {
   return largest_fitting_batch(planned.policy.policy(), planned.costs, helm_workload);
 }
 
-/// Section V-C: the batch grows from 8 to 44 when the weights leave HBM. A sequence's 149 tokens
-/// take 0.70 GB. The 8 are from section IV, without compression: 12 fit beside 29 GB of
-/// weights, 3.6 of staging and the head, of which 8 is the largest power of two. (FlexGen's
-/// embeddings are no reason for fewer: at 20 % its rule streams w_token.) With compression the
-/// paper stays at 8, where 45 fit. 44 is neither what fits nor a power of two, and not explained:
-/// it leaves 9 of the 40 GB, of which we know 1.0 of staging and 1.2 of the head; FlexGen also
-/// widens whole halves of a layer to 16 bits (1.2 and 2.4 GB), and computes all prompts at once,
-/// while the policy cuts them into mini-batches. Nothing is fitted, only the order is asserted.
+/// Section V-C: the batch grows from 8 to 44 when the weights leave HBM; a sequence takes 0.70 GB.
+///   16 bits     12 fit beside 29 GB of weights, 3.6 of staging and the head: 8 is the power of two
+///   4.5 bits    the paper stays at 8, where 45 fit
+///   in DDR      44 leave 9 of the 40 GB; FlexGen's widened halves of layers take 3.6 of these
+/// Why 44 is not explained. Nothing is fitted, only the order is asserted.
 TEST(HelmBatchTest, WeightsInHostMemoryLeaveRoomForMoreSequences) {
   for (const double bits : {16.0, 4.5}) {
     Planned flexgen("flexgen", {{"gpu_percent", "20"}, {"attention", "gpu"}},

@@ -1,11 +1,12 @@
-// The shared scheduler on a simulated machine: a chain of GPU tasks, each reading a weight of its
-// own, over more weights than the GPU's memory holds; then one that reads KV, which tasks on the
-// CPU store into in turn; then one in which every other task reads a little that lies in main
-// memory instead of a weight; then mini-batches whose values the memory does not hold at once, with
-// weights, and with all tasks of a layer waiting for each other, as those that store KV into one
-// slab do. look_ahead_simgrid <scheduler: look-ahead or eager> <most time, as a
-// multiple of the longer of all transfers and all computation>. Fails when either takes longer, or
-// when work ran in the wrong place.
+// The shared scheduler on a simulated machine:
+//   look_ahead_simgrid <scheduler: look-ahead or eager> <most time, as a multiple of the bound>
+// The bound is the longer of all transfers and all computation. Fails when a chain takes longer, or
+// when work ran in the wrong place. The chains:
+//   1. GPU tasks with a weight each, more than the GPU's memory holds
+//   2. one that reads KV, which tasks on the CPU store into in turn
+//   3. every other task reads a little of main memory instead of a weight
+//   4. mini-batches whose values do not fit at once, with weights
+//   5. the same, with all tasks of a layer waiting for each other, as behind one slab
 #include <starpu.h>
 
 #include <algorithm>
