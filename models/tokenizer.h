@@ -31,6 +31,10 @@ class Tokenizer {
   virtual std::string token_bytes(std::int32_t id) const = 0;
   virtual bool strips_leading_space() const = 0;
 
+  /// The token as its vocabulary writes it: "Ġthe", "▁the", "<0x0A>", "<s>". Empty for ids that are
+  /// no token.
+  virtual std::string piece(std::int32_t id) const { return token_bytes(id); }
+
   virtual bool is_special(std::int32_t id) const = 0;
   virtual std::int32_t vocab_size() const = 0;  ///< highest id + 1
 
