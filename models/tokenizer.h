@@ -39,7 +39,7 @@ class Tokenizer {
   virtual std::int32_t vocab_size() const = 0;  ///< highest id + 1
 
   /// Concatenated token bytes, special tokens left out, a SentencePiece dummy prefix taken off.
-  std::string decode(std::span<const std::int32_t> ids) const;
+  virtual std::string decode(std::span<const std::int32_t> ids) const;
 };
 
 /// Reads tokenizer.json from the folder, else vocab.json with merges.txt, else tokenizer.model; and

@@ -73,7 +73,8 @@ TEST_P(ReferenceTest, DecodedTextIsEqual) {
     const std::string text = other == exceptions.end() ? lines_[i] : other->get<std::string>();
     const std::string decoded = tokenizer_->decode(with_special_tokens(ids_[i]));
     if (decoded == text) continue;
-    if (++num_wrong <= max_shown) EXPECT_EQ(decoded, text) << "line " << i;
+    if (++num_wrong > max_shown) continue;
+    EXPECT_EQ(decoded, text) << "line " << i;
   }
   EXPECT_EQ(num_wrong, 0) << "of " << lines_.size() << " lines";
 }
