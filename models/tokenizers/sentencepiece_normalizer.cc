@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/tokenizer.h"
 #include "models/tokenizers/utf8.h"
 
 namespace sluice::tokenizers {
@@ -63,6 +64,12 @@ PrecompiledCharsmap::Replacement PrecompiledCharsmap::longest(std::string_view t
   return best;
 }
 
+void PrecompiledCharsmap::check(std::string_view result) const {
+  if (units_.empty()) return;
+  if (find_invalid_utf8(result))
+    throw Error("{}: damaged: it makes text that is not UTF-8", where_);
+}
+
 SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model)
     : spec_(model.normalization),
       prefix_is_suffix_(model.treat_whitespace_as_suffix),
@@ -91,6 +98,7 @@ std::string SentencePieceNormalizer::normalize(std::string_view text, TextPlace 
     append(part, out);
     if (!part.empty()) after_space = strips && part.ends_with(' ');
   }
+  charsmap_.check(out);
   while (strips && out.ends_with(space_)) out.resize(out.size() - space_.size());
   if (prefixed && prefix_is_suffix_) out += space_;
   return out;

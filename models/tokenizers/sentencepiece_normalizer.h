@@ -24,6 +24,9 @@ class PrecompiledCharsmap {
   /// The longest entry at the start of `text`. Throws Error when the table is damaged there.
   Replacement longest(std::string_view text) const;
 
+  /// Throws Error when what came of a text is not UTF-8: then the table is damaged.
+  void check(std::string_view result) const;
+
  private:
   std::vector<std::uint32_t> units_;
   std::string texts_;

@@ -113,21 +113,39 @@ TEST(SentencePieceErrorTest, UnknownKindOfModel) {
   EXPECT_EQ(refusal(small_model + trainer(integer_field(3, 2))), "accepted");
 }
 
-/// A table with one unit, and `texts` behind it.
-std::string charsmap(std::uint32_t unit, const std::string& texts) {
-  std::string out = {4, 0, 0, 0};
-  for (unsigned shift = 0; shift < 32; shift += 8) out += static_cast<char>(unit >> shift);
+/// A table with these units, and `texts` behind it.
+std::string charsmap(const std::vector<std::uint32_t>& units, const std::string& texts) {
+  const auto four_bytes = [](std::uint32_t value) {
+    std::string out;
+    for (unsigned shift = 0; shift < 32; shift += 8) out += static_cast<char>(value >> shift);
+    return out;
+  };
+  std::string out = four_bytes(static_cast<std::uint32_t>(4 * units.size()));
+  for (const std::uint32_t unit : units) out += four_bytes(unit);
   return normalizer(bytes_field(2, out + texts));
+}
+
+/// The letter "a" becomes the text at `offset`. Its node is unit 97 (root's offset 0, XOR 'a'),
+/// with the label 'a', a leaf, and offset 2: its value is in unit 99.
+std::string charsmap_for_a(std::uint32_t offset, const std::string& texts) {
+  std::vector<std::uint32_t> units(256, 0);
+  units[97] = (2U << 10) | (1U << 8) | 97;
+  units[99] = offset;
+  return charsmap(units, texts);
 }
 
 TEST(SentencePieceErrorTest, DamagedNormalization) {
   const std::string field = "normalizer_spec.precompiled_charsmap";
   expect_refusal(small_model + normalizer(bytes_field(2, "abc")), {field, "3 bytes"});
   expect_refusal(small_model + normalizer(bytes_field(2, "\xFF\xFF\xFF\x7F....")), {field});
-  expect_refusal(small_model + charsmap(0, ""), {field});
-  expect_refusal(small_model + charsmap(0, "x"), {field, "no end"});
+  expect_refusal(small_model + charsmap({0}, ""), {field});
+  expect_refusal(small_model + charsmap({0}, "x"), {field, "no end"});
   // The only unit says that its children are elsewhere.
-  expect_refusal(small_model + charsmap(0, std::string("x\0", 2)), {field, "unit 97 of 1"});
+  expect_refusal(small_model + charsmap({0}, std::string("x\0", 2)), {field, "unit 97 of 1"});
+  const std::string texts("b\0\xC3\0", 4);
+  EXPECT_EQ(refusal(small_model + charsmap_for_a(0, texts)), "accepted");
+  expect_refusal(small_model + charsmap_for_a(4, texts), {field, "byte 4 of 4"});
+  expect_refusal(small_model + charsmap_for_a(2, texts), {field, "not UTF-8"});
   expect_refusal(small_model + bytes_field(5, bytes_field(2, "rules")), {"denormalizer_spec"});
 }
 
