@@ -55,6 +55,7 @@ int run_info(const CommandLine::Arguments& arguments);
 int run_make_model(const CommandLine::Arguments& arguments);
 int run_plan(const CommandLine::Arguments& arguments);
 int run_simulate(const CommandLine::Arguments& arguments);
+int run_tokenize(const CommandLine::Arguments& arguments);
 int run_trace(const CommandLine::Arguments& arguments);
 
 }  // namespace sluice

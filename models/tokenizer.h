@@ -31,11 +31,15 @@ class Tokenizer {
   virtual std::string token_bytes(std::int32_t id) const = 0;
   virtual bool strips_leading_space() const = 0;
 
+  /// The token as its vocabulary writes it: "Ġthe", "▁the", "<0x0A>", "<s>". Empty for ids that are
+  /// no token.
+  virtual std::string piece(std::int32_t id) const { return token_bytes(id); }
+
   virtual bool is_special(std::int32_t id) const = 0;
   virtual std::int32_t vocab_size() const = 0;  ///< highest id + 1
 
   /// Concatenated token bytes, special tokens left out, a SentencePiece dummy prefix taken off.
-  std::string decode(std::span<const std::int32_t> ids) const;
+  virtual std::string decode(std::span<const std::int32_t> ids) const;
 };
 
 /// Reads tokenizer.json from the folder, else vocab.json with merges.txt, else tokenizer.model; and

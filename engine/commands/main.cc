@@ -26,7 +26,7 @@ struct Command {
   const char* summary;
   int (*run)(const sluice::CommandLine::Arguments& arguments);
 };
-constexpr std::array<Command, 8> commands = {{
+constexpr std::array<Command, 9> commands = {{
     {"generate", "continue a prompt, or a file of prompts", sluice::run_generate},
     {"bench", "measure tokens per second, beside what this machine can do at best",
      sluice::run_bench},
@@ -36,6 +36,7 @@ constexpr std::array<Command, 8> commands = {{
     {"plan", "what a policy would do on a machine, and how long it would take", sluice::run_plan},
     {"simulate", "run the same graphs and policies on a machine that is only described",
      sluice::run_simulate},
+    {"tokenize", "show the tokens of a text, or the text of tokens", sluice::run_tokenize},
     {"trace", "read what a run with --trace has left", sluice::run_trace},
     {"make-model", "write a folder with random weights of a known shape", sluice::run_make_model},
 }};

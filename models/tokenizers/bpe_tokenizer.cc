@@ -74,6 +74,11 @@ class BpeTokenizer final : public Tokenizer {
     return found == nullptr || found->is_special ? std::string() : found->bytes;
   }
 
+  std::string piece(std::int32_t id) const override {
+    const Entry* found = entry(id);
+    return std::string(found == nullptr ? std::string_view() : found->piece);
+  }
+
   bool strips_leading_space() const override { return strips_leading_space_; }
 
   bool is_special(std::int32_t id) const override {
@@ -88,6 +93,7 @@ class BpeTokenizer final : public Tokenizer {
  private:
   struct Entry {
     std::string bytes;
+    std::string_view piece;  ///< a key of the vocabulary, or an added token's content
     bool is_special = false;
   };
 
@@ -108,7 +114,7 @@ class BpeTokenizer final : public Tokenizer {
     for (const auto& [token, id] : model_.vocab()) {
       if (entry(id) != nullptr)
         throw Error("{}: two tokens have the id {}; one of them is {}", path, id, quote(token));
-      add_entry(id, {decoder.token_bytes(token), false});
+      add_entry(id, {decoder.token_bytes(token), token, false});
     }
     std::unordered_set<std::string_view> special;
     for (const AddedToken& token : added_.tokens()) {
@@ -119,7 +125,7 @@ class BpeTokenizer final : public Tokenizer {
                     token.id, quote(token.content));
       }
       if (entry(token.id) == nullptr)
-        add_entry(token.id, {decoder.token_bytes(token.content), false});
+        add_entry(token.id, {decoder.token_bytes(token.content), token.content, false});
     }
     for (const AddedToken& token : added_.tokens()) {
       if (special.contains(token.content)) entries_[entry_of_id_[token.id]].is_special = true;

@@ -40,7 +40,8 @@ TEST(CliHelpTest, IsThereForEveryCommand) {
                                        {"generate", "--help"},
                                        {"generate", "-h"},
                                        {"info", "--help"},
-                                       {"make-model", "--help"}};
+                                       {"make-model", "--help"},
+                                       {"tokenize", "--help"}};
   for (const Arguments& arguments : runs) {
     const CliResult result = run_well(arguments);
     EXPECT_NE(result.out.find("Usage: sluice"), std::string::npos) << result.out;

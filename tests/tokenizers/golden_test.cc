@@ -2,58 +2,27 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "models/tokenizer.h"
+#include "tests/tokenizers/golden_ids.h"
 
 namespace sluice {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
+using test::Ids;
+using test::IdsReader;
+using test::read_bytes;
 
 const std::string data_folder = SLUICE_TEST_DATA_DIR "/tokenizers/data/";
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 const std::vector<std::string>& lines() {
   static const auto all =
       nlohmann::json::parse(read_bytes(data_folder + "lines.json")).get<std::vector<std::string>>();
   return all;
 }
-
-class IdsReader {
- public:
-  explicit IdsReader(std::string bytes) : bytes_(std::move(bytes)) {}
-
-  Ids next_line() {
-    Ids ids(number());
-    for (auto& id : ids) id = static_cast<std::int32_t>(number());
-    return ids;
-  }
-
- private:
-  std::uint32_t number() {
-    std::uint32_t value = 0;
-    for (unsigned shift = 0; pos_ < bytes_.size(); shift += 7) {
-      const auto byte = static_cast<std::uint8_t>(bytes_[pos_++]);
-      value |= (byte & 0x7FU) << shift;
-      if (byte < 0x80) break;
-    }
-    return value;
-  }
-
-  std::string bytes_;
-  std::size_t pos_ = 0;
-};
 
 class GoldenTest : public testing::TestWithParam<const char*> {
  protected:

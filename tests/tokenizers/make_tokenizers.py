@@ -292,28 +292,40 @@ def train_sentencepiece(lines):
     return proto.getvalue()
 
 
-def slow_llama(proto, legacy):
-    """transformers 4's LlamaTokenizer: sentencepiece between the special tokens."""
-    if not legacy:
-        proto += b"\x1a\x02\x18\x00"  # normalizer_spec { add_dummy_prefix: false }
+def slow_sentencepiece(proto, tokens, legacy):
+    """transformers 4's LlamaTokenizer: sentencepiece between the special `tokens` (text to id), the longest first.
+
+    Legacy: each text between them is encoded on its own. Else: only a text at the very start is; what follows a token
+    gets no dummy prefix and keeps a space in front, for which the unknown token's text is put before it."""
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    tokens = {"<unk>": 0, "<s>": 1, "</s>": 2}
+    no_prefix = b"\x1a\x02\x18\x00"  # normalizer_spec { add_dummy_prefix: false }
+    continued = sentencepiece.SentencePieceProcessor(model_proto=proto + no_prefix)
+    by_length = sorted(tokens, key=len, reverse=True)
+
+    def encode_part(text, is_first):
+        if legacy or is_first:
+            return model.encode(text)
+        if not text.startswith((" ", "\u2581")):
+            return continued.encode(text)
+        return continued.encode("<unk>" + text)[len(continued.encode("<unk>")):]
 
     def encode(line, add_special):
-        ids = [1] if add_special else []
+        ids = [tokens["<s>"]] if add_special else []
         rest = line
         while rest:
-            found = min(((rest.find(t), t) for t in tokens if t in rest), default=(len(rest), ""))
+            found = min(((rest.find(t), -len(t), t) for t in by_length if t in rest), default=(len(rest), 0, ""))
             text = rest[:found[0]]
             if text:
-                first = len(rest) == len(line)
-                ids += model.encode("\u2581" + text if first and not legacy else text)
-            if found[1]:
-                ids.append(tokens[found[1]])
-            rest = rest[found[0] + len(found[1]):]
+                ids += encode_part(text, len(rest) == len(line))
+            if found[2]:
+                ids.append(tokens[found[2]])
+            rest = rest[found[0] + len(found[2]):]
         return ids
 
     return encode
+
+
+LLAMA_TOKENS = {"<unk>": 0, "<s>": 1, "</s>": 2}
 
 
 def make_llama2(writer):
@@ -344,7 +356,7 @@ def make_llama2(writer):
 
     # The .model: SentencePiece itself, and Hugging Face's conversions of it, must agree.
     decode = lambda ids: llama2.decode(ids, skip_special_tokens=True)
-    legacy, new = slow_llama(proto, True), slow_llama(proto, False)
+    legacy, new = (slow_sentencepiece(proto, LLAMA_TOKENS, legacy) for legacy in (True, False))
     for line in writer.lines:
         assert legacy(line, True) == llama2.encode(line).ids, line
         if not line.startswith((" ", "▁")):
