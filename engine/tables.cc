@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace sluice {
 namespace {
@@ -81,7 +82,7 @@ std::string format_objects(OutputFormat format, const nlohmann::ordered_json& ob
 std::string format_table(const Rows& rows) {
   std::string text;
   for (const auto& row : rows) {
-    std::string line = joined(rows, row, "  ");
+    std::string line = printable(joined(rows, row, "  "));
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
