@@ -92,6 +92,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool is_special(std::int32_t id) const override {
     return id >= 0 && id < vocab_size_ && is_special_[id];
   }
+  std::string special_text(std::int32_t id) const override {
+    return is_special(id) ? added_.content_of(id) : std::string();
+  }
   std::int32_t vocab_size() const override { return vocab_size_; }
 
  private:
