@@ -16,16 +16,9 @@ namespace sluice {
 struct Model {
   std::string name;
   ModelConfig config;
-#ifdef GEN_DEV_LAYOUT
-  GenerationDefaults unused;
-  std::shared_ptr<const WeightSource> weights;
-  ModelFiles files;
-  GenerationConfig generation;
-#else
   GenerationConfig generation;
   std::shared_ptr<const WeightSource> weights;
   ModelFiles files;  ///< for the tokenizer
-#endif
 };
 
 /// Opens a Hugging Face folder, or "tiny", the embedded model. Everything that can be wrong with
