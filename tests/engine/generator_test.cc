@@ -111,12 +111,12 @@ class TinyModel {
 
   const ModelConfig& config() const { return model_.loaded().config(); }
 
-  /// Bytes that stay allocated for each request that is finished, over 1000 of them.
+  /// Bytes that stay allocated for each request that is finished, over 600 of them.
   double bytes_left_by_a_request() {
     constexpr std::int64_t max_batch = 8;
-    constexpr std::int64_t first = 600;  // by then everything that is kept for reuse is there
-    constexpr std::int64_t last = first + 1000;
-    Request model_request = one_request(3).front();
+    constexpr std::int64_t first = 400;  // by then everything that is kept for reuse is there
+    constexpr std::int64_t last = first + 600;
+    const Request model_request = one_request(2).front();
     KvCache kv(model_.loaded().shape(), config().num_layers,
                KvCache::pages_for(kv_tokens(model_request, config())) * max_batch);
     Generator generator(model_.loaded(), {&kv, 1}, &tokenizer(), {.max_batch = max_batch});
@@ -348,9 +348,9 @@ TEST_F(GeneratorTest, SeedReproducesADraw) {
 // So hot, all tokens are about equally likely: where a drawn id lies among them is the random
 // number. Each step of a sequence must have one of its own.
 TEST_F(GeneratorTest, DrawsOfASequenceFollowTheirDistribution) {
-  constexpr std::size_t num_bins = 16;
-  constexpr int num_draws = 480;
-  for (const std::uint64_t seed : {0ULL, 1ULL, 0xfedcba9876543210ULL}) {
+  constexpr std::size_t num_bins = 8;
+  constexpr int num_draws = 200;
+  for (const std::uint64_t seed : {0ULL, 0xfedcba9876543210ULL}) {
     std::vector<Request> requests = one_request(num_draws);
     requests[0].sampling = {.temperature = 10'000.0F, .seed = seed};
     const std::vector<std::int32_t> tokens = run(requests).completions.at(0).token_ids;
@@ -366,7 +366,7 @@ TEST_F(GeneratorTest, DrawsOfASequenceFollowTheirDistribution) {
       chi_square += (count - expected) * (count - expected) / expected;
     constexpr double degrees = num_bins - 1;
     EXPECT_LT(chi_square, degrees + 6 * std::sqrt(2 * degrees)) << "seed " << seed;
-    EXPECT_GT(chi_square, 1) << "too even to be random";
+    EXPECT_GT(chi_square, 0.1) << "too even to be random";
   }
 }
 
