@@ -4,11 +4,11 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <memory>
 #include <optional>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 #include "base/numa.h"
 
@@ -48,20 +48,6 @@ int first_allowed(hwloc_const_bitmap_t processors) {
   while (processor >= 0 && !is_allowed(processor))
     processor = hwloc_bitmap_next(processors, processor);
   return processor;
-}
-
-/// Processors that may be used at all, from the version 2 cgroup's "cpu.max".
-int cgroup_quota_cores() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line)) {
-    if (!line.starts_with("0::")) continue;
-    std::ifstream file("/sys/fs/cgroup" + line.substr(3) + "/cpu.max");
-    double quota = 0;
-    double period = 0;
-    if (file >> quota >> period && period > 0) return static_cast<int>(std::ceil(quota / period));
-  }
-  return 0;
 }
 
 std::string cpu_model_name() {

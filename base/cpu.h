@@ -22,7 +22,7 @@ struct CpuTopology {
   int num_processors = 0;  ///< hardware threads
   int num_packages = 0;
   std::uint64_t last_level_cache_bytes = 0;  ///< all of them together, 0: unknown
-  int cgroup_cores = 0;                      ///< the cgroup's quota rounded up, 0: none
+  int cgroup_cores = 0;                      ///< cgroup_quota_cores()
   std::vector<NumaNode> numa_nodes;
 };
 

@@ -10,16 +10,18 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 
 namespace sluice {
 namespace {
 
-/// Writes the text, to the disk too, and closes.
-void write_whole(int fd, const std::string& text, const std::string& path) {
+/// Writes all parts, to the disk too, and closes.
+void write_whole(int fd, const std::function<std::string()>& next_part, const std::string& path) {
   try {
-    write_all(fd, text, path);
+    for (std::string part = next_part(); !part.empty(); part = next_part())
+      write_all(fd, part, path);
     if (fsync(fd) != 0 && errno != EINVAL)
       throw Error("cannot write {}: {}", path, std::strerror(errno));
   } catch (...) {
@@ -68,6 +70,11 @@ void check_writable(const std::string& path) {
 }
 
 void write_file(const std::string& path, const std::string& text) {
+  bool is_written = false;
+  write_file(path, [&] { return std::exchange(is_written, true) ? std::string() : text; });
+}
+
+void write_file(const std::string& path, const std::function<std::string()>& next_part) {
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
   const bool in_place = exists && !S_ISREG(status.st_mode);  // a device
@@ -81,7 +88,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
   try {
     if (exists && !in_place) fchmod(fd, status.st_mode & 07777);  // where there are modes
-    write_whole(fd, text, path);
+    write_whole(fd, next_part, path);
     if (!in_place && rename(target.c_str(), file.c_str()) != 0) {
       throw Error("cannot write {}: {}", path, std::strerror(errno));
     }

@@ -1,25 +1,19 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::size_t kLongestQuote = 200;
-
-std::string cut(std::string text) {
-  if (text.size() <= kLongestQuote) return text;
-  text.resize(kLongestQuote);
-  return text + "...";
-}
 
 /// Refuses what nlohmann's parser would let pass, as it goes.
 class ParseGuard {
@@ -55,7 +49,30 @@ std::string reason(const json::exception& error) {
     text.erase(0, bracket + 2);
   std::replace_if(
       text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return cut(std::move(text));
+  return shortened(text, 200);
+}
+
+template <typename Json>
+std::optional<std::int64_t> checked_whole_number(const Json& value, std::int64_t lowest,
+                                                 std::int64_t highest) {
+  std::int64_t number = 0;
+  if (value.is_number_float()) {
+    constexpr double exact = 0x1p53;  // whole numbers up to here are doubles
+    const double given = value.template get<double>();
+    if (!(std::abs(given) <= exact) || std::trunc(given) != given) return std::nullopt;
+    number = static_cast<std::int64_t>(given);
+  } else if (value.is_number_unsigned()) {
+    const auto given = value.template get<std::uint64_t>();
+    if (given > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      return std::nullopt;
+    number = static_cast<std::int64_t>(given);
+  } else if (value.is_number_integer()) {
+    number = value.template get<std::int64_t>();
+  } else {
+    return std::nullopt;
+  }
+  if (number < lowest || number > highest) return std::nullopt;
+  return number;
 }
 
 /// Short lists as written; never dumps what is nested, which may be deep.
@@ -64,7 +81,7 @@ std::string describe_list(const json& list) {
   const bool is_flat = std::all_of(list.begin(), list.end(),
                                    [](const json& element) { return element.is_primitive(); });
   if (list.size() > longest || !is_flat) return fmt::format("a list of {}", list.size());
-  return cut(json_text(list));
+  return shortened(json_text(list));
 }
 
 }  // namespace
@@ -93,17 +110,23 @@ std::string json_text(const nlohmann::ordered_json& value, int indent) {
   return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string quote(std::string_view text) {
-  const bool is_long = text.size() > kLongestQuote;
-  const json shown = std::string(text.substr(0, kLongestQuote));
-  return json_text(shown) + (is_long ? "..." : "");
+std::optional<std::int64_t> whole_number(const json& value, std::int64_t lowest,
+                                         std::int64_t highest) {
+  return checked_whole_number(value, lowest, highest);
 }
+
+std::optional<std::int64_t> whole_number(const nlohmann::ordered_json& value, std::int64_t lowest,
+                                         std::int64_t highest) {
+  return checked_whole_number(value, lowest, highest);
+}
+
+std::string quote(std::string_view text) { return json_text(json(shortened(text))); }
 
 std::string describe(const json& value) {
   if (value.is_string()) return quote(value.get_ref<const std::string&>());
   if (value.is_object()) return "an object";
   if (value.is_array()) return describe_list(value);
-  return cut(json_text(value));
+  return shortened(json_text(value));
 }
 
 }  // namespace sluice

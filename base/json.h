@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,13 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, Duplica
 /// A JSON value as text, on one line or indented. What is no UTF-8 in it is replaced.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+
+/// The value if it is a whole number within [lowest, highest]; 50.0 is one, too. Use it instead of
+/// get<int>(), which is undefined for a number that is too large.
+std::optional<std::int64_t> whole_number(const nlohmann::json& value, std::int64_t lowest,
+                                         std::int64_t highest);
+std::optional<std::int64_t> whole_number(const nlohmann::ordered_json& value, std::int64_t lowest,
+                                         std::int64_t highest);
 
 /// The text in quotes for a message: control characters escaped, cut when very long.
 std::string quote(std::string_view text);

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 
 namespace sluice {
@@ -61,26 +62,14 @@ constexpr CgroupFiles version_1 = {"memory.limit_in_bytes", "memory.usage_in_byt
                                    "total_inactive_file"};
 constexpr CgroupFiles version_2 = {"memory.max", "memory.current", "inactive_file"};
 
-/// What the control group `group` of the hierarchy at `top`, and those that it is in, still give. A
-/// container may see its own group as `top`, under a name from outside.
-std::uint64_t left_in_cgroup(const std::filesystem::path& top, const std::filesystem::path& group,
-                             const CgroupFiles& files) {
-  std::uint64_t left = unlimited;
-  std::filesystem::path folder = top;
-  const auto look = [&] {
-    const auto limit = number_in(folder / files.limit);
-    const auto used = number_in(folder / files.used);
-    if (!limit || !used) return;
-    const std::uint64_t given_up = stat_field(folder / "memory.stat", files.given_up_first);
-    const std::uint64_t kept = *used - std::min(*used, given_up);
-    left = std::min(left, *limit > kept ? *limit - kept : 0);
-  };
-  look();
-  for (const std::filesystem::path& part : group.relative_path()) {
-    folder /= part;
-    look();
-  }
-  return left;
+/// What the limit of one group leaves.
+std::uint64_t left_in_cgroup(const std::filesystem::path& folder, const CgroupFiles& files) {
+  const auto limit = number_in(folder / files.limit);
+  const auto used = number_in(folder / files.used);
+  if (!limit || !used) return unlimited;
+  const std::uint64_t given_up = stat_field(folder / "memory.stat", files.given_up_first);
+  const std::uint64_t kept = *used - std::min(*used, given_up);
+  return *limit > kept ? *limit - kept : 0;
 }
 
 /// Null when the address space cannot be had.
@@ -136,22 +125,12 @@ void Buffer::release() noexcept {
 }
 
 std::uint64_t cgroup_available_bytes(const std::filesystem::path& root) {
-  std::ifstream groups(root / "proc/self/cgroup");
-  const std::filesystem::path mounted = root / "sys/fs/cgroup";
   std::uint64_t left = unlimited;
-  std::string line;
-  while (std::getline(groups, line)) {  // NUMBER:CONTROLLERS:PATH
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string group = line.substr(second + 1);
-    if (controllers == ",,") {
-      left = std::min(left, left_in_cgroup(mounted, group, version_2));
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      left = std::min(left, left_in_cgroup(mounted / "memory", group, version_1));
-    }
-  }
+  for_each_cgroup(
+      root, "memory", [&left](const std::filesystem::path& folder, CgroupVersion version) {
+        const CgroupFiles& files = version == CgroupVersion::one ? version_1 : version_2;
+        left = std::min(left, left_in_cgroup(folder, files));
+      });
   return left;
 }
 

@@ -6,6 +6,12 @@
 namespace sluice {
 namespace {
 
+/// Words that are longer are near to none: their beginnings are compared.
+std::string beginning(const std::string& word) {
+  constexpr std::size_t longest = 64;
+  return word.substr(0, longest);
+}
+
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -23,7 +29,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+std::string nearest_word(const std::string& given, const std::vector<std::string>& known) {
+  const std::string word = beginning(given);
   std::string nearest;
   std::size_t distance = std::max<std::size_t>(2, word.size() / 2) + 1;
   for (const std::string& candidate : known) {
@@ -36,7 +43,8 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   return nearest;
 }
 
-std::vector<std::string> nearest_first(const std::string& word, std::vector<std::string> known) {
+std::vector<std::string> nearest_first(const std::string& given, std::vector<std::string> known) {
+  const std::string word = beginning(given);
   std::stable_sort(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
     return edit_distance(word, a) < edit_distance(word, b);
   });

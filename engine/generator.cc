@@ -233,16 +233,33 @@ bool Generator::add_to(BatchPart& part, Sequence& sequence) const {
     draws = tokens.size() == rest.size();
     part.phase = Phase::prefill;
   }
+  const std::vector<std::int32_t> suppressed =
+      draws ? suppressed_for(sequence) : std::vector<std::int32_t>();
   part.batch.add({.slot = sequence.slot,
                   .context = static_cast<std::int32_t>(sequence.cached_tokens),
                   .fresh = sequence.cached_tokens == 0,
                   .tokens = tokens,
                   .pages = sequence.pages,
-                  .sampling = sampling_row(sequence.request.sampling, sequence.drawn_tokens)},
+                  .sampling = sampling_row(sequence.request.sampling, sequence.drawn_tokens),
+                  .suppressed = suppressed},
                  draws ? BatchBuilder::LogitRows::last : BatchBuilder::LogitRows::none);
   sequence.cached_tokens += static_cast<std::int64_t>(tokens.size());
   if (draws) ++sequence.drawn_tokens;
   return draws;
+}
+
+std::vector<std::int32_t> Generator::suppressed_for(const Sequence& sequence) const {
+  std::vector<std::int32_t> ids = options_.suppress_tokens;
+  const auto add = [&ids](const std::vector<std::int32_t>& more) {
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  const Request& request = sequence.request;
+  if (sequence.drawn_tokens == 0) add(options_.begin_suppress_tokens);
+  if (!request.ignore_eos && sequence.drawn_tokens < request.min_new_tokens)
+    add(options_.eos_token_ids);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
 }
 
 IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests, bool under_way) {

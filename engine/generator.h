@@ -41,7 +41,9 @@ struct Request {
   std::vector<std::int32_t> prompt_tokens;
   std::int64_t max_new_tokens = 128;
   bool ignore_eos = false;
-  std::vector<std::string> stop;  ///< texts that end the output; they are not part of it
+  std::vector<std::string> stop;  ///< texts that end the output, none empty; no part of it
+  /// Tokens that come before an end-of-sequence token may; a stop text ends the output earlier.
+  std::int64_t min_new_tokens = 0;
   SamplingParams sampling;
 };
 
@@ -88,7 +90,9 @@ class Generator {
     std::int64_t max_batch = 1;
     AttentionForm attention = AttentionForm::fused;
     Fusion fusion = Fusion::layers;
-    std::vector<std::int32_t> eos_token_ids;
+    std::vector<std::int32_t> eos_token_ids = {};
+    std::vector<std::int32_t> suppress_tokens = {};        ///< never drawn
+    std::vector<std::int32_t> begin_suppress_tokens = {};  ///< not drawn as an output's first token
     /// Prompt tokens that one iteration computes for one sequence; a longer prompt takes several.
     std::int64_t prefill_chunk_tokens = default_prefill_chunk_tokens;
     /// Says what runs together and where; outlives the generator. Null: everything at once, on the
@@ -133,6 +137,8 @@ class Generator {
   SubBatch make_sub_batch(Sequences& sequences, std::vector<bool>& draws) const;
   /// True when the sequence draws a token: this is not a piece of its prompt before the last one.
   bool add_to(BatchPart& part, Sequence& sequence) const;
+  /// Tokens that the sequence's next one must not be, ascending.
+  std::vector<std::int32_t> suppressed_for(const Sequence& sequence) const;
   void handle_results(const InFlight& done, const GenerationEvents& events);
   void take_token(Sequence& sequence, std::int32_t token, const GenerationEvents& events);
   void finish(Sequence& sequence, FinishReason reason, const GenerationEvents& events);

@@ -121,7 +121,9 @@ void OutputFile::read_existing() {
     finished_.emplace(object["id"].get<std::string>(), object.contains("prompt_token_ids")
                                                            ? object["prompt_token_ids"].dump()
                                                            : object["prompt"].get<std::string>());
-    lines_.emplace_back(object["id"].get<std::string>(), line);
+    earlier_lines_.emplace(object["id"].get<std::string>(), lines_.size());
+    lines_.push_back({.begin_bytes = static_cast<std::int64_t>(end - line.size()),
+                      .size_bytes = static_cast<std::int64_t>(line.size()) + 1});
   }
   if (!tail_is_ours) throw not_ours(number);
   size_bytes_ = static_cast<std::int64_t>(whole);
@@ -129,10 +131,16 @@ void OutputFile::read_existing() {
 }
 
 void OutputFile::add(const Completion& completion) {
-  const std::string line = completion_line(completion);
-  append(line + "\n");
-  index_of_[completion.request.id] = completion.request.index;
-  lines_.emplace_back(completion.request.id, line);
+  const std::string line = completion_line(completion) + "\n";
+  append(line);
+  lines_.push_back({.index = completion.request.index,
+                    .begin_bytes = size_bytes_ - static_cast<std::int64_t>(line.size()),
+                    .size_bytes = static_cast<std::int64_t>(line.size())});
+}
+
+void OutputFile::place_finished(const std::string& id, std::int64_t index) {
+  const auto [first, last] = earlier_lines_.equal_range(id);
+  for (auto found = first; found != last; ++found) lines_[found->second].index = index;
 }
 
 void OutputFile::append(const std::string& line) {
@@ -154,14 +162,25 @@ void OutputFile::put_in_order() {
   if (mode_ == Mode::resume && ftruncate(fd_, size_bytes_) != 0) {  // a cut-off line goes
     throw Error("cannot write {}: {}", path_, std::strerror(errno));
   }
-  const auto earlier = [this](const auto& a, const auto& b) {
-    return index_of_[a.first] < index_of_[b.first];
-  };
+  const auto earlier = [](const Line& a, const Line& b) { return a.index < b.index; };
   if (std::is_sorted(lines_.begin(), lines_.end(), earlier)) return;
-  std::stable_sort(lines_.begin(), lines_.end(), earlier);
-  std::string text;
-  for (const auto& [id, line] : lines_) text += line + "\n";
-  write_file(path_, text);
+  std::vector<Line> sorted = lines_;
+  std::stable_sort(sorted.begin(), sorted.end(), earlier);
+  auto next = sorted.begin();
+  write_file(path_, [&] { return next == sorted.end() ? std::string() : read_line(*next++); });
+}
+
+std::string OutputFile::read_line(const Line& line) const {
+  std::string text(static_cast<std::size_t>(line.size_bytes), '\0');
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t count = pread(fd_, text.data() + done, text.size() - done,
+                                line.begin_bytes + static_cast<std::int64_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw Error("cannot read {}: {}", path_, std::strerror(errno));
+    if (count == 0) throw Error("{}: it became shorter while it was written to", path_);
+    done += static_cast<std::size_t>(count);
+  }
+  return text;
 }
 
 }  // namespace sluice

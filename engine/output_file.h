@@ -35,7 +35,7 @@ class OutputFile {
   /// does not tell.
   const std::map<std::string, std::string>& finished() const { return finished_; }
   /// Tells which place in the input a finished line of an earlier run has.
-  void place_finished(const std::string& id, std::int64_t index) { index_of_[id] = index; }
+  void place_finished(const std::string& id, std::int64_t index);
 
   /// Appends a line; the file holds whole lines only, even when the disk is full. Throws Error.
   void add(const Completion& completion);
@@ -44,8 +44,16 @@ class OutputFile {
   void put_in_order();
 
  private:
+  /// A line that the file holds. A run may write for weeks: nothing else is kept of it.
+  struct Line {
+    std::int64_t index = 0;  ///< place in the input
+    std::int64_t begin_bytes = 0;
+    std::int64_t size_bytes = 0;  ///< newline included
+  };
+
   void read_existing();
   void append(const std::string& line);
+  std::string read_line(const Line& line) const;
 
   std::string path_;
   Mode mode_;
@@ -54,8 +62,8 @@ class OutputFile {
   bool any_line_ = false;
   std::int64_t size_bytes_ = 0;
   std::map<std::string, std::string> finished_;
-  std::map<std::string, std::int64_t> index_of_;
-  std::vector<std::pair<std::string, std::string>> lines_;  ///< id and line, in file order
+  std::multimap<std::string, std::size_t> earlier_lines_;  ///< of an earlier run: id -> lines_
+  std::vector<Line> lines_;                                ///< in file order
 };
 
 }  // namespace sluice

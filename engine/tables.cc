@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace sluice {
 namespace {
@@ -78,7 +79,11 @@ std::string format_objects(OutputFormat format, const nlohmann::ordered_json& ob
   return format == OutputFormat::json ? json_text(objects, 2) + "\n" : format_objects_csv(objects);
 }
 
-std::string format_table(const Rows& rows) {
+std::string format_table(const Rows& given) {
+  Rows rows = given;
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = printable(cell);
+  }
   std::string text;
   for (const auto& row : rows) {
     std::string line = joined(rows, row, "  ");

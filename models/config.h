@@ -55,17 +55,6 @@ struct ModelConfig {
   bool has_projections() const { return embed_size != hidden_size; }
 };
 
-/// Sampling defaults that a model ships in generation_config.json.
-struct GenerationDefaults {
-  std::optional<bool> do_sample;
-  std::optional<float> temperature;
-  std::optional<int> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::vector<std::int32_t> eos_token_ids;  ///< empty: config.json's
-};
-
 /// Throws Error when the sizes do not fit each other or are absurd (heads no multiple of KV heads,
 /// more elements than 2^53). `where` names the file or shape.
 void check_config(const ModelConfig& config, std::string_view where);

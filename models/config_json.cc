@@ -99,27 +99,6 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   return config;
 }
 
-GenerationDefaults parse_generation_config(std::string_view text, const std::string& where) {
-  const json parsed = parse_json(text, where, DuplicateKeys::last_wins);
-  const ConfigReader fields(parsed, where);
-  const auto number = [&fields](std::string_view key, double highest) -> std::optional<float> {
-    if (!fields.has(key)) return std::nullopt;
-    return static_cast<float>(fields.number(key, 0.0, highest));
-  };
-  GenerationDefaults defaults;
-  if (fields.has("do_sample")) defaults.do_sample = fields.flag("do_sample", false);
-  defaults.temperature = number("temperature", 1e6);
-  defaults.top_p = number("top_p", 1.0);
-  defaults.min_p = number("min_p", 1.0);
-  if (fields.has("repetition_penalty")) {
-    defaults.repetition_penalty =
-        static_cast<float>(fields.number("repetition_penalty", 1e-6, 1e6));
-  }
-  if (fields.has("top_k")) defaults.top_k = static_cast<int>(fields.count("top_k", 0, 0));
-  defaults.eos_token_ids = fields.token_ids("eos_token_id");
-  return defaults;
-}
-
 std::string config_json(const ModelConfig& config) {
   const Family* family = find_family(config.family);
   if (family == nullptr) {

@@ -12,9 +12,6 @@ namespace sluice {
 /// and expected.
 ModelConfig parse_config(std::string_view text, const std::string& where);
 
-/// Reads generation_config.json. Throws Error likewise.
-GenerationDefaults parse_generation_config(std::string_view text, const std::string& where);
-
 /// The config.json / generation_config.json of a model, as Hugging Face publishes them.
 /// Throws Error for a family that has no checkpoints ("chinchilla").
 std::string config_json(const ModelConfig& config);

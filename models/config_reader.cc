@@ -13,20 +13,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::int64_t kLowestInt32 = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kHighestInt32 = std::numeric_limits<std::int32_t>::max();
-
-/// The value if it is a whole number within [lowest, highest].
-std::optional<std::int64_t> whole_number(const json& value, std::int64_t lowest,
-                                         std::int64_t highest) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() &&
-      value.get<std::uint64_t>() > static_cast<std::uint64_t>(highest)) {
-    return std::nullopt;
-  }
-  const auto number = value.get<std::int64_t>();
-  if (number < lowest || number > highest) return std::nullopt;
-  return number;
-}
 
 }  // namespace
 
@@ -125,9 +113,9 @@ std::vector<std::int32_t> ConfigReader::token_ids(std::string_view key,
   if (value == nullptr) return is_null(key) ? std::vector<std::int32_t>{} : std::move(fallback);
   std::vector<std::int32_t> ids;
   const auto add = [&](const json& element) {
-    const auto id = whole_number(element, 0, kHighestInt32);
-    if (!id) refuse(key, "a token id (a whole number from 0) or a list of them");
-    ids.push_back(static_cast<std::int32_t>(*id));
+    const auto id = whole_number(element, kLowestInt32, kHighestInt32);
+    if (!id) refuse(key, "a token id (a whole number) or a list of them");
+    if (*id >= 0) ids.push_back(static_cast<std::int32_t>(*id));
   };
   if (value->is_array()) {
     for (const json& element : *value) add(element);

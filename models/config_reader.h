@@ -22,7 +22,8 @@ class ConfigReader {
   /// There, and null: the few fields where that differs from a missing one ask.
   bool is_null(std::string_view key) const;
 
-  /// A count from 1 (or `lowest`) to 2^31-1. Without a fallback the field must be there.
+  /// A count from 1 (or `lowest`) to 2^31-1; 20.0 is one, too. Without a fallback the field must be
+  /// there.
   std::int64_t count(std::string_view key) const;
   std::int64_t count(std::string_view key, std::int64_t fallback, std::int64_t lowest = 1) const;
   /// A number within [lowest, highest]; infinities and NaN never are.
@@ -31,7 +32,8 @@ class ConfigReader {
   bool flag(std::string_view key, bool fallback) const;
   std::string text(std::string_view key, std::string_view fallback) const;
   std::vector<std::string> texts(std::string_view key) const;  ///< empty when missing
-  /// One token id or a list of them; none when null, the fallback when missing.
+  /// One token id or a list of them; none when null, the fallback when missing. Ids below 0, which
+  /// people write for "none", are left out.
   std::vector<std::int32_t> token_ids(std::string_view key,
                                       std::vector<std::int32_t> fallback = {}) const;
   /// One token id, or the first of a list; none when null, the fallback when missing.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/watched_files.h"
 #include "models/embedded.h"
 
 namespace sluice {
@@ -47,7 +48,11 @@ FileBytes map_file(const std::string& path) {
   if (size == 0) return {path, {}, nullptr};
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) throw Error("{}: cannot be mapped: {}", path, reason(errno));
-  const auto unmap = [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); };
+  auto watched = std::make_shared<const WatchedFile>(address, size, path);
+  const auto unmap = [size, watched = std::move(watched)](const void* mapped) mutable {
+    watched.reset();
+    ::munmap(const_cast<void*>(mapped), size);
+  };
   return {path, {static_cast<const std::byte*>(address), size}, {address, unmap}};
 }
 

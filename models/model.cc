@@ -33,10 +33,11 @@ Model open_model(const std::string& path_or_name) {
   const auto config = model.files.read("config.json");
   if (!config) throw Error("'{}' holds no config.json: is it a Hugging Face folder?", path_or_name);
   model.config = parse_config(*config, model.files.path("config.json"));
-  if (const auto generation = model.files.read("generation_config.json")) {
-    model.generation =
-        parse_generation_config(*generation, model.files.path("generation_config.json"));
-  }
+  // Without the file Transformers takes the fields from config.json.
+  const auto generation = model.files.read("generation_config.json");
+  model.generation = parse_generation_config(
+      generation ? *generation : *config,
+      model.files.path(generation ? "generation_config.json" : "config.json"));
   model.weights = open_weights(model.files, model.config);
   return model;
 }

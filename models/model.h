@@ -7,6 +7,7 @@
 
 #include "models/config.h"
 #include "models/files.h"
+#include "models/generation_config.h"
 #include "models/weights.h"
 
 namespace sluice {
@@ -15,7 +16,7 @@ namespace sluice {
 struct Model {
   std::string name;
   ModelConfig config;
-  GenerationDefaults generation;
+  GenerationConfig generation;
   std::shared_ptr<const WeightSource> weights;
   ModelFiles files;  ///< for the tokenizer
 };

@@ -36,6 +36,8 @@ class Tokenizer {
   virtual std::string piece(std::int32_t id) const { return token_bytes(id); }
 
   virtual bool is_special(std::int32_t id) const = 0;
+  /// What a special token is written as ("</s>"), which token_bytes() leaves out; else empty.
+  virtual std::string special_text(std::int32_t /*id*/) const { return {}; }
   virtual std::int32_t vocab_size() const = 0;  ///< highest id + 1
 
   /// Concatenated token bytes, special tokens left out, a SentencePiece dummy prefix taken off.

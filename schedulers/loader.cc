@@ -12,6 +12,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/watched_files.h"
 
 namespace sluice {
 namespace {
@@ -108,7 +109,10 @@ std::string check_object(const fs::path& file) {
 /// Maps the object into the process, for good: StarPU may call into it until the end. `when` is
 /// RTLD_NOW, or RTLD_LAZY to leave functions unresolved. Null: loading_error() says why.
 void* open_object(const fs::path& file, int when) {
-  return dlopen(file.c_str(), when | RTLD_LOCAL | RTLD_NODELETE);
+  const LoadedFileScope loading(file.string());
+  void* object = dlopen(file.c_str(), when | RTLD_LOCAL | RTLD_NODELETE);
+  if (object != nullptr) watch_loaded_object(object, file.string());
+  return object;
 }
 
 void check_fits(const PolicyDescriptor& its, const std::string& file) {

@@ -21,6 +21,8 @@ void BatchBuilder::add(const Sequence& sequence, LogitRows logits) {
                       .fresh = sequence.fresh ? 1 : 0,
                       .first_page = static_cast<std::int32_t>(pages_.size()),
                       .num_pages = num_pages,
+                      .first_suppressed = static_cast<std::int32_t>(suppressed_.size()),
+                      .num_suppressed = static_cast<std::int32_t>(sequence.suppressed.size()),
                       .sampling = sequence.sampling};
   const auto index = static_cast<std::int32_t>(sequences_.size());
   for (std::int32_t i = 0; i < num_tokens; ++i) {
@@ -35,6 +37,7 @@ void BatchBuilder::add(const Sequence& sequence, LogitRows logits) {
                      .sequence = index});
   }
   pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
+  suppressed_.insert(suppressed_.end(), sequence.suppressed.begin(), sequence.suppressed.end());
   sequences_.push_back(entry);
 }
 
@@ -43,10 +46,12 @@ void BatchBuilder::append(const BatchBuilder& other) {
   const auto first_row = static_cast<std::int32_t>(rows_.size());
   const auto first_logit_row = static_cast<std::int32_t>(logit_rows_.size());
   const auto first_page = static_cast<std::int32_t>(pages_.size());
+  const auto first_suppressed = static_cast<std::int32_t>(suppressed_.size());
   for (BatchSequence sequence : other.sequences_) {
     sequence.first_row += first_row;
     if (sequence.logit_row >= 0) sequence.logit_row += first_logit_row;
     sequence.first_page += first_page;
+    sequence.first_suppressed += first_suppressed;
     sequences_.push_back(sequence);
   }
   for (BatchRow row : other.rows_) {
@@ -55,6 +60,7 @@ void BatchBuilder::append(const BatchBuilder& other) {
   }
   for (const std::int32_t row : other.logit_rows_) logit_rows_.push_back(first_row + row);
   pages_.insert(pages_.end(), other.pages_.begin(), other.pages_.end());
+  suppressed_.insert(suppressed_.end(), other.suppressed_.begin(), other.suppressed_.end());
 }
 
 std::int64_t BatchBuilder::context_tokens() const {
@@ -83,7 +89,8 @@ std::int64_t BatchBuilder::num_score_columns() const {
 std::vector<std::int32_t> BatchBuilder::build() const {
   std::vector<std::int32_t> words = {
       static_cast<std::int32_t>(sequences_.size()), static_cast<std::int32_t>(rows_.size()),
-      static_cast<std::int32_t>(logit_rows_.size()), static_cast<std::int32_t>(pages_.size())};
+      static_cast<std::int32_t>(logit_rows_.size()), static_cast<std::int32_t>(pages_.size()),
+      static_cast<std::int32_t>(suppressed_.size())};
   const auto append = [&words](const auto& items) {
     const std::size_t begin = words.size();
     const std::size_t size_bytes = items.size() * sizeof(items[0]);
@@ -94,6 +101,7 @@ std::vector<std::int32_t> BatchBuilder::build() const {
   append(rows_);
   append(logit_rows_);
   append(pages_);
+  append(suppressed_);
   return words;
 }
 

@@ -30,6 +30,8 @@ struct BatchSequence {
   std::int32_t logit_row = -1;  ///< row of the logits, -1: draws no token in this iteration
   std::int32_t first_page = 0;  ///< index into pages()
   std::int32_t num_pages = 0;
+  std::int32_t first_suppressed = 0;  ///< index into suppressed()
+  std::int32_t num_suppressed = 0;
   SamplingRow sampling;
 };
 
@@ -42,7 +44,7 @@ struct BatchRow {
 
 /// The ragged batch of one sub-batch and iteration, as flat memory, so that it can be a StarPU
 /// handle and travel to any device: header, sequences, rows, logit rows (row indices), pages
-/// (indices into the slab). Layout is little-endian 32-bit words.
+/// (indices into the slab), suppressed tokens (ids). Layout is little-endian 32-bit words.
 class BatchView {
  public:
   constexpr explicit BatchView(const void* data) : words_(static_cast<const std::int32_t*>(data)) {}
@@ -51,6 +53,7 @@ class BatchView {
   constexpr std::int64_t num_rows() const { return words_[1]; }
   constexpr std::int64_t num_logit_rows() const { return words_[2]; }
   constexpr std::int64_t num_pages() const { return words_[3]; }
+  constexpr std::int64_t num_suppressed() const { return words_[4]; }
 
   constexpr std::span<const BatchSequence> sequences() const {
     return {at<BatchSequence>(header_words), static_cast<std::size_t>(num_sequences())};
@@ -67,19 +70,27 @@ class BatchView {
   constexpr std::span<const std::int32_t> pages() const {
     return {logit_rows().data() + num_logit_rows(), static_cast<std::size_t>(num_pages())};
   }
+  constexpr std::span<const std::int32_t> suppressed() const {
+    return {pages().data() + num_pages(), static_cast<std::size_t>(num_suppressed())};
+  }
   /// The whole block.
   constexpr std::span<const std::int32_t> words() const {
-    return {words_, static_cast<std::size_t>(pages().data() + num_pages() - words_)};
+    return {words_, static_cast<std::size_t>(suppressed().data() + num_suppressed() - words_)};
   }
   /// The pages of one sequence, in order of position.
   constexpr std::span<const std::int32_t> pages(const BatchSequence& sequence) const {
     return pages().subspan(static_cast<std::size_t>(sequence.first_page),
                            static_cast<std::size_t>(sequence.num_pages));
   }
+  /// Tokens that one sequence must not draw, ascending.
+  constexpr std::span<const std::int32_t> suppressed(const BatchSequence& sequence) const {
+    return suppressed().subspan(static_cast<std::size_t>(sequence.first_suppressed),
+                                static_cast<std::size_t>(sequence.num_suppressed));
+  }
 
  private:
   friend class BatchBuilder;
-  static constexpr std::int64_t header_words = 4;
+  static constexpr std::int64_t header_words = 5;
   static constexpr std::int64_t sequence_words = sizeof(BatchSequence) / 4;
   static constexpr std::int64_t row_words = sizeof(BatchRow) / 4;
 
@@ -101,6 +112,7 @@ class BatchBuilder {
     std::span<const std::int32_t> tokens;  ///< new tokens; below 0: see BatchRow::token
     std::span<const std::int32_t> pages;   ///< must cover context + tokens
     SamplingRow sampling;
+    std::span<const std::int32_t> suppressed = {};  ///< tokens that it must not draw, ascending
   };
   enum class LogitRows : std::uint8_t { none, last, all };
   /// Throws Error when the pages do not cover the tokens.
@@ -130,6 +142,7 @@ class BatchBuilder {
   std::vector<BatchRow> rows_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<std::int32_t> pages_;
+  std::vector<std::int32_t> suppressed_;
 };
 
 }  // namespace sluice

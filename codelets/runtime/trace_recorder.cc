@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <string_view>
 
 #include "codelets/runtime/submissions.h"
@@ -13,6 +14,15 @@ namespace {
 
 std::atomic<bool> recording{false};
 std::atomic<std::int64_t> num_tasks{0};
+
+struct RequestIds {
+  std::mutex mutex;
+  std::map<std::int64_t, std::string> by_index;
+};
+RequestIds& request_ids_marked() {
+  static RequestIds instance;
+  return instance;
+}
 
 /// As long as a mark may be: FxT takes 2032 bytes.
 constexpr std::size_t max_mark_bytes = 512;
@@ -72,6 +82,10 @@ TraceRecorder::~TraceRecorder() { recording = false; }
 void TraceRecorder::start() {
   starpu_fxt_start_profiling();
   num_tasks = 0;
+  {
+    const std::scoped_lock lock(request_ids_marked().mutex);
+    request_ids_marked().by_index.clear();
+  }
   recording = true;
   mark_machine();
 }
@@ -82,6 +96,11 @@ void TraceRecorder::stop() {
   recording = false;
   mark("sluice end {}", num_tasks.load());
   starpu_fxt_stop_profiling();
+}
+
+std::map<std::int64_t, std::string> TraceRecorder::request_ids() const {
+  const std::scoped_lock lock(request_ids_marked().mutex);
+  return request_ids_marked().by_index;
 }
 
 void mark_task(starpu_task* task, const TaskTag& tag) {
@@ -107,7 +126,11 @@ void mark_iteration(std::int64_t iteration) {
 
 void mark_request(std::string_view what, std::int64_t index, std::string_view id) {
   if (!recording.load(std::memory_order_relaxed)) return;
-  mark("sluice request {} {} {}", what, index, id);
+  {
+    const std::scoped_lock lock(request_ids_marked().mutex);
+    request_ids_marked().by_index.try_emplace(index, id);
+  }
+  mark("sluice request {} {}", what, index);
 }
 
 }  // namespace sluice

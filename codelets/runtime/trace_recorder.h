@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "base/environment.h"
@@ -29,6 +31,9 @@ class TraceRecorder {
 
   /// Where the record is once the Runtime is gone.
   const std::filesystem::path& file() const { return file_; }
+  /// The ids of the requests that were marked since start(), by index: FxT's events are too short
+  /// for them.
+  std::map<std::int64_t, std::string> request_ids() const;
 
  private:
   std::filesystem::path file_;

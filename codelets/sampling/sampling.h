@@ -47,16 +47,37 @@ void sampling_cuda(const cuda::Context& gpu, const SamplingOperands& operands,
                    float* probabilities = nullptr);
 
 /// The probabilities that a token is drawn with, in the order that Hugging Face's generate()
-/// applies its processors: repetition penalty, temperature, top-k, top-p, min-p, softmax. `seen` as
-/// in SamplingOperands for one slot, or null. temperature 0 gives all to the largest logit (the
-/// lowest id among equals). Throws Error when a logit is NaN.
+/// applies its processors: repetition penalty, suppressed tokens (-inf; set in `logits` already,
+/// see suppress()), temperature, top-k, top-p, min-p, softmax. `seen` as in SamplingOperands for
+/// one slot, or null. temperature 0 gives all to the largest logit (the lowest id among equals).
+/// Throws Error when a logit is NaN.
 void token_probabilities(std::span<const float> logits, const SamplingRow& row,
                          const std::uint32_t* seen, std::span<float> probabilities);
 
 /// The same in double precision by the definition of each step, for the tests.
 std::vector<double> token_probabilities_reference(std::span<const float> logits,
                                                   const SamplingRow& row,
-                                                  std::span<const std::int32_t> history);
+                                                  std::span<const std::int32_t> history,
+                                                  std::span<const std::int32_t> suppressed = {});
+
+/// Gives suppressed tokens no chance: -inf. NaN and +inf stay, so that they are noticed.
+void suppress(std::span<const std::int32_t> suppressed, std::span<float> logits);
+
+/// Whether an ascending list has the token.
+constexpr bool is_suppressed(std::span<const std::int32_t> suppressed, std::int32_t token) {
+  std::size_t begin = 0;
+  std::size_t end = suppressed.size();
+  while (begin < end) {
+    const std::size_t middle = (begin + end) / 2;
+    if (suppressed[middle] == token) return true;
+    if (suppressed[middle] < token) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return false;
+}
 
 /// A uniform number in [0, 1) that depends on (seed, step) only.
 constexpr double uniform_draw(const SamplingRow& row) {

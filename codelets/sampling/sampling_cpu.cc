@@ -102,7 +102,13 @@ void keep_likely(std::span<float> probabilities, const std::vector<std::int32_t>
 }
 
 std::int32_t draw(std::span<const float> logits, const SamplingRow& row,
-                  const std::uint32_t* seen) {
+                  std::span<const std::int32_t> suppressed, const std::uint32_t* seen) {
+  if (!suppressed.empty()) {
+    thread_local std::vector<float> allowed;
+    allowed.assign(logits.begin(), logits.end());
+    suppress(suppressed, allowed);
+    return draw(allowed, row, {}, seen);
+  }
   if (row.temperature <= 0.0F) return best_token(logits, row, seen);
   thread_local std::vector<float> probabilities;
   probabilities.resize(logits.size());
@@ -133,6 +139,14 @@ void track_seen(const SamplingOperands& operands, const BatchSequence& sequence,
 }
 
 }  // namespace
+
+void suppress(std::span<const std::int32_t> suppressed, std::span<float> logits) {
+  for (const std::int32_t token : suppressed) {
+    if (static_cast<std::size_t>(token) >= logits.size()) continue;
+    float& logit = logits[static_cast<std::size_t>(token)];
+    if (logit < std::numeric_limits<float>::infinity()) logit = minus_infinity;
+  }
+}
 
 void token_probabilities(std::span<const float> logits, const SamplingRow& row,
                          const std::uint32_t* seen, std::span<float> probabilities) {
@@ -168,7 +182,7 @@ void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands) {
     if (sequence.logit_row < 0) return;
     const std::span logits(operands.logits + sequence.logit_row * vocab,
                            static_cast<std::size_t>(vocab));
-    operands.tokens[s] = draw(logits, sequence.sampling, seen);
+    operands.tokens[s] = draw(logits, sequence.sampling, operands.batch.suppressed(sequence), seen);
     operands.slot_tokens[sequence.slot] = operands.tokens[s];
   });
 }

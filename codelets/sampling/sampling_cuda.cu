@@ -38,15 +38,17 @@ struct Call {
   cuda::DeviceFailure* failure;
 };
 
-/// One sequence's logits after the penalty.
+/// One sequence's logits after the penalty, suppressed tokens at -inf.
 struct Logits {
   const float* raw;
   const std::uint32_t* seen;  ///< null: no penalty
   float penalty;
+  std::span<const std::int32_t> suppressed;
   int count;
 
   __device__ float at(int id) const { return penalised(id, raw[id]); }
   __device__ float penalised(int id, float logit) const {
+    if (!suppressed.empty() && is_suppressed(suppressed, id)) return -INFINITY;
     const bool penalise = seen != nullptr && (seen[id / 32] >> (id % 32) & 1U) != 0;
     return penalise ? penalised_logit(logit, penalty) : logit;
   }
@@ -318,7 +320,7 @@ __global__ void __launch_bounds__(most_threads) sample_tokens(Call call) {
     const bool penalises = sequence.sampling.repetition_penalty != 1.0F;
     const Logits logits{call.logits + sequence.logit_row * call.vocab_size,
                         penalises ? seen : nullptr, sequence.sampling.repetition_penalty,
-                        static_cast<int>(call.vocab_size)};
+                        call.batch.suppressed(sequence), static_cast<int>(call.vocab_size)};
     int bad = 0;
     const int best = find_best(logits, &bad);
     if (bad != INT_MAX || best < 0) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -17,12 +18,16 @@ void normalise(std::vector<double>& weights) {
 
 std::vector<double> token_probabilities_reference(std::span<const float> logits,
                                                   const SamplingRow& row,
-                                                  std::span<const std::int32_t> history) {
+                                                  std::span<const std::int32_t> history,
+                                                  std::span<const std::int32_t> suppressed) {
   std::vector<double> values(logits.begin(), logits.end());
   const double penalty = row.repetition_penalty;
   for (const std::int32_t token : std::set<std::int32_t>(history.begin(), history.end())) {
     double& value = values[static_cast<std::size_t>(token)];
     value = value > 0 ? value / penalty : value * penalty;
+  }
+  for (const std::int32_t token : suppressed) {
+    values[static_cast<std::size_t>(token)] = -std::numeric_limits<double>::infinity();
   }
   const double maximum = *std::max_element(values.begin(), values.end());
   if (row.temperature == 0.0F) {

@@ -14,6 +14,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/units.h"
 #include "codelets/kernels/linear.h"
@@ -63,7 +64,9 @@ void declare_options(CommandLine& line) {
       ("seed", po::value<std::int64_t>(),
        "of the random draws; without it, another one each run")  //
       ("stop", po::value<std::vector<std::string>>(),
-       "text that ends the output; may be given again")                          //
+       "text that ends the output; may be given again")  //
+      ("min-tokens", po::value<std::int64_t>(),
+       "tokens that come before an end-of-sequence token may")                   //
       ("ignore-eos", po::bool_switch(), "go on after an end-of-sequence token")  //
       ("no-special-tokens", po::bool_switch(),
        "do not add the tokenizer's special tokens to prompts")                      //
@@ -93,6 +96,7 @@ struct Settings {
   std::string model;
   std::int64_t batch = 1;
   std::int64_t max_tokens = 128;
+  std::optional<std::int64_t> min_tokens;
   std::vector<std::string> stop;
   bool ignore_eos = false;
   Tokenizer::SpecialTokens special = Tokenizer::SpecialTokens::add;
@@ -106,12 +110,26 @@ struct Settings {
   Accelerator accelerator;
 };
 
+std::vector<std::string> read_stop(const CommandLine& line) {
+  if (!line.given("stop")) return {};
+  std::vector<std::string> stop = line.get<std::vector<std::string>>("stop");
+  for (const std::string& text : stop) {
+    if (text.empty()) throw UsageError("--stop: the text is empty; leave the option out");
+    if (const auto bad = find_invalid_utf8(text)) {
+      throw UsageError("--stop: invalid UTF-8 at byte {}; pass the text as UTF-8", *bad + 1);
+    }
+  }
+  return stop;
+}
+
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.model = line.get<std::string>("model");
   settings.batch = in_range<std::int64_t>(line, "batch", 1, 65536);
   settings.max_tokens = in_range<std::int64_t>(line, "max-tokens", 1, 1 << 24);
-  if (line.given("stop")) settings.stop = line.get<std::vector<std::string>>("stop");
+  if (line.given("min-tokens"))
+    settings.min_tokens = in_range<std::int64_t>(line, "min-tokens", 0, settings.max_tokens);
+  settings.stop = read_stop(line);
   settings.ignore_eos = line.get<bool>("ignore-eos");
   if (line.get<bool>("no-special-tokens")) settings.special = Tokenizer::SpecialTokens::leave_out;
   settings.dtype = read_dtype(line);
@@ -143,7 +161,7 @@ Settings read_settings(const CommandLine& line) {
 }
 
 /// The model's own defaults, overridden by what was given.
-SamplingParams read_sampling(const CommandLine& line, const GenerationDefaults& defaults) {
+SamplingParams read_sampling(const CommandLine& line, const GenerationConfig& defaults) {
   SamplingParams params;
   if (defaults.do_sample.value_or(false)) {
     params.temperature = defaults.temperature.value_or(1.0F);
@@ -217,6 +235,8 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
     if (interrupt_flag()) throw Interrupted();  // what came on standard input may be cut off
   }
   const SamplingParams sampling = read_sampling(line, model.generation);
+  for (const std::string& warning : warnings_of(model.generation, sampling.temperature > 0))
+    logger().warn("{}", warning);
   std::vector<Request> requests;
   for (const PromptLine& prompt : lines) {
     Request request;
@@ -224,10 +244,16 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
     request.max_new_tokens = settings.max_tokens;
     request.ignore_eos = settings.ignore_eos;
     request.stop = settings.stop;
+    if (tokenizer != nullptr) {
+      const std::vector<std::string>& own = model.generation.stop_strings;
+      request.stop.insert(request.stop.end(), own.begin(), own.end());
+    }
     request.sampling = sampling;
     const std::string place =
         line.given("prompt") ? place_prefix : fmt::format("{}, line {}", place_prefix, prompt.line);
     fill_prompt(request, prompt, place, model, tokenizer, settings);
+    request.min_new_tokens = settings.min_tokens.value_or(model.generation.min_new_tokens_after(
+        static_cast<std::int64_t>(request.prompt_tokens.size())));
     requests.push_back(std::move(request));
   }
   return requests;
@@ -466,7 +492,9 @@ class GenerateRun {
                                .fusion = settings_.fusion,
                                .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                     ? model_.config.eos_token_ids
-                                                    : model_.generation.eos_token_ids};
+                                                    : model_.generation.eos_token_ids,
+                               .suppress_tokens = model_.generation.suppress_tokens,
+                               .begin_suppress_tokens = model_.generation.begin_suppress_tokens};
     const HostPlan host =
         check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
     const MemoryNeed need =

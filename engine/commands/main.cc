@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -11,12 +10,15 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/text.h"
 #include "engine/command_line.h"
+#include "engine/commands/foreign_variables.h"
 #include "engine/interrupt.h"
 
 namespace {
@@ -96,9 +98,8 @@ void outlive_stderr() {
 }
 
 /// Whatever the message quotes (a path, an id), it stays one line.
-void print_error(std::string message) {
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "sluice: {}\n", message);
+void print_error(std::string_view message) {
+  fmt::print(stderr, "sluice: {}\n", sluice::one_line(message));
 }
 
 }  // namespace

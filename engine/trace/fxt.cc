@@ -81,7 +81,9 @@ std::vector<Event> read_events(const std::string& path) {
 /// Puts a trace together, event by event.
 class Builder {
  public:
-  Builder(const std::vector<Event>& events, const StageParts& parts) : parts_(parts) {
+  Builder(const std::vector<Event>& events, const StageParts& parts,
+          const std::map<std::int64_t, std::string>& request_ids)
+      : parts_(parts), request_ids_(request_ids) {
     for (const Event& event : events) add(event);
   }
 
@@ -281,13 +283,14 @@ class Builder {
 
   void add_request(const Event& event, std::istream& words) {
     std::string what;
-    std::string index;
-    std::string id;
-    words >> what >> index >> std::ws;
-    std::getline(words, id);
-    trace_.events.push_back({.kind = TraceEvent::Kind::request,
-                             .at_ns = time_of(event),
-                             .text = what + " " + index + (id == index ? "" : " (" + id + ")")});
+    std::int64_t index = 0;
+    words >> what >> index;
+    std::string text = fmt::format("{} {}", what, index);
+    const auto id = request_ids_.find(index);
+    if (id != request_ids_.end() && id->second != std::to_string(index))
+      text += fmt::format(" ({})", id->second);
+    trace_.events.push_back(
+        {.kind = TraceEvent::Kind::request, .at_ns = time_of(event), .text = std::move(text)});
   }
 
   void begin_task(const Event& event) {
@@ -392,6 +395,7 @@ class Builder {
   };
 
   const StageParts& parts_;
+  const std::map<std::int64_t, std::string>& request_ids_;
   Trace trace_;
   std::int64_t begin_ns_ = 0;
   std::optional<std::int64_t> end_ns_;
@@ -407,8 +411,9 @@ class Builder {
 
 }  // namespace
 
-Trace read_fxt(const std::string& path, const StageParts& parts) {
-  Builder builder(read_events(path), parts);
+Trace read_fxt(const std::string& path, const StageParts& parts,
+               const std::map<std::int64_t, std::string>& request_ids) {
+  Builder builder(read_events(path), parts, request_ids);
   if (!builder.started())
     throw Error("{} has no marks of Sluice's; was it recorded by sluice --trace?", path);
   if (!builder.ended())

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "perfmodels/placement.h"
 
 namespace sluice {
@@ -16,6 +19,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int format_version = 3;
+
+/// More than any trace has, and little enough for sums: 78 hours in ns, 256 TiB.
+constexpr std::int64_t most_of_anything = std::int64_t{1} << 48;
+constexpr std::int32_t most_layers = 1 << 20;
 
 /// Names come from StarPU and from users' request ids: bytes that are no UTF-8 are replaced.
 std::string line_of(const Json& json) { return json_text(json) + "\n"; }
@@ -101,9 +108,27 @@ class LineReader {
     json_ = Json::parse(line);
   }
 
+  /// A number is refused where it does not fit, which nlohmann's get<int>() does not notice.
+  template <typename T>
+  T as(const Json& value) const {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      constexpr std::int64_t lowest = std::is_signed_v<T> ? std::numeric_limits<T>::min() : 0;
+      constexpr std::int64_t highest =
+          sizeof(T) < sizeof(std::int64_t)
+              ? static_cast<std::int64_t>(std::numeric_limits<T>::max())
+              : std::numeric_limits<std::int64_t>::max();
+      const auto number =
+          value.is_number_integer() ? whole_number(value, lowest, highest) : std::nullopt;
+      if (!value.is_number()) wrong("no line of a trace");
+      if (!number) wrong("a number that cannot be");
+      return static_cast<T>(*number);
+    } else {
+      return value.get<T>();
+    }
+  }
   template <typename T>
   T get(const char* key) const {
-    return json_.at(key).get<T>();
+    return as<T>(json_.at(key));
   }
   std::int64_t time(const char* key) const {
     const auto at = get<std::int64_t>(key);
@@ -111,10 +136,17 @@ class LineReader {
     return at;
   }
 
+  std::int64_t bytes() const {
+    const auto bytes = get<std::int64_t>("bytes");
+    check(-most_of_anything <= bytes && bytes <= most_of_anything, "bytes that cannot be");
+    return bytes;
+  }
+
   void read_header() {
     check(json_.is_object() && json_.contains("sluice_trace"), "not a trace of Sluice's");
     check(json_["sluice_trace"] == format_version, "another version of Sluice wrote it");
     trace_.duration_ns = get<std::int64_t>("duration_ns");
+    check(trace_.duration_ns <= most_of_anything, "a time that cannot be");
     trace_.num_flushes = get<std::int64_t>("flushes");
     trace_.num_lost = get<std::int64_t>("lost");
     num_tasks_ = get<std::size_t>("tasks");
@@ -124,15 +156,15 @@ class LineReader {
     for (const Json& node : json_.at("nodes")) {
       const auto tier = parse_tier(node.at("tier").get<std::string>());
       check(tier.has_value(), "an unknown tier");
-      trace_.nodes.push_back({.id = node.at("id").get<int>(),
+      trace_.nodes.push_back({.id = as<int>(node.at("id")),
                               .tier = *tier,
                               .name = node.at("name").get<std::string>()});
     }
     for (const Json& worker : json_.at("workers")) {
       trace_.workers.push_back(
-          {.id = worker.at("id").get<int>(),
+          {.id = as<int>(worker.at("id")),
            .device = device_of(worker.at("device").get<std::string>()),
-           .node = worker.at("node").get<int>(),
+           .node = as<int>(worker.at("node")),
            .name = worker.at("name").get<std::string>(),
            .predicted_sublayers = worker.at("predicted_sublayers").get<bool>()});
       check_node(trace_.workers.back().node);
@@ -169,7 +201,8 @@ class LineReader {
     check(task.submit_ns <= task.ready_ns && task.ready_ns <= task.start_ns &&
               task.start_ns <= task.end_ns,
           "times that go backwards");
-    task.after = get<std::vector<std::int64_t>>("after");
+    check(json_.at("after").is_array(), "no list of tasks");
+    for (const Json& before : json_["after"]) task.after.push_back(as<std::int64_t>(before));
     if (json_.contains("iteration")) read_tag(task);
     trace_.tasks.push_back(std::move(task));
   }
@@ -180,6 +213,7 @@ class LineReader {
     task.tag.sub_batch = get<std::int16_t>("sub_batch");
     task.tag.layer = get<std::int32_t>("layer");
     task.tag.num_layers = get<std::int16_t>("layers");
+    check(-1 <= task.tag.layer && task.tag.layer <= most_layers, "a layer that cannot be");
     task.tag.sublayer = sublayer_of(get<int>("first"));
     task.tag.last_sublayer = sublayer_of(get<int>("last"));
     task.tag.phase = get<std::string>("phase") == "prefill" ? Phase::prefill : Phase::decode;
@@ -189,10 +223,10 @@ class LineReader {
     task.tag.num_sequences = get<std::int64_t>("sequences");
     std::int64_t end = task.start_ns;
     for (const Json& at : json_.at("sublayers")) {
-      task.sublayers.push_back({.sublayer = sublayer_of(at.at(0).get<int>()),
-                                .start_ns = at.at(1).get<std::int64_t>(),
-                                .end_ns = at.at(2).get<std::int64_t>(),
-                                .layer = at.at(3).get<std::int32_t>()});
+      task.sublayers.push_back({.sublayer = sublayer_of(as<int>(at.at(0))),
+                                .start_ns = as<std::int64_t>(at.at(1)),
+                                .end_ns = as<std::int64_t>(at.at(2)),
+                                .layer = as<std::int32_t>(at.at(3))});
       const TraceSublayer& last = task.sublayers.back();
       check(last.start_ns == end && last.end_ns >= end, "sublayers that do not fill their task");
       end = last.end_ns;
@@ -207,7 +241,7 @@ class LineReader {
     transfer.to = get<int>("to");
     check_node(transfer.from);
     check_node(transfer.to);
-    transfer.bytes = get<std::int64_t>("bytes");
+    transfer.bytes = bytes();
     transfer.prefetch = get<bool>("prefetch");
     transfer.task = get<std::int64_t>("task");
     transfer.start_ns = time("start");
@@ -218,8 +252,7 @@ class LineReader {
 
   void read_memory() {
     next();
-    trace_.memory.push_back(
-        {.node = get<int>("node"), .at_ns = time("at"), .bytes = get<std::int64_t>("bytes")});
+    trace_.memory.push_back({.node = get<int>("node"), .at_ns = time("at"), .bytes = bytes()});
     check_node(trace_.memory.back().node);
   }
 
@@ -288,7 +321,7 @@ const TraceTask* TaskIndex::find(std::int64_t id) const {
 
 std::string node_label(const Trace& trace, int id) {
   for (const TraceNode& node : trace.nodes) {
-    if (node.id == id) return fmt::format("{} ({})", to_string(node.tier), node.name);
+    if (node.id == id) return fmt::format("{} ({})", to_string(node.tier), printable(node.name));
   }
   return "?";
 }

@@ -3,6 +3,7 @@
 #include <map>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/trace/trace_formats.h"
 
 namespace sluice {
@@ -10,7 +11,7 @@ namespace {
 
 std::string escaped(const std::string& text) {
   std::string result;
-  for (const char c : text) {
+  for (const char c : printable(text)) {
     if (c == '"' || c == '\\') result += '\\';
     result += c;
   }

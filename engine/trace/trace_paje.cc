@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "engine/trace/sublayer_colour.h"
 #include "engine/trace/trace_formats.h"
 #include "perfmodels/placement.h"
@@ -118,12 +119,10 @@ constexpr std::string_view head = R"(%EventDef PajeDefineContainerType 0
 4 Request Machine "Request"
 )";
 
-/// Paje has no escapes.
-std::string quoted(std::string text) {
-  for (char& c : text) {
-    if (c == '"') c = '\'';
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  }
+/// Paje has no escapes: what cannot be in a text is written out.
+std::string quoted(const std::string& given) {
+  std::string text = printable(given);
+  std::replace(text.begin(), text.end(), '"', '\'');
   return '"' + text + '"';
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "engine/tables.h"
 #include "engine/trace/trace_analysis.h"
@@ -63,7 +64,8 @@ std::string sublayers_table(const Trace& trace) {
   if (rows.size() == 1) return "";
   std::string predicted;
   for (const TraceWorker& worker : trace.workers) {
-    if (worker.predicted_sublayers) predicted += (predicted.empty() ? "" : ", ") + worker.name;
+    if (worker.predicted_sublayers)
+      predicted += (predicted.empty() ? "" : ", ") + printable(worker.name);
   }
   if (!predicted.empty())
     predicted = "stages on " + predicted + ": divided as the cost model predicts their sublayers\n";

@@ -16,6 +16,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "engine/command_line.h"
 #include "engine/trace/fxt.h"
 #include "engine/trace/trace_formats.h"
@@ -130,7 +131,7 @@ void TraceSession::write_files(bool quiet) {
   const fs::path folder = folder_;
   const Trace trace = [&] {
     const RemovedAtEnd record(recorder_->file());
-    return read_fxt(recorder_->file().string(), parts_);
+    return read_fxt(recorder_->file().string(), parts_, recorder_->request_ids());
   }();
   write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
   write_file((folder / "paje.trace").string(), trace_as_paje(trace));
@@ -149,7 +150,7 @@ void TraceSession::write_files(bool quiet) {
   }
   if (!quiet) {
     fmt::print(stderr, "trace of {} tasks in {}; read it with: sluice trace {}\n",
-               trace.tasks.size(), folder_, folder_);
+               trace.tasks.size(), one_line(folder_), one_line(folder_));
   }
 }
 

@@ -126,4 +126,11 @@ std::vector<AddedTokenSet::Part> AddedTokenSet::split(const Tree& tree,
   return parts;
 }
 
+std::string AddedTokenSet::content_of(std::int32_t id) const {
+  for (const AddedToken& token : tokens_) {
+    if (token.id == id) return token.content;
+  }
+  return {};
+}
+
 }  // namespace sluice::tokenizers

@@ -45,6 +45,8 @@ class AddedTokenSet {
   ~AddedTokenSet() = default;
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
+  /// What the token of this id is written as; empty when it is none of them.
+  std::string content_of(std::int32_t id) const;
 
   /// In text as the user wrote it: the tokens that are not `normalized`. In normalized text: the
   /// others.

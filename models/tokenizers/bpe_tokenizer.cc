@@ -85,6 +85,9 @@ class BpeTokenizer final : public Tokenizer {
     const Entry* found = entry(id);
     return found != nullptr && found->is_special;
   }
+  std::string special_text(std::int32_t id) const override {
+    return is_special(id) ? added_.content_of(id) : std::string();
+  }
 
   std::int32_t vocab_size() const override {
     return static_cast<std::int32_t>(entry_of_id_.size());

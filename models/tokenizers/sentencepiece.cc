@@ -111,6 +111,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
     return text;
   }
+  std::string special_text(std::int32_t id) const override {
+    return is_special(id) ? added_.content_of(id) : std::string();
+  }
 
  private:
   struct Entry {

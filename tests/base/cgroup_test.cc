@@ -1,4 +1,6 @@
-// What memory limits leave, from files as Linux writes them.
+// What limits of memory and processors leave, from files as Linux writes them.
+#include "base/cgroup.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,6 +22,7 @@ class CgroupTest : public ::testing::Test {
     root.write(name, content);
   }
   std::uint64_t available() const { return cgroup_available_bytes(root.path()); }
+  int cores() const { return cgroup_quota_cores(root.path()); }
 
   test::TemporaryFolder root;
 };
@@ -77,6 +80,47 @@ TEST_F(CgroupTest, ReadsTheTopWhereItsOwnGroupIsNotToBeSeen) {
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n");
   write("sys/fs/cgroup/memory/memory.usage_in_bytes", "500\n");
   EXPECT_EQ(available(), 1500U);
+}
+
+TEST_F(CgroupTest, QuotaIsRoundedDownAndAtLeastOne) {
+  EXPECT_EQ(cores(), 0);
+  write("proc/self/cgroup", "0::/job\n");
+  EXPECT_EQ(cores(), 0);
+  write("sys/fs/cgroup/job/cpu.max", "max 100000\n");
+  EXPECT_EQ(cores(), 0);
+  write("sys/fs/cgroup/job/cpu.max", "250000 100000\n");
+  EXPECT_EQ(cores(), 2);
+  write("sys/fs/cgroup/job/cpu.max", "199999 100000\n");
+  EXPECT_EQ(cores(), 1);
+  write("sys/fs/cgroup/job/cpu.max", "5000 100000\n");
+  EXPECT_EQ(cores(), 1);
+}
+
+TEST_F(CgroupTest, TheTightestQuotaOfTheGroupsAroundItCounts) {
+  write("proc/self/cgroup", "0::/a/b/c\n");
+  write("sys/fs/cgroup/a/cpu.max", "400000 100000\n");
+  write("sys/fs/cgroup/a/b/cpu.max", "100000 50000\n");
+  write("sys/fs/cgroup/a/b/c/cpu.max", "max 100000\n");
+  EXPECT_EQ(cores(), 2);
+  write("sys/fs/cgroup/a/cpu.max", "100000 100000\n");
+  EXPECT_EQ(cores(), 1);
+}
+
+TEST_F(CgroupTest, KnowsQuotasOfVersionOne) {
+  write("proc/self/cgroup", "5:cpu,cpuacct:/jobs/7\n4:memory:/other\n0::/\n");
+  write("sys/fs/cgroup/cpu/jobs/7/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu/jobs/7/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cores(), 0);
+  write("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "350000\n");
+  write("sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cores(), 3);
+}
+
+TEST_F(CgroupTest, FindsVersionOneUnderTheNamesOfAllItsControllers) {
+  write("proc/self/cgroup", "5:cpu,cpuacct:/docker/0123\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "100000\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cores(), 1);
 }
 
 TEST_F(CgroupTest, BoundsWhatIsAvailable) {

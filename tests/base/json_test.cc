@@ -59,7 +59,8 @@ TEST(DescribeTest, ShowsWhatIsShort) {
   EXPECT_EQ(describe(json{1, 2, 3, 4, 5}), "a list of 5");
   EXPECT_EQ(describe(json{1, json::array()}), "a list of 2");
   EXPECT_EQ(describe("a\nb"), "\"a\\nb\"");
-  EXPECT_EQ(describe(std::string(1000, 'a')), "\"" + std::string(200, 'a') + "\"...");
+  EXPECT_EQ(describe(std::string(1000, 'a')),
+            "\"" + std::string(60, 'a') + "...[1000 bytes]..." + std::string(20, 'a') + "\"");
   EXPECT_EQ(describe(json()), "null");
 }
 

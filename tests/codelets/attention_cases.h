@@ -46,6 +46,15 @@ inline const std::vector<Part> ragged_attention = {
     {0, 17},  {1, 1}, {199, 1}, {0, 1},  {40, 35}, {15, 1},  {16, 1}, {31, 33},
     {0, 100}, {6, 2}, {127, 1}, {23, 1}, {24, 1},  {0, 200}, {47, 1}, {99, 20}};
 
+/// Decode rows whose context is read in several chunks, up to its very end; the last chunk of some
+/// has a token or two.
+inline const std::vector<Part> long_attention = {{256, 1}, {272, 1},  {639, 1},  {640, 1},
+                                                 {657, 1}, {1025, 2}, {2049, 1}, {3, 1}};
+
+/// Small, so that long contexts are cheap; the window is no multiple of a page.
+inline const std::vector<AttentionShape> small_attention_shapes = {
+    {"head_16_group_2", 4, 2, 16, 0}, {"head_8_group_1_window_500", 2, 2, 8, 500}};
+
 /// Takes the keys and values of the new tokens out of the slab, as sublayer 1 passes them on; what
 /// stays there in their place is NaN.
 inline std::vector<std::byte> take_new_kv(const DecoderShape& shape, const BatchView& batch,

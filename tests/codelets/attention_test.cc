@@ -171,6 +171,33 @@ TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
   EXPECT_EQ(cached, cached_before);
 }
 
+class LongAttentionTest : public ::testing::TestWithParam<std::tuple<DType, test::AttentionShape>> {
+};
+
+// Leaving out one chunk, or one token of it, shows: each has its share of the sum.
+TEST_P(LongAttentionTest, ChunksOfAContextAreAllPutTogether) {
+  const auto& [dtype, shape] = GetParam();
+  AttentionData data(test::decoder_shape(shape, dtype), test::long_attention);
+  std::vector<double> expected(data.num_outputs());
+  attention_reference(data.operands(), expected.data());
+  attention_cpu(test::cpu(), data.operands());
+  test::expect_close(data.outputs(), expected, data.tolerance());
+  const std::vector<std::byte> together = data.out;
+  for (const int threads : {1, 3}) {
+    Workspace workspace;
+    attention_cpu({test::pool_of(threads), workspace}, data.operands());
+    EXPECT_EQ(data.out, together) << threads << " threads";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LongAttentionTest,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::ValuesIn(test::small_attention_shapes)),
+                         [](const auto& case_info) {
+                           return test::name_of(std::get<0>(case_info.param)) + "_" +
+                                  std::get<1>(case_info.param).name;
+                         });
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
                          ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
                                             ::testing::ValuesIn(test::attention_shapes)),

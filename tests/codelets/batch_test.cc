@@ -122,6 +122,31 @@ TEST(BatchTest, AppendedIsAsAddedInARow) {
   EXPECT_EQ(first.build(), in_a_row.build());
 }
 
+TEST(BatchTest, CarriesTheTokensThatEachSequenceMustNotDraw) {
+  const std::vector<std::int32_t> token = {0};
+  const std::vector<std::int32_t> two = {3, 9};
+  const std::vector<std::int32_t> one = {5};
+  const auto add = [&](BatchBuilder& builder, std::span<const std::int32_t> suppressed) {
+    builder.add({.tokens = token, .pages = token, .sampling = {}, .suppressed = suppressed},
+                BatchBuilder::LogitRows::last);
+  };
+  BatchBuilder builder;
+  BatchBuilder more;
+  add(builder, two);
+  add(builder, {});
+  add(more, one);
+  add(more, two);
+  builder.append(more);
+  const std::vector<std::int32_t> words = builder.build();
+  const BatchView batch(words.data());
+  EXPECT_EQ(batch.words().size(), words.size());
+  EXPECT_EQ(to_vector(batch.suppressed(batch.sequences()[0])), two);
+  EXPECT_EQ(to_vector(batch.suppressed(batch.sequences()[1])), std::vector<std::int32_t>{});
+  EXPECT_EQ(to_vector(batch.suppressed(batch.sequences()[2])), one);
+  EXPECT_EQ(to_vector(batch.suppressed(batch.sequences()[3])), two);
+  EXPECT_EQ(to_vector(batch.pages(batch.sequences()[3])), token);
+}
+
 TEST(BatchTest, ThrowsWhenThePagesDoNotCoverTheTokens) {
   const std::vector<std::int32_t> tokens(2);
   const std::vector<std::int32_t> pages = {0, 1};

@@ -99,6 +99,43 @@ TEST(SamplingTest, LeavesOutWhatIsMinusInfinity) {
   EXPECT_EQ(probabilities_of(logits, {}), (std::vector<float>{1, 0, 0, 0}));
 }
 
+TEST(SuppressTest, TokenIsFoundInAnAscendingList) {
+  const std::vector<std::int32_t> list = {0, 3, 4, 9, 2047};
+  for (const std::int32_t token : list) EXPECT_TRUE(is_suppressed(list, token)) << token;
+  for (const std::int32_t token : {-1, 1, 2, 5, 8, 10, 2046, 2048})
+    EXPECT_FALSE(is_suppressed(list, token)) << token;
+  EXPECT_FALSE(is_suppressed({}, 0));
+}
+
+TEST(SuppressTest, TakesAwayEveryChanceButHidesNoNaN) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> logits = {1, 2, nan, 4};
+  suppress(std::vector<std::int32_t>{1, 2, 700}, logits);
+  EXPECT_EQ(logits[0], 1.0F);
+  EXPECT_EQ(logits[1], -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(logits[2]));
+  EXPECT_EQ(logits[3], 4.0F);
+}
+
+TEST(SuppressTest, ProbabilitiesAreThoseOfTheOtherTokens) {
+  Random random(23);
+  for (int trial = 0; trial < 100; ++trial) {
+    auto [logits, row, history] = test::random_draw(random, trial);
+    std::vector<std::int32_t> suppressed;
+    for (std::int32_t id = 0; id + 1 < static_cast<std::int32_t>(logits.size()); id += 3)
+      suppressed.push_back(id);
+    const std::vector<double> expected =
+        token_probabilities_reference(logits, row, history, suppressed);
+    std::vector<float> allowed = logits;
+    suppress(suppressed, allowed);
+    const std::vector<float> result = probabilities_of(allowed, row, history);
+    for (const std::int32_t id : suppressed)
+      EXPECT_EQ(result[static_cast<std::size_t>(id)], 0.0F) << trial;
+    if (test::borders_on_a_token(allowed, row, history)) continue;
+    EXPECT_LT(largest_difference(result, expected), 1e-5) << trial;
+  }
+}
+
 TEST(UniformDrawTest, DependsOnSeedAndStepOnly) {
   SamplingRow row{.seed_low = 7, .seed_high = 1, .step = 3};
   const double drawn = uniform_draw(row);
@@ -120,7 +157,8 @@ TEST(UniformDrawTest, DependsOnSeedAndStepOnly) {
 }
 
 /// Sequences that each draw from the same logits.
-std::vector<std::int32_t> draw(std::span<const float> logits, std::span<const SamplingRow> rows) {
+std::vector<std::int32_t> draw(std::span<const float> logits, std::span<const SamplingRow> rows,
+                               std::span<const std::int32_t> suppressed = {}) {
   const auto vocab = static_cast<std::int64_t>(logits.size());
   const std::vector<std::int32_t> zero = {0};
   BatchBuilder builder;
@@ -129,7 +167,8 @@ std::vector<std::int32_t> draw(std::span<const float> logits, std::span<const Sa
     builder.add({.slot = static_cast<std::int32_t>(builder.num_sequences()),
                  .tokens = zero,
                  .pages = zero,
-                 .sampling = row},
+                 .sampling = row,
+                 .suppressed = suppressed},
                 BatchBuilder::LogitRows::last);
     all_logits.insert(all_logits.end(), logits.begin(), logits.end());
   }
@@ -159,6 +198,20 @@ TEST(SamplingDrawTest, SameSeedAndStepDrawTheSameToken) {
   for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(tokens[i], tokens[i + 20]) << i;
   EXPECT_GT(std::set<std::int32_t>(tokens.begin(), tokens.end()).size(), 5U) << "all the same";
   EXPECT_EQ(draw(logits, rows), tokens) << "in a second run";
+}
+
+TEST(SamplingDrawTest, SuppressedTokensAreNeverDrawn) {
+  const std::vector<float> logits = {9, 7, 8, 1, 8};
+  const std::vector<std::int32_t> suppressed = {0, 2};
+  EXPECT_EQ(draw(logits, std::vector<SamplingRow>(2), suppressed),
+            (std::vector<std::int32_t>{4, 4}));
+  EXPECT_EQ(draw(logits, std::vector<SamplingRow>(2)), (std::vector<std::int32_t>{0, 0}));
+  std::vector<SamplingRow> rows;
+  for (std::uint32_t seed = 0; seed < 200; ++seed)
+    rows.push_back({.temperature = 5.0F, .seed_low = seed});
+  const std::vector<std::int32_t> tokens = draw(logits, rows, suppressed);
+  EXPECT_EQ(std::set<std::int32_t>(tokens.begin(), tokens.end()),
+            (std::set<std::int32_t>{1, 3, 4}));
 }
 
 enum class Vary : std::uint8_t { seed, step };

@@ -2,12 +2,15 @@
 // what to do, the exit code, and nothing else.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tests/support/checkpoint_files.h"
 #include "tests/support/cli_process.h"
@@ -623,6 +626,104 @@ TEST(CliMemoryTest, MemoryThatRunsOutIsOneLine) {
                   folder.file("opt"), "--prompts", folder.file("prompts.jsonl"), "--dtype", "f32"})
           .wait();
   expect_failure(result, 1, {"memory", "use a smaller model"});
+}
+
+/// A variable that is as it was once this ends.
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str())) before_ = before;
+    setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Variable() { before_ ? setenv(name_.c_str(), before_->c_str(), 1) : unsetenv(name_.c_str()); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  std::string name_;
+  std::optional<std::string> before_;
+};
+
+TEST(CliErrorsTest, ValuesOfAnyLengthGiveAShortLine) {
+  const std::string word(20'000, 'v');
+  std::string words;
+  for (int i = 0; i < 5'000; ++i) words += "two words ";
+  for (const std::string& value : {word, words}) {
+    const std::vector<Arguments> runs = {{value},
+                                         {"generate", "--" + value},
+                                         {"generate", "--prompt", "x", "--dtype", value},
+                                         {"generate", "--prompt", "x", "--top-k", value},
+                                         {"generate", "--prompt", "x", "--model", value},
+                                         {"generate", "--prompt", "x", "--policy", value},
+                                         {"generate", "--prompt", "x", "--ddr", value},
+                                         {"generate", "--prompts", value},
+                                         {"generate", value},
+                                         {"make-model", "--out", "/nonexistent", "--shape", value},
+                                         {"plan", "--model", "opt-30b", "--machine", value}};
+    for (const Arguments& arguments : runs) {
+      const CliResult result = run_cli(arguments);
+      EXPECT_GT(result.exit_code, 0) << arguments.front().substr(0, 50);
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+      EXPECT_GT(result.err.size(), 20U);
+      EXPECT_LT(result.err.size(), 2200U) << result.err.substr(0, 200);
+    }
+  }
+}
+
+TEST(CliErrorsTest, VariablesOfAnyLengthGiveShortLines) {
+  const TemporaryFolder folder;
+  const std::string value(20'000, 'v');
+  const Arguments run = {"generate", "--prompt", "x", "--max-tokens", "2", "-q"};
+  const Variable ignored("STARPU_" + value, value);
+  const CliResult good = run_cli(run);
+  EXPECT_EQ(good.exit_code, 0);
+  EXPECT_NE(good.err.find("is ignored"), std::string::npos) << good.err;
+  EXPECT_LT(good.err.size(), 500U);
+  for (const char* name : {"SLUICE_WATCHDOG_SECONDS", "STARPU_TRACE_BUFFER_SIZE"}) {
+    const Variable wrong(name, value);
+    const CliResult result = run_cli(run + Arguments{"--trace", folder.file("trace")});
+    EXPECT_LT(result.err.size(), 3000U) << result.err.substr(0, 200);
+  }
+}
+
+TEST(CliErrorsTest, ControlCharactersOfValuesDoNotReachTheTerminal) {
+  const CliResult result =
+      run_cli({"generate", "--prompt", "x", "--dtype", "\x1b[2J\r\x9b\x07sluice: all is well"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err.find_first_of("\x1b\r\x07"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("\\x1b[2J\\r"), std::string::npos) << result.err;
+}
+
+// libgomp and hwloc print what they think of theirs before we run, or bind threads.
+TEST(CliErrorsTest, VariablesOfLibrariesAreNotLookedAt) {
+  const Arguments run = {"generate", "--prompt",      "Once", "--max-tokens",
+                         "3",        "--temperature", "0",    "-q"};
+  const CliResult plain = run_cli(run);
+  const std::vector<std::pair<const char*, const char*>> variables = {
+      {"OMP_NUM_THREADS", "abc"},     {"OMP_PROC_BIND", "nonsense"},    {"OMP_DISPLAY_ENV", "TRUE"},
+      {"GOMP_CPU_AFFINITY", "x"},     {"OMP_STACKSIZE", "-1"},          {"HWLOC_XMLFILE", "/none"},
+      {"HWLOC_COMPONENTS", "none,-"}, {"HWLOC_COMPONENTS_VERBOSE", "1"}};
+  for (const auto& [name, value] : variables) {
+    const Variable set(name, value);
+    const CliResult result = run_cli(run);
+    EXPECT_EQ(result.exit_code, 0) << name;
+    EXPECT_EQ(result.err, plain.err) << name;
+    EXPECT_EQ(result.out, plain.out) << name;
+  }
+}
+
+TEST(CliErrorsTest, AModelThatIsCutShortWhileItIsReadIsOneLine) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(SLUICE_TEST_DATA_DIR "/../models/tiny/model", folder.path() / "model");
+  const std::string prompts = folder.file("prompts");
+  ASSERT_EQ(mkfifo(prompts.c_str(), 0600), 0);
+  CliProcess process({"generate", "--model", folder.file("model"), "--prompts", prompts, "-q"});
+  {
+    std::ofstream pipe(prompts);  // waits for the run, which has mapped the weights by then
+    std::filesystem::resize_file(folder.path() / "model/model.safetensors", 1 << 20);
+    pipe << "{\"prompt\": \"Once\"}\n";
+  }
+  expect_failure(process.wait(), 1, {"model/model.safetensors", "became shorter"});
 }
 
 }  // namespace

@@ -99,8 +99,9 @@ TEST(CliTraceTest, GenerateLeavesEveryFile) {
 TEST(CliTraceTest, BatchesPoliciesAndUnfusedTasksAreTraced) {
   const TemporaryFolder folder;
   const std::string trace = folder.file("trace");
-  folder.write("prompts",
-               "{\"id\":\"a\",\"prompt\":\"Once\"}\n{\"id\":\"b\",\"prompt\":\"The\"}\n");
+  folder.write(
+      "prompts",
+      "{\"id\":\"a\\n\\u0007b\",\"prompt\":\"Once\"}\n{\"id\":\"b\",\"prompt\":\"The\"}\n");
   const CliResult result = run_cli({"generate", "--prompts", folder.file("prompts"), "--batch", "2",
                                     "--max-tokens", "5", "--policy", "neo", "--no-fuse",
                                     "--domains", "2", "--ignore-eos", "-q", "--trace", trace});
@@ -110,7 +111,7 @@ TEST(CliTraceTest, BatchesPoliciesAndUnfusedTasksAreTraced) {
   EXPECT_EQ(report.at("workers").size(), 2U);
   testing::expect_pajeng_agrees(trace, report);
   const std::string lines = testing::content_of(trace + "/trace.jsonl");
-  for (const char* event : {"admitted 0 (a)", "first-token 1 (b)", "finished 1 (b)"})
+  for (const char* event : {"admitted 0 (a\\n\\u0007b)", "first-token 1 (b)", "finished 1 (b)"})
     EXPECT_NE(lines.find(event), std::string::npos) << event;
 }
 

@@ -355,6 +355,7 @@ TEST(FxtTest, ATaskThatTheRecordLacksIsCounted) {
 
 TEST(FxtTest, RequestsKeepTheirIds) {
   const TemporaryFolder folder;
+  const std::string long_id(5000, 'x');
   TraceRecorder recorder(folder.path());
   {
     const Runtime runtime({.domains = {{0}}});
@@ -362,14 +363,16 @@ TEST(FxtTest, RequestsKeepTheirIds) {
     recorder.start();
     mark_request("admitted", 0, "the first \"story\"");
     mark_request("finished", 4, "4");
-    mark_request("finished", 5, std::string(5000, 'x'));
+    mark_request("finished", 5, long_id);
+    mark_request("finished", 6, "a\nsluice request finished 7 forged\x1b[2J");
     recorder.stop();
   }
-  const Trace trace = read_fxt(recorder.file().string());
-  ASSERT_EQ(trace.events.size(), 3U);
+  const Trace trace = read_fxt(recorder.file().string(), nullptr, recorder.request_ids());
+  ASSERT_EQ(trace.events.size(), 4U);
   EXPECT_EQ(trace.events[0].text, "admitted 0 (the first \"story\")");
   EXPECT_EQ(trace.events[1].text, "finished 4");
-  EXPECT_LT(trace.events[2].text.size(), 600U);  // cut, not lost
+  EXPECT_EQ(trace.events[2].text, "finished 5 (" + long_id + ")");
+  EXPECT_EQ(trace.events[3].text, "finished 6 (a\nsluice request finished 7 forged\x1b[2J)");
 }
 
 TEST(FxtTest, ARecordThatEndsEarlyOrIsNoneIsAnError) {

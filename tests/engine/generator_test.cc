@@ -2,8 +2,11 @@
 #include "engine/generator.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 
 #include "models/model.h"
@@ -108,7 +111,41 @@ class TinyModel {
 
   const ModelConfig& config() const { return model_.loaded().config(); }
 
+  /// Bytes that stay allocated for each request that is finished, over 600 of them.
+  double bytes_left_by_a_request() {
+    constexpr std::int64_t max_batch = 8;
+    constexpr std::int64_t first = 400;  // by then everything that is kept for reuse is there
+    constexpr std::int64_t last = first + 600;
+    const Request model_request = one_request(2).front();
+    KvCache kv(model_.loaded().shape(), config().num_layers,
+               KvCache::pages_for(kv_tokens(model_request, config())) * max_batch);
+    Generator generator(model_.loaded(), {&kv, 1}, &tokenizer(), {.max_batch = max_batch});
+    std::int64_t taken = 0;
+    std::int64_t finished = 0;
+    std::size_t before = 0;
+    std::size_t after = 0;
+    const auto take = [&]() -> std::optional<Request> {
+      if (taken == last + 2 * max_batch) return std::nullopt;
+      Request request = model_request;
+      request.index = taken++;
+      request.id = "request number " + std::to_string(request.index);
+      return request;
+    };
+    const GenerationEvents events = {.on_text = {}, .on_finished = [&](const Completion&) {
+                                       ++finished;
+                                       if (finished == first) before = allocated_bytes();
+                                       if (finished == last) after = allocated_bytes();
+                                     }};
+    generator.run(take, events, std::atomic<bool>{false});
+    return (static_cast<double>(after) - static_cast<double>(before)) / (last - first);
+  }
+
  private:
+  static std::size_t allocated_bytes() {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  }
+
   test::TestModel model_;
 };
 
@@ -137,6 +174,14 @@ TEST_F(GeneratorTest, CountsTokens) {
     EXPECT_GT(completion.time_to_first_token_s, 0) << index;
     EXPECT_GT(completion.time_per_output_token_s, 0) << index;
   }
+}
+
+// A server runs for weeks.
+TEST_F(GeneratorTest, FinishedRequestsLeaveNothingInMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not count";
+#endif
+  EXPECT_LT(bytes_left_by_a_request(), 8);
 }
 
 TEST_F(GeneratorTest, NoRequestsGiveNothing) { EXPECT_TRUE(run({}).completions.empty()); }
@@ -196,6 +241,44 @@ TEST_F(GeneratorTest, EndOfSequenceTokenStops) {
   const Completion stopped = run(requests, setting).completions.at(0);
   EXPECT_EQ(stopped.token_ids, std::vector<std::int32_t>(tokens.begin(), first));
   EXPECT_EQ(stopped.finish_reason, FinishReason::stop);
+}
+
+TEST_F(GeneratorTest, EachOfSeveralEndOfSequenceTokensStops) {
+  std::vector<Request> requests = one_request(20);
+  const std::vector<std::int32_t> tokens = run(requests).completions.at(0).token_ids;
+  const std::int32_t eos = tokens[7];
+  const auto first = std::find(tokens.begin(), tokens.end(), eos);
+  std::vector<std::int32_t> never;  // drawn
+  for (std::int32_t id = 0; never.size() < 2; ++id) {
+    if (std::find(tokens.begin(), tokens.end(), id) == tokens.end()) never.push_back(id);
+  }
+  requests[0].ignore_eos = false;
+  const std::vector<std::vector<std::int32_t>> lists = {
+      {eos, never[0]}, {never[0], eos}, {never[0], never[1], eos}, {never[0], eos, never[1]}};
+  for (const auto& list : lists) {
+    const Completion stopped = run(requests, {.eos_token_ids = list}).completions.at(0);
+    EXPECT_EQ(stopped.token_ids, std::vector<std::int32_t>(tokens.begin(), first));
+    EXPECT_EQ(stopped.finish_reason, FinishReason::stop);
+  }
+}
+
+TEST_F(GeneratorTest, NoEndOfSequenceTokenIsDrawnBeforeTheMinimum) {
+  std::vector<Request> requests = requests_of(prompts, 24);
+  const auto whole = run(requests, {.max_batch = 7}).tokens();
+  const Setting setting = {.max_batch = 3, .eos_token_ids = {whole.at(0)[9], whole.at(1)[4]}};
+  for (Request& request : requests) request.ignore_eos = false;
+  EXPECT_LT(run(requests, setting).completions.at(1).token_ids.size(), 5U);
+  for (const std::int64_t minimum : {6, 15, 24}) {
+    for (Request& request : requests) request.min_new_tokens = minimum;
+    for (const auto& [index, completion] : run(requests, setting).completions) {
+      const auto& ids = completion.token_ids;
+      EXPECT_GE(ids.size(), static_cast<std::size_t>(minimum)) << index;
+      for (const std::int32_t eos : setting.eos_token_ids)
+        EXPECT_EQ(std::find(ids.begin(), ids.end(), eos), ids.end()) << index;
+    }
+  }
+  for (Request& request : requests) request.ignore_eos = true;  // then nothing is held off
+  EXPECT_EQ(run(requests, setting).tokens(), whole);
 }
 
 TEST_F(GeneratorTest, StopTextEndsOneSequenceOnly) {
@@ -260,6 +343,31 @@ TEST_F(GeneratorTest, SeedReproducesADraw) {
   EXPECT_EQ(run(requests, {.max_batch = 7}).tokens(), tokens);
   for (Request& request : requests) request.sampling.seed ^= 1ULL << 40;
   EXPECT_NE(run(requests, {.max_batch = 7}).tokens(), tokens);
+}
+
+// So hot, all tokens are about equally likely: where a drawn id lies among them is the random
+// number. Each step of a sequence must have one of its own.
+TEST_F(GeneratorTest, DrawsOfASequenceFollowTheirDistribution) {
+  constexpr std::size_t num_bins = 8;
+  constexpr int num_draws = 200;
+  for (const std::uint64_t seed : {0ULL, 0xfedcba9876543210ULL}) {
+    std::vector<Request> requests = one_request(num_draws);
+    requests[0].sampling = {.temperature = 10'000.0F, .seed = seed};
+    const std::vector<std::int32_t> tokens = run(requests).completions.at(0).token_ids;
+    ASSERT_EQ(tokens.size(), static_cast<std::size_t>(num_draws));
+    std::array<double, num_bins> counts{};
+    for (const std::int32_t token : tokens) {
+      ++counts.at(static_cast<std::size_t>(token) * num_bins /
+                  static_cast<std::size_t>(config().vocab_size));
+    }
+    constexpr double expected = static_cast<double>(num_draws) / num_bins;
+    double chi_square = 0;
+    for (const double count : counts)
+      chi_square += (count - expected) * (count - expected) / expected;
+    constexpr double degrees = num_bins - 1;
+    EXPECT_LT(chi_square, degrees + 6 * std::sqrt(2 * degrees)) << "seed " << seed;
+    EXPECT_GT(chi_square, 0.1) << "too even to be random";
+  }
 }
 
 TEST_F(GeneratorTest, SampledTokensDependNeitherOnBatchNorOnOrder) {

@@ -1,7 +1,9 @@
 #include "engine/output_file.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -241,6 +243,28 @@ TEST_F(OutputFileTest, FullDiskWhilePuttingInOrderLeavesTheLines) {
   }
   EXPECT_EQ(content(), lines_of({1, 0}));
   EXPECT_EQ(num_entries(folder), 1U);
+}
+
+// A run may write for weeks: lines are on disk, and only their places are kept.
+TEST_F(OutputFileTest, KeepsNoLinesInMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not count";
+#endif
+  const auto allocated_bytes = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+  };
+  constexpr std::int64_t num_lines = 5000;
+  OutputFile output(path, Mode::create);
+  const std::int64_t before = allocated_bytes();
+  for (std::int64_t i = 0; i < num_lines; ++i)
+    output.add(completion(num_lines - i, std::string(400, 'x')));
+  const std::int64_t after = allocated_bytes();
+  EXPECT_LT(after - before, 64 * num_lines);
+  output.put_in_order();
+  const std::string text = content();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), num_lines);
+  EXPECT_EQ(text.substr(0, text.find('\n')), completion_line(completion(1, std::string(400, 'x'))));
 }
 
 }  // namespace

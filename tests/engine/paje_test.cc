@@ -106,5 +106,14 @@ TEST_F(PajeTest, IterationsRequestsAndMemoryAreThere) {
   EXPECT_TRUE(found);
 }
 
+TEST_F(PajeTest, IdsOfAnyLengthAndContentAreRead) {
+  Trace trace = two_sub_batches();
+  trace.events[1].text = "finished 0 (a\nb\"" + std::string(3000, 'x') + ")";
+  folder_.write("id", trace_as_paje(trace));
+  const Lines requests = of_type(testing::pj_dump(folder_.file("id")), "Event", "Request");
+  ASSERT_EQ(requests.size(), 1U);
+  EXPECT_EQ(requests[0].back(), "finished 0 (a\\nb'" + std::string(3000, 'x') + ")");
+}
+
 }  // namespace
 }  // namespace sluice

@@ -5,16 +5,21 @@
 namespace sluice {
 namespace {
 
-/// Token i stands for the i-th text.
+/// Token i stands for the i-th text; "<...>" is a special token.
 class ListTokenizer : public Tokenizer {
  public:
   explicit ListTokenizer(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
   std::vector<std::int32_t> encode(std::string_view, SpecialTokens) const override { return {}; }
   std::string token_bytes(std::int32_t id) const override {
-    return tokens_[static_cast<std::size_t>(id)];
+    return is_special(id) ? "" : tokens_[static_cast<std::size_t>(id)];
   }
   bool strips_leading_space() const override { return false; }
-  bool is_special(std::int32_t) const override { return false; }
+  bool is_special(std::int32_t id) const override {
+    return tokens_[static_cast<std::size_t>(id)].starts_with('<');
+  }
+  std::string special_text(std::int32_t id) const override {
+    return is_special(id) ? tokens_[static_cast<std::size_t>(id)] : "";
+  }
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(tokens_.size()); }
 
  private:
@@ -28,9 +33,9 @@ struct Outcome {
   bool stopped = false;
 };
 
-Outcome feed(const std::vector<std::string>& tokens, std::vector<std::string> stop = {}) {
+Outcome feed(const std::vector<std::string>& tokens, const std::vector<std::string>& stop = {}) {
   const ListTokenizer tokenizer(tokens);
-  TextOutput output(tokenizer, std::move(stop));
+  TextOutput output(tokenizer, stop);
   Outcome outcome;
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     outcome.pieces.push_back(output.add(id));
@@ -118,10 +123,38 @@ TEST(TextOutputTest, StopTextAtTheVeryBeginningLeavesNothing) {
   EXPECT_TRUE(outcome.stopped);
 }
 
-TEST(TextOutputTest, EmptyStopTextIsIgnored) {
-  const Outcome outcome = feed({"a", "b"}, {""});
-  EXPECT_EQ(outcome.pieces, (Pieces{"a", "b", ""}));
+TEST(TextOutputTest, SpecialTokenIsAStopTextAndNoText) {
+  const Outcome outcome = feed({"a", "<end>", "b"}, {"<end>"});
+  EXPECT_EQ(outcome.pieces, (Pieces{"a", "", "", ""}));
+  EXPECT_EQ(outcome.text, "a");
+  EXPECT_TRUE(outcome.stopped);
+}
+
+TEST(TextOutputTest, SpecialTokensThatAreNoStopTextAreNoText) {
+  const Outcome outcome = feed({"a", "<end>", "b", "<other>"}, {"<end >", "end>c"});
+  EXPECT_EQ(outcome.text, "ab");
   EXPECT_FALSE(outcome.stopped);
+  EXPECT_EQ(feed({"a", "<end>", "b"}).text, "ab");
+}
+
+TEST(TextOutputTest, StopTextMayHaveASpecialTokenInIt) {
+  EXPECT_EQ(feed({"x y", ".", "<end>", "z"}, {"y.<end>"}).text, "x ");
+  EXPECT_EQ(feed({"x y", "<end>", "zw"}, {"<end>z"}).text, "x y");
+  EXPECT_EQ(feed({"x y", "<end>", "zw"}, {"nd"}).text, "x y");
+  EXPECT_EQ(feed({"x", "<a>", "<b>", "z"}, {"<a><b>"}).text, "x");
+}
+
+// A reader does not see what is between.
+TEST(TextOutputTest, StopTextIsFoundAroundASpecialToken) {
+  const Outcome outcome = feed({"one E", "<x>", "ND", "two"}, {"END"});
+  EXPECT_EQ(outcome.pieces, (Pieces{"one ", "", "", "", ""}));
+  EXPECT_TRUE(outcome.stopped);
+}
+
+TEST(TextOutputTest, HeldBackSpecialTokensDoNotHoldBackTextForEver) {
+  const Outcome outcome = feed({"a", "<x>", "b", "c"}, {"<x>d"});
+  EXPECT_EQ(outcome.pieces, (Pieces{"a", "", "b", "c", ""}));
+  EXPECT_EQ(feed({"a", "<x>"}, {"<x>d"}).pieces, (Pieces{"a", "", ""}));
 }
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/trace/gantt.h"
 #include "engine/trace/trace_formats.h"
+#include "engine/trace/trace_report.h"
 #include "tests/engine/trace_data.h"
 #include "tests/support/expect_error.h"
 
@@ -51,7 +53,7 @@ TEST(TraceLinesTest, WhatIsWrongIsOneLineWithItsPlace) {
   const std::vector<Wrong> cases = {
       {"{\"sluice_trace\":3", "{\"sluice_trace\":99", "line 1", "another version"},
       {"{\"sluice_trace\":3", "{\"bench\":1", "line 1", "not a trace"},
-      {"\"tasks\":5", "\"tasks\":-5", "line 7", "no line of a trace"},
+      {"\"tasks\":5", "\"tasks\":-5", "line 1", "a number that cannot be"},
       {"\"tier\":\"hbm\"", "\"tier\":\"hbn\"", "line 1", "tier"},
       {"\"events\":3", "\"events\":4", "line 17", "ends early"},
       {"\"events\":3", "\"events\":2", "line 16", "more lines"},
@@ -70,6 +72,81 @@ TEST(TraceLinesTest, WhatIsWrongIsOneLineWithItsPlace) {
     expect_error([&] { trace_from_lines(changed(wrong.from, wrong.to), "x/trace.jsonl"); },
                  {"x/trace.jsonl", wrong.place, wrong.what, "record the trace again"});
   }
+}
+
+// nlohmann's get<int>() would convert them, which is undefined.
+TEST(TraceLinesTest, NumbersThatDoNotFitAreRefused) {
+  struct Field {
+    std::string text, number;
+  };
+  const std::vector<Field> fields = {{"\"duration_ns\":100000", "100000"},
+                                     {"\"flushes\":0", "0"},
+                                     {"\"transfers\":3", "3"},
+                                     {"{\"id\":0,\"tier\"", "0"},
+                                     {"{\"task\":2", "2"},
+                                     {"\"worker\":0,\"submit\"", "0"},
+                                     {"\"start\":16000", "16000"},
+                                     {"\"after\":[1]", "1"},
+                                     {"\"sub_batch\":1", "1"},
+                                     {"\"layer\":0", "0"},
+                                     {"\"layers\":1", "1"},
+                                     {"\"first\":4", "4"},
+                                     {"[5,24000,34000,0]", "34000"},
+                                     {"\"bytes\":4000", "4000"},
+                                     {"{\"from\":0", "0"},
+                                     {"{\"node\":1", "1"}};
+  for (const Field& field : fields) {
+    for (const char* number : {"1e300", "-1e300", "99999999999999999999", "1.5", "\"1\"", "true"}) {
+      std::string to = field.text;
+      to.replace(to.rfind(field.number), field.number.size(), number);
+      SCOPED_TRACE(to);
+      EXPECT_THROW(trace_from_lines(changed(field.text, to), "x"), Error);
+    }
+  }
+}
+
+// Their sums must fit, too.
+TEST(TraceLinesTest, TimesAndBytesThatNoTraceHasAreRefused) {
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\"duration_ns\":100000", "\"duration_ns\":9223372036854775807"},
+           {"\"bytes\":4000", "\"bytes\":9223372036854775807"},
+           {"\"bytes\":4000", "\"bytes\":-9223372036854775808"},
+           {"\"bytes\":1000000", "\"bytes\":9223372036854775807"},
+           {"\"layer\":0", "\"layer\":2147483647"}}) {
+    SCOPED_TRACE(to);
+    EXPECT_THROW(trace_from_lines(changed(from, to), "x"), Error);
+  }
+}
+
+// A request's id may hold anything.
+TEST(TraceLinesTest, IdsForgeNoLines) {
+  Trace trace = two_sub_batches();
+  const std::string id = "a\nb\r\x1b[2J\"\\" + std::string(3000, 'x');
+  trace.events[1].text = "finished 0 (" + id + ")";
+  const std::string lines = trace_as_lines(trace);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 16);
+  EXPECT_EQ(trace_from_lines(lines, "x").events[1].text, trace.events[1].text);
+  const std::string perfetto = trace_as_perfetto(trace);
+  EXPECT_EQ(json::parse(perfetto).at("traceEvents").size(),
+            json::parse(trace_as_perfetto(two_sub_batches())).at("traceEvents").size());
+  EXPECT_NE(perfetto.find("a\\nb\\r\\u001b[2J\\\"\\\\xxx"), std::string::npos);
+  const std::string paje = trace_as_paje(trace);
+  const std::string plain = trace_as_paje(two_sub_batches());
+  EXPECT_EQ(std::count(paje.begin(), paje.end(), '\n'),
+            std::count(plain.begin(), plain.end(), '\n'));
+  EXPECT_NE(paje.find("(a\\nb\\r\\x1b[2J'\\" + std::string(3000, 'x') + ")\""), std::string::npos);
+}
+
+TEST(TraceReportTest, NamesOfWorkersAndNodesMoveNoCursor) {
+  Trace trace = two_sub_batches();
+  trace.workers[0].name = "CPU\n0\x1b[2J";
+  trace.nodes[1].name = "CUDA\r0";
+  const std::string text = trace_as_text(trace, {0});
+  const std::string plain = trace_as_text(two_sub_batches(), {0});
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'),
+            std::count(plain.begin(), plain.end(), '\n'));
+  EXPECT_EQ(text.find_first_of("\r\x1b"), std::string::npos);
+  EXPECT_NE(text.find("CPU\\n0\\x1b[2J"), std::string::npos) << text;
 }
 
 TEST(TraceLinesTest, AFileThatEndsAnywhereIsAnError) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "models/config_json.h"
+#include "models/generation_config.h"
 #include "models/weights.h"
 
 namespace {

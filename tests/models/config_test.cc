@@ -310,37 +310,5 @@ TEST(ConfigTest, SurvivesDeepNesting) {
   EXPECT_NO_THROW(parse_config(text, "config.json"));
 }
 
-TEST(GenerationConfigTest, ReadsWhatIsThere) {
-  const auto defaults = parse_generation_config(
-      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05,
-          "repetition_penalty": 1.1, "eos_token_id": [3, 4], "transformers_version": "4.40.0"})",
-      "generation_config.json");
-  EXPECT_EQ(defaults.do_sample, true);
-  EXPECT_EQ(defaults.temperature, 0.6F);
-  EXPECT_EQ(defaults.top_p, 0.9F);
-  EXPECT_EQ(defaults.top_k, 20);
-  EXPECT_EQ(defaults.min_p, 0.05F);
-  EXPECT_EQ(defaults.repetition_penalty, 1.1F);
-  EXPECT_EQ(defaults.eos_token_ids, (std::vector<std::int32_t>{3, 4}));
-}
-
-TEST(GenerationConfigTest, LeavesOutWhatIsMissingOrNull) {
-  const auto defaults = parse_generation_config(R"({"top_k": null})", "generation_config.json");
-  EXPECT_FALSE(defaults.do_sample || defaults.temperature || defaults.top_p || defaults.top_k ||
-               defaults.min_p || defaults.repetition_penalty);
-  EXPECT_TRUE(defaults.eos_token_ids.empty());
-}
-
-TEST(GenerationConfigTest, RefusesValuesOutOfRange) {
-  const auto refused = [](const std::string& text, std::initializer_list<std::string_view> parts) {
-    expect_error([&] { parse_generation_config(text, "generation_config.json"); }, parts);
-  };
-  refused(R"({"temperature": -1})", {"generation_config.json", "temperature is -1"});
-  refused(R"({"top_p": 1.5})", {"top_p is 1.5"});
-  refused(R"({"top_k": "many"})", {"top_k is \"many\""});
-  refused(R"({"do_sample": "yes"})", {"do_sample is \"yes\""});
-  refused(R"({"repetition_penalty": 0})", {"repetition_penalty is 0"});
-}
-
 }  // namespace
 }  // namespace sluice

@@ -29,7 +29,8 @@ struct Drawn {
 
 /// One sequence a row of settings, each with its logits and its history.
 Drawn draw(const std::vector<float>& logits, const std::vector<SamplingRow>& rows,
-           std::span<const std::int32_t> history = {}) {
+           std::span<const std::int32_t> history = {},
+           std::span<const std::int32_t> suppressed = {}) {
   const auto count = static_cast<std::int64_t>(rows.size());
   const std::int64_t vocab = static_cast<std::int64_t>(logits.size()) / count;
   const std::vector<std::int32_t> page = {0};
@@ -41,7 +42,8 @@ Drawn draw(const std::vector<float>& logits, const std::vector<SamplingRow>& row
                  .fresh = true,
                  .tokens = history.empty() ? std::span<const std::int32_t>(zero) : history,
                  .pages = pages,
-                 .sampling = row},
+                 .sampling = row,
+                 .suppressed = suppressed},
                 BatchBuilder::LogitRows::last);
   }
   SamplingArgs args{
@@ -102,6 +104,30 @@ TEST_F(CudaSamplingGoldenTest, ProbabilitiesAreTransformersOwn) {
     for (std::size_t i = 0; i < vocab; ++i) {  // what is masked is masked, not merely small
       EXPECT_TRUE(expected(row)[i] != 0 || result[i] == 0.0F) << "row " << row << ", token " << i;
     }
+  }
+}
+
+TEST(CudaSamplingTest, SuppressedTokensHaveNoChance) {
+  Random random(23);
+  for (int trial = 0; trial < 60; ++trial) {
+    auto [logits, row, history] = test::random_draw(random, trial);
+    std::vector<std::int32_t> suppressed;
+    for (std::int32_t id = 0; id + 1 < static_cast<std::int32_t>(logits.size()); id += 3)
+      suppressed.push_back(id);
+    const Drawn drawn = draw(logits, {row}, history, suppressed);
+    for (const std::int32_t id : suppressed)
+      EXPECT_EQ(drawn.probabilities[static_cast<std::size_t>(id)], 0.0F) << trial;
+    std::vector<float> allowed = logits;
+    suppress(suppressed, allowed);
+    if (test::borders_on_a_token(allowed, row, history)) continue;
+    EXPECT_LT(test::largest_difference(drawn.probabilities, token_probabilities_reference(
+                                                                logits, row, history, suppressed)),
+              1e-5)
+        << trial;
+    SamplingRow greedy = row;
+    greedy.temperature = 0.0F;
+    const std::int32_t best = draw(logits, {greedy}, history, suppressed).tokens[0];
+    EXPECT_FALSE(is_suppressed(suppressed, best)) << trial;
   }
 }
 
