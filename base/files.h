@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace sluice {
 
@@ -12,6 +14,10 @@ void check_writable(const std::string& path);
 
 /// Writes a small file as a whole: to a temporary beside it, then renamed. Throws Error.
 void write_file(const std::string& path, const std::string& text);
+
+/// Makes a folder, and those above it that are missing, for this user only (0700), whatever the
+/// umask. What is there already stays as it is.
+std::error_code make_private_folders(const std::filesystem::path& path);
 
 /// Writes all of `text`; `path` is what errors name. Throws Error.
 void write_all(int fd, const std::string& text, const std::string& path);
