@@ -31,7 +31,27 @@ void write_whole(int fd, const std::function<std::string()>& next_part, const st
   if (close(fd) != 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
 }
 
+/// A new file. Its name can be foreseen: a link that somebody has put there is not followed.
+int open_new(const std::string& path) {
+  unlink(path.c_str());  // of a run that was killed
+  return open(path.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
+}
+
 }  // namespace
+
+std::error_code make_private_folders(const std::filesystem::path& path) {
+  std::error_code error;
+  if (path.empty() || std::filesystem::is_directory(path, error)) return {};
+  const std::filesystem::path above = path.parent_path();
+  if (above != path) {
+    if (const std::error_code failed = make_private_folders(above)) return failed;
+  }
+  if (!path.has_filename() || mkdir(path.c_str(), 0700) == 0) return {};
+  const int reason = errno;
+  // Another run has made it, or it is "..".
+  if (std::filesystem::is_directory(path, error)) return {};
+  return {reason, std::generic_category()};
+}
 
 std::string read_file(const std::string& path) {
   if (path == "-")
@@ -63,7 +83,7 @@ void check_writable(const std::string& path) {
   if (exists && S_ISDIR(status.st_mode)) throw Error("cannot write {}: it is a folder", path);
   const bool in_place = exists && !S_ISREG(status.st_mode);
   const std::string probe = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
-  const int fd = open(probe.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT), 0666);
+  const int fd = in_place ? open(probe.c_str(), O_WRONLY | O_CLOEXEC) : open_new(probe);
   if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
   close(fd);
   if (!in_place) unlink(probe.c_str());
@@ -83,8 +103,7 @@ void write_file(const std::string& path, const std::function<std::string()>& nex
   if (exists && !in_place) file = std::filesystem::canonical(path, problem).string();
   if (problem) throw Error("cannot write {}: {}", path, problem.message());
   const std::string target = in_place ? path : fmt::format("{}.{}.tmp", file, getpid());
-  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
-  const int fd = open(target.c_str(), flags, 0666);
+  const int fd = in_place ? open(target.c_str(), O_WRONLY | O_CLOEXEC) : open_new(target);
   if (fd < 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
   try {
     if (exists && !in_place) fchmod(fd, status.st_mode & 07777);  // where there are modes

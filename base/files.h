@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace sluice {
 
@@ -15,6 +17,10 @@ void check_writable(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
 /// The same with a text that comes in parts, until one is empty.
 void write_file(const std::string& path, const std::function<std::string()>& next_part);
+
+/// Makes a folder, and those above it that are missing, for this user only (0700), whatever the
+/// umask. What is there already stays as it is.
+std::error_code make_private_folders(const std::filesystem::path& path);
 
 /// Writes all of `text`; `path` is what errors name. Throws Error.
 void write_all(int fd, const std::string& text, const std::string& path);

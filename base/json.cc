@@ -15,16 +15,31 @@ namespace {
 
 using nlohmann::json;
 
-/// Refuses what nlohmann's parser would let pass, as it goes.
+/// Whether brackets outside of strings are nested deeper than `deepest`. What reads or writes a
+/// value may call itself for each level.
+bool nests_deeper(std::string_view text, int deepest) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string) {
+      if (c == '\\') ++i;
+      continue;
+    }
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > deepest) return true;
+  }
+  return false;
+}
+
+/// Refuses keys that nlohmann's parser would let pass, as it goes.
 class ParseGuard {
  public:
-  ParseGuard(std::string_view where, DuplicateKeys duplicates, int deepest)
-      : where_(where), duplicates_(duplicates), deepest_(deepest) {}
+  explicit ParseGuard(std::string_view where) : where_(where) {}
 
-  void see(int depth, json::parse_event_t event, const json& parsed) {
-    if (depth > deepest_)
-      throw Error("{}: nested deeper than {} levels, which no such file is", where_, deepest_);
-    if (duplicates_ == DuplicateKeys::last_wins) return;
+  void see(json::parse_event_t event, const json& parsed) {
     if (event == json::parse_event_t::object_start) keys_.emplace_back();
     if (event == json::parse_event_t::object_end) keys_.pop_back();
     if (event != json::parse_event_t::key) return;
@@ -37,8 +52,6 @@ class ParseGuard {
 
  private:
   std::string_view where_;
-  DuplicateKeys duplicates_;
-  int deepest_;
   std::vector<std::set<std::string>> keys_;
 };
 
@@ -88,13 +101,14 @@ std::string describe_list(const json& list) {
 
 json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates,
                 int deepest) {
+  if (nests_deeper(text, deepest))
+    throw Error("{}: nested deeper than {} levels, which no such file is", where, deepest);
   try {
-    if (duplicates == DuplicateKeys::last_wins && deepest == std::numeric_limits<int>::max())
-      return json::parse(text.begin(), text.end());
-    ParseGuard guard(where, duplicates, deepest);
+    if (duplicates == DuplicateKeys::last_wins) return json::parse(text.begin(), text.end());
+    ParseGuard guard(where);
     return json::parse(text.begin(), text.end(),
-                       [&guard](int depth, json::parse_event_t event, json& parsed) {
-                         guard.see(depth, event, parsed);
+                       [&guard](int /*depth*/, json::parse_event_t event, json& parsed) {
+                         guard.see(event, parsed);
                          return true;
                        });
   } catch (const json::exception& error) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -11,10 +10,13 @@ namespace sluice {
 
 enum class DuplicateKeys : std::uint8_t { last_wins, refuse };
 
+/// Lists and objects in each other: more than any file that we read has.
+inline constexpr int most_json_levels = 500;
+
 /// Parses a JSON text. `where` names it in messages. Throws Error (one line) when it is no JSON,
 /// when an object has a key twice and that is refused, or when it is nested deeper than `deepest`.
 nlohmann::json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates,
-                          int deepest = std::numeric_limits<int>::max());
+                          int deepest = most_json_levels);
 
 /// A JSON value as text, on one line or indented. What is no UTF-8 in it is replaced.
 std::string json_text(const nlohmann::json& value, int indent = -1);

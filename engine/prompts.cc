@@ -14,10 +14,19 @@ namespace {
 
 using nlohmann::json;
 
+/// Ids stand in every output line, in traces and in messages.
+constexpr std::size_t most_id_bytes = 4096;
+
 std::string id_of(const json& object, const std::string& place, std::int64_t line) {
   const auto found = object.find("id");
   if (found == object.end()) return std::to_string(line);
-  if (found->is_string()) return found->get<std::string>();
+  if (const auto* id = found->get_ptr<const std::string*>()) {
+    if (id->size() > most_id_bytes) {
+      throw Error("{}: \"id\" has {} bytes, expected at most {}; give it a shorter one", place,
+                  id->size(), most_id_bytes);
+    }
+    return *id;
+  }
   if (found->is_number_integer()) return json_text(*found);
   throw Error("{}: \"id\" must be text or a whole number, found {}", place, found->type_name());
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/files.h"
 #include "base/numa.h"
 #include "codelets/kv_store/kv_store.h"
 
@@ -17,8 +18,7 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<
 
 KvFile::KvFile(DiskNode& node, const std::filesystem::path& folder, std::uint64_t size_bytes)
     : node_(node) {
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
+  make_private_folders(folder);  // what fails here fails below
   try {
     file_ = DirectFile::temporary(folder, size_bytes);
   } catch (const Error& error) {

@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "codelets/kernels/linear.h"
 #include "graphs/model_weights.h"
 
@@ -87,8 +88,7 @@ std::uint64_t WeightFile::missing_bytes(const fs::path& folder, const Model& mod
 
 WeightFile::WeightFile(const fs::path& folder, const Model& model, DType dtype)
     : WeightFile(Look(), folder, model, dtype) {
-  std::error_code error;
-  fs::create_directories(folder, error);
+  const std::error_code error = make_private_folders(folder);
   if (!fs::is_directory(folder)) {
     throw Error("--disk {}: no such folder, and it cannot be made: {}", folder.string(),
                 error ? error.message() : "a file has that name");
@@ -139,7 +139,7 @@ void WeightFile::begin() {
   temporary_ = path_.string() + temporary_mark + std::to_string(getpid());
   do {  // another run may take it for left behind before it is locked
     if (descriptor_ >= 0) close(descriptor_);
-    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (descriptor_ < 0) {
       const std::string reason = std::strerror(errno);
       temporary_.clear();

@@ -1,18 +1,17 @@
 #include "schedulers/loader.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <string_view>
 
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "base/watched_files.h"
+#include "schedulers/crash_guard.h"
+#include "schedulers/shared_object.h"
 
 namespace sluice {
 namespace {
@@ -83,29 +82,6 @@ std::string loading_error(const fs::path& file) {
 
 constexpr const char* advice = "build it with sluice_add_policy() of this Sluice";
 
-/// Why it is no whole shared object, for which dlopen() may end the process; empty if it may be.
-std::string check_object(const fs::path& file) {
-  std::error_code error;
-  const fs::file_status status = fs::status(file, error);
-  if (!fs::exists(status)) return "there is no such file";
-  if (!fs::is_regular_file(status)) return "it is not a file";
-  const auto size = static_cast<std::uint64_t>(fs::file_size(file, error));
-  std::ifstream stream(file, std::ios::binary);
-  Elf64_Ehdr header{};
-  stream.read(reinterpret_cast<char*>(&header), sizeof(header));
-  if (!stream || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "";  // dlopen() says so
-  for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr part{};
-    stream.seekg(static_cast<std::streamoff>(header.e_phoff + i * header.e_phentsize));
-    stream.read(reinterpret_cast<char*>(&part), sizeof(part));
-    if (!stream || part.p_offset + part.p_filesz > size) return "the file is not whole";
-  }
-  // They come last, behind what is loaded and what debuggers read.
-  if (header.e_shoff + std::uint64_t{header.e_shnum} * header.e_shentsize > size)
-    return "the file is not whole";
-  return "";
-}
-
 /// Maps the object into the process, for good: StarPU may call into it until the end. `when` is
 /// RTLD_NOW, or RTLD_LAZY to leave functions unresolved. Null: loading_error() says why.
 void* open_object(const fs::path& file, int when) {
@@ -146,9 +122,16 @@ void check_fits(const PolicyDescriptor& its, const std::string& file) {
   }
 }
 
+std::string crash_line(const fs::path& file) {
+  return fmt::format(
+      "--policy {}: the dynamic linker crashed while loading it: the file is damaged; {}",
+      file.string(), advice);
+}
+
 const PolicyDescriptor* read_descriptor(const fs::path& file) {
-  if (const std::string problem = check_object(file); !problem.empty())
+  if (const std::string problem = shared_object_problem(file); !problem.empty())
     throw Error("--policy {}: cannot be loaded: {}; {}", file.string(), problem, advice);
+  const CrashGuard guard(crash_line(file));
   void* handle = open_object(file, RTLD_NOW);
   const bool complete = handle != nullptr;
   std::string error;
@@ -169,7 +152,15 @@ const PolicyDescriptor* read_descriptor(const fs::path& file) {
   return descriptor;
 }
 
+/// While the policy's own functions are called for the first time.
+std::string crash_line(const PolicyDescriptor& descriptor) {
+  return fmt::format(
+      "policy {}: it crashed while it was made: its file is damaged, or its code fails",
+      descriptor.name);
+}
+
 std::unique_ptr<Policy, void (*)(Policy*)> make_policy(const PolicyDescriptor& descriptor) {
+  const CrashGuard guard(crash_line(descriptor));
   try {
     return {descriptor.create(), descriptor.destroy};
   } catch (const std::exception& error) {
@@ -213,6 +204,7 @@ LoadedPolicy::LoadedPolicy(const std::string& name_or_file,
       instance_(make_policy(*descriptor_)) {
   if (!instance_) throw Error("policy {}: it made no policy", descriptor_->name);
   policy_ = std::make_unique<CheckedPolicy>(*instance_, descriptor_->name);
+  const CrashGuard guard(crash_line(*descriptor_));
   policy_->configure(options);
 }
 

@@ -17,6 +17,7 @@
 #include "base/cpu.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/task_model.h"
@@ -46,8 +47,7 @@ std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
 /// StarPU aborts where it cannot write.
 void check_home(const std::filesystem::path& home) {
-  std::error_code error;
-  std::filesystem::create_directories(home, error);
+  const std::error_code error = make_private_folders(home);
   if (!error && access(home.c_str(), W_OK | X_OK) == 0) return;
   throw Error("cannot write into {}: {}; set SLUICE_CACHE to a folder that can be written",
               home.string(), error ? error.message() : std::strerror(errno));

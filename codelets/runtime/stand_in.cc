@@ -1,29 +1,25 @@
 #include "codelets/runtime/stand_in.h"
 
-#include <arpa/inet.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
-#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -96,20 +92,25 @@ void watch(pid_t process) {
   on_child(SIGCHLD);  // it may have ended before
 }
 
-/// A port of the loopback interface that nothing listens on.
-int free_port() {
-  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const bool found = descriptor >= 0 && bind(descriptor, generic, size) == 0 &&
-                     getsockname(descriptor, generic, &size) == 0;
-  const int reason = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (!found) throw Error("the stand-in accelerator finds no free port: {}", std::strerror(reason));
-  return ntohs(address.sin_port);
+/// One end of a connection, of which StarPU wants three.
+using Sockets = std::array<int, 3>;
+
+/// Three connections between this process and the one that it forks. Nothing listens anywhere, so
+/// nobody else can connect.
+std::pair<Sockets, Sockets> connected_sockets() {
+  std::pair<Sockets, Sockets> ends;
+  for (std::size_t i = 0; i < ends.first.size(); ++i) {
+    std::array<int, 2> pair{};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0)
+      throw Error("the stand-in accelerator gets no sockets: {}", std::strerror(errno));
+    ends.first[i] = pair[0];
+    ends.second[i] = pair[1];
+  }
+  return ends;
+}
+
+std::string as_variable(const Sockets& sockets) {
+  return fmt::format("{}", fmt::join(sockets, ","));
 }
 
 /// An accelerator's memory is there before anything is moved to it, and stays: takes its pages from
@@ -126,20 +127,6 @@ void take_memory(std::uint64_t bytes) {
   std::free(memory);
 }
 
-/// Waits until StarPU in the other process takes connections. Its own way is to try again after a
-/// second, with a line on stderr.
-void wait_for_listener(int port) {
-  const std::string name = fmt::format("/tmp/starpu-{}.socket", port);
-  constexpr std::string_view listening = "00010000";  // __SO_ACCEPTCON
-  while (true) {
-    std::ifstream sockets("/proc/net/unix");
-    for (std::string line; std::getline(sockets, line);) {
-      if (line.ends_with(name) && line.find(listening) != std::string::npos) return;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 fs::path make_folder() {
   std::string name = (fs::temp_directory_path() / "sluice-stand-in-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr)
@@ -148,35 +135,19 @@ fs::path make_folder() {
   return name;
 }
 
-/// Another process's sockets, as descriptors of ours; none where the system does not let us.
-std::vector<int> sockets_of(pid_t process) {
-  std::vector<int> sockets;
-  const auto handle = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
-  if (handle < 0) return sockets;
-  std::error_code ignored;
-  const fs::path folder = fmt::format("/proc/{}/fd", process);
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    if (!fs::read_symlink(entry.path(), ignored).string().starts_with("socket:")) continue;
-    const int theirs = std::stoi(entry.path().filename().string());
-    const auto ours = static_cast<int>(syscall(SYS_pidfd_getfd, handle, theirs, 0));
-    if (ours >= 0) sockets.push_back(ours);
-  }
-  close(handle);
-  return sockets;
-}
-
 }  // namespace
 
 StandIn::StandIn(std::uint64_t memory_bytes, const std::function<void()>& prepare)
-    : memory_mb_(memory_bytes >> 20), port_(free_port()) {
-#ifndef STARPU_USE_TCPIP_MASTER_SLAVE
+    : memory_mb_(memory_bytes >> 20) {
+#if !defined STARPU_USE_TCPIP_MASTER_SLAVE || !defined STARPU_TCPIP_MS_TAKES_SOCKETS
   throw Error(
-      "this StarPU was built without --enable-tcpip-master-slave, which the stand-in accelerator "
-      "needs; scripts/starpu.sh builds one that has it");
+      "this StarPU was built without --enable-tcpip-master-slave, or without Sluice's patches, "
+      "which the stand-in accelerator needs; scripts/starpu.sh builds one that has both");
 #endif
   folder_ = make_folder();
+  const auto [ours, theirs] = connected_sockets();
   variables_.set("STARPU_TCPIP_MS_SLAVES", "1");
-  variables_.set("STARPU_TCPIP_MS_PORT", std::to_string(port_));
+  variables_.set("STARPU_TCPIP_MS_SOCKETS", as_variable(ours));  // StarPU closes them at its end
   variables_.set("STARPU_NTCPIPMSTHREADS", "1");
   variables_.set("STARPU_LIMIT_TCPIP_MS_MEM", std::to_string(memory_mb_));
   // Each process has files of its own: both measure the link if one does.
@@ -188,18 +159,21 @@ StandIn::StandIn(std::uint64_t memory_bytes, const std::function<void()>& prepar
     throw Error("the stand-in accelerator's process cannot be started: {}", std::strerror(errno));
   if (process_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == parent) serve(prepare);
+    for (const int descriptor : ours) close(descriptor);
+    if (getppid() == parent) serve(as_variable(theirs), prepare);
     _exit(1);
   }
+  its_sockets_ = theirs;
   watch(process_);
 }
 
-void StandIn::serve(const std::function<void()>& prepare) const {
+void StandIn::serve(const std::string& sockets, const std::function<void()>& prepare) const {
   prctl(PR_SET_NAME, "sluice-stand-in");
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_IGN);
   signal(SIGABRT, SIG_DFL);
   // NOLINTBEGIN(concurrency-mt-unsafe): one thread
-  setenv("STARPU_TCPIP_MS_MASTER", "127.0.0.1", 1);
+  setenv("STARPU_TCPIP_MS_MASTER", "forked", 1);  // any name: this is not the master
+  setenv("STARPU_TCPIP_MS_SOCKETS", sockets.c_str(), 1);
   setenv("STARPU_HOME", (folder_ / "stand-in").c_str(), 1);
   unsetenv("STARPU_FXT_TRACE");
   unsetenv("STARPU_LIMIT_CPU_MEM");  // a disk's window in the other process
@@ -207,7 +181,6 @@ void StandIn::serve(const std::function<void()>& prepare) const {
   take_memory(memory_mb_ << 20);
   prepare();
   std::atexit([] { _exit(0); });  // StarPU calls exit(); what was made before the fork is not ours
-  wait_for_listener(port_);
   starpu_conf conf;
   if (starpu_conf_init(&conf) != 0) return;
   conf.ncpus = 1;
@@ -222,7 +195,6 @@ void StandIn::serve(const std::function<void()>& prepare) const {
 void StandIn::started() {
   std::error_code ignored;
   fs::remove_all(folder_, ignored);
-  its_sockets_ = sockets_of(process_);
   int worker = -1;
   if (starpu_worker_get_ids_by_type(STARPU_TCPIP_MS_WORKER, &worker, 1) != 1)
     throw Error("StarPU does not see the stand-in accelerator");

@@ -3,18 +3,19 @@
 #include <starpu.h>
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <vector>
+#include <string>
 
 #include "base/environment.h"
 
 namespace sluice {
 
 /// An accelerator for machines without one, to test with: a second process, forked from this one,
-/// that StarPU knows as a TCP/IP slave. It runs the CPU kernels, in a limited memory of its own.
-/// Once in a process.
+/// that StarPU knows as a TCP/IP slave, connected by socket pairs: no port is opened. It runs the
+/// CPU kernels, in a limited memory of its own. Once in a process.
 class StandIn {
  public:
   /// Forks, so that starpu_init() finds it: call it before, and before there are other threads. The
@@ -36,14 +37,14 @@ class StandIn {
   unsigned node() const { return node_; }
 
  private:
-  void serve(const std::function<void()>& prepare) const;
+  void serve(const std::string& sockets, const std::function<void()>& prepare) const;
 
   std::uint64_t memory_mb_;
-  int port_;
   std::filesystem::path folder_;  ///< of the files that StarPU writes as it starts
   StarpuVariables variables_;
   pid_t process_ = -1;
-  std::vector<int> its_sockets_;  ///< held open, so that StarPU does not see it die before we do
+  /// Its ends, held open, so that StarPU does not see it die before we do.
+  std::array<int, 3> its_sockets_{-1, -1, -1};
   unsigned node_ = STARPU_MAIN_RAM;
 };
 

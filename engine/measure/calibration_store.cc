@@ -123,9 +123,8 @@ std::optional<Calibration> nearest_calibration(const CalibrationSetup& setup,
 
 void write_calibration(const Calibration& calibration) {
   const fs::path path = calibration_path(calibration.setup, calibration.model);
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  if (error) throw Error("cannot make {}: {}", path.parent_path().string(), error.message());
+  if (const std::error_code error = make_private_folders(path.parent_path()))
+    throw Error("cannot make {}: {}", path.parent_path().string(), error.message());
   write_file(path.string(), format_calibration(calibration));
 }
 

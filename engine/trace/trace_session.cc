@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -82,8 +84,10 @@ TraceSession::TraceSession(const CommandLine& line) {
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
     throw Error("--trace {}: it is a file; give a folder", folder_);
   check_holds_no_trace(folder_);
-  made_folder_ = fs::create_directory(folder_, error);
-  if (error) throw Error("--trace {}: cannot make the folder: {}", folder_, error.message());
+  made_folder_ =
+      mkdir(folder_.c_str(), 0700) == 0;  // it holds requests' names, and StarPU's record
+  if (!made_folder_ && errno != EEXIST)
+    throw Error("--trace {}: cannot make the folder: {}", folder_, std::strerror(errno));
   check_writable((fs::path(folder_) / file_names[0]).string());
   lock_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) != 0) {

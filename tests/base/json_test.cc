@@ -39,6 +39,18 @@ TEST(ParseJsonTest, RefusesWhatIsNestedTooDeep) {
   }
 }
 
+TEST(ParseJsonTest, NothingIsNestedForEver) {
+  const auto nested = [](std::size_t levels) {
+    return std::string(levels, '[') + std::string(levels, ']');
+  };
+  EXPECT_NO_THROW(parse_json(nested(500), "a.json", DuplicateKeys::last_wins));
+  for (const std::size_t levels : {std::size_t{501}, std::size_t{100000}})
+    EXPECT_THROW(parse_json(nested(levels), "a.json", DuplicateKeys::last_wins), Error);
+  // Brackets in texts are none, whatever quotes are in them.
+  const std::string text = R"(["\\", "\"[[[[[[[[", "[[[\\"])";
+  EXPECT_EQ(refusal(text, DuplicateKeys::last_wins, 1), "no error");
+}
+
 TEST(ParseJsonTest, SaysInOneLineWhatIsNoJson) {
   for (const char* text : {"", "{", "[1,]", "{\"a\": \n nul}", "\"\xff\"", "1e999"}) {
     const std::string complaint = refusal(text, DuplicateKeys::refuse);

@@ -1,13 +1,19 @@
 // `--device standin:MEMORY`: the GPU's side of a placement in a second process, seen from outside.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -16,6 +22,8 @@
 
 namespace sluice {
 namespace {
+
+namespace fs = std::filesystem;
 
 using nlohmann::json;
 using testing::Arguments;
@@ -347,6 +355,84 @@ TEST_F(CliDeviceDeathTest, CtrlCEndsTheRunAsEver) {
   testing::wait_for_lines(folder.file("out.jsonl"), 1);
   process.send(SIGINT);
   EXPECT_EQ(process.wait().exit_code, 130);
+}
+
+/// The sockets of the system that wait for connections, by their inodes.
+std::set<std::string> listening_sockets() {
+  constexpr const char* tcp_listen = "0A";
+  constexpr const char* unix_listen = "00010000";
+  std::set<std::string> inodes;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6", "/proc/net/unix"}) {
+    const bool is_tcp = std::string(path).find("tcp") != std::string::npos;
+    std::ifstream table(path);
+    for (std::string line; std::getline(table, line);) {
+      std::istringstream text(line);
+      const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+      const std::size_t state = 3;
+      const std::size_t inode = is_tcp ? 9 : 6;
+      if (words.size() > inode && words[state] == (is_tcp ? tcp_listen : unix_listen))
+        inodes.insert("socket:[" + words[inode] + "]");
+    }
+  }
+  return inodes;
+}
+
+/// Of which a process has a descriptor.
+std::size_t num_sockets_of(pid_t process, const std::set<std::string>& sockets) {
+  std::size_t count = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", process), ignored))
+    count += sockets.count(fs::read_symlink(entry.path(), ignored).string());
+  return count;
+}
+
+TEST_F(CliDeviceDeathTest, NothingListensThatAStrangerCouldConnectTo) {
+  CliProcess process(long_run());
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  std::size_t most = 0;
+  while (content_of(folder.file("out.jsonl")).empty() && std::chrono::steady_clock::now() < end) {
+    const std::set<std::string> listening = listening_sockets();
+    most = std::max(most, num_sockets_of(process.id(), listening));
+    for (const pid_t child : children_of(process.id()))
+      most = std::max(most, num_sockets_of(child, listening));
+  }
+  ASSERT_NE(content_of(folder.file("out.jsonl")), "");
+  EXPECT_EQ(children_of(process.id()).size(), 1U);
+  EXPECT_EQ(most, 0U);
+}
+
+/// The modes of what a folder holds, by name; what goes meanwhile is left out.
+std::map<std::string, unsigned> modes_in(const fs::path& folder) {
+  std::map<std::string, unsigned> modes;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    struct stat status {};
+    if (lstat(entry.path().c_str(), &status) == 0)
+      modes[entry.path().filename()] = status.st_mode & 07777;
+  }
+  return modes;
+}
+
+TEST_F(CliDeviceTest, FoldersOfOursAreForTheUserAloneWhateverTheUmask) {
+  const fs::path temporary = folder.path() / "tmp";
+  const fs::path ours = folder.path() / "ours";
+  fs::create_directory(temporary);
+  fs::create_directory(ours);
+  CliProcess process(
+      "/usr/bin/env",
+      Arguments{"TMPDIR=" + temporary.string(), "SLUICE_CACHE=" + (ours / "cache").string(),
+                "/bin/sh", "-c", "umask 000; exec \"$@\"", "sh", testing::sluice_program()} +
+          generate({"--policy", "gpu-only"}) +
+          Arguments{"--device", "standin:64MiB", "--trace", ours / "trace"});
+  std::map<std::string, unsigned> seen;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!fs::exists(ours / "trace" / "trace.jsonl") && std::chrono::steady_clock::now() < end)
+    seen.merge(modes_in(temporary));
+  const CliResult result = process.wait();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(seen.size(), 1U);  // the stand-in's, while StarPU starts
+  for (const auto& [name, mode] : seen) EXPECT_EQ(mode, 0700U) << name;
+  EXPECT_EQ(modes_in(ours), (std::map<std::string, unsigned>{{"cache", 0700}, {"trace", 0700}}));
 }
 
 /// Of what is not resident: all of it crosses for each iteration.

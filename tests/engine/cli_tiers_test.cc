@@ -185,6 +185,18 @@ TEST_F(CliTiersTest, AWholeFileIsReusedWithAnyBudgetAndADamagedOneIsNot) {
   }
 }
 
+TEST_F(CliTiersTest, TheFileIsForTheUserAloneWhateverTheUmask) {
+  const CliResult result = CliProcess("/bin/sh", Arguments{"-c", "umask 000; exec \"$@\"", "sh",
+                                                           testing::sluice_program()} +
+                                                     from_disk(smallest))
+                               .wait();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(fs::status(disk).permissions(), fs::perms::owner_all);
+  ASSERT_EQ(files_on_disk().size(), 1U);
+  EXPECT_EQ(fs::status(files_on_disk().front()).permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+}
+
 TEST_F(CliTiersTest, AnotherModelHasAnotherFile) {
   ASSERT_EQ(run_cli(from_disk(smallest)).exit_code, 0);
   const fs::path model = folder.path() / "other" / "tiny";

@@ -114,12 +114,25 @@ TEST(PromptsTest, BadTokenIdsAreRefused) {
   }
 }
 
-TEST(PromptsTest, DeepNestingIsRefusedOrIgnoredButNeverOverflowsTheStack) {
+TEST(PromptsTest, DeepNestingIsRefusedWhereverItStands) {
   const std::string deep = std::string(300000, '[') + std::string(300000, ']');
-  expect_refused(fmt::format("{{\"prompt_token_ids\": [{}]}}\n", deep), {"p.jsonl, line 1"});
-  expect_refused(deep + "\n", {"p.jsonl, line 1"});
-  expect_refused(std::string(300000, '['), {"p.jsonl, line 1", "not valid JSON"});
-  EXPECT_EQ(parse(fmt::format("{{\"prompt\": \"a\", \"other\": {}}}\n", deep)).size(), 1U);
+  for (const std::string& line :
+       {fmt::format("{{\"prompt_token_ids\": [{}]}}\n", deep), deep + "\n",
+        std::string(300000, '['), fmt::format("{{\"prompt\": \"a\", \"other\": {}}}\n", deep)})
+    expect_refused(line, {"p.jsonl, line 1", "nested deeper than 500 levels"});
+  EXPECT_EQ(parse(fmt::format("{{\"prompt\": \"a\", \"other\": {}{}}}\n", std::string(400, '['),
+                              std::string(400, ']')))
+                .size(),
+            1U);
+}
+
+TEST(PromptsTest, AnIdOfMegabytesIsRefused) {
+  const auto line = [](std::size_t size) {
+    return fmt::format("{{\"id\": \"{}\", \"prompt\": \"a\"}}\n", std::string(size, 'i'));
+  };
+  EXPECT_EQ(parse(line(4096)).size(), 1U);
+  for (const std::size_t size : {std::size_t{4097}, std::size_t{3} << 20})
+    expect_refused(line(size), {"p.jsonl, line 1", "\"id\" has", "at most 4096"});
 }
 
 TEST(PromptsTest, MessageStaysShortForALongLine) {

@@ -252,7 +252,8 @@ class TwoSequences {
                     .fresh = context == 0,
                     .tokens = tokens,
                     .pages = pages_.at(static_cast<std::size_t>(slot)),
-                    .sampling = {}},
+                    // The second one's next tokens are of those seen before, as far as they count.
+                    .sampling = {.repetition_penalty = slot == 1 ? 0.01F : 1.0F}},
                    logits);
   }
 
