@@ -16,6 +16,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "engine/build_kind.h"
 #include "engine/command_line.h"
 #include "engine/interrupt.h"
 
@@ -55,7 +56,7 @@ int dispatch(const std::vector<std::string>& words) {
     return 0;
   }
   if (words[0] == "--version") {
-    fmt::print("sluice {}\n", SLUICE_VERSION);
+    fmt::print("{}", sluice::version_text());
     return 0;
   }
   std::vector<std::string> names;

@@ -407,6 +407,8 @@ class Builder {
 
 }  // namespace
 
+bool has_fxt() { return true; }
+
 Trace read_fxt(const std::string& path, const StageParts& parts) {
   Builder builder(read_events(path), parts);
   if (!builder.started())
