@@ -1,8 +1,9 @@
 #include "codelets/runtime/gpu_kernels.h"
 
 #include <dlfcn.h>
-#include <fmt/ranges.h>
+#include <starpu_config.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <mutex>
@@ -16,6 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* file_name = "libsluice-cuda.so";
+
+#ifdef STARPU_SIMGRID
+constexpr bool simulates = true;
+#else
+constexpr bool simulates = false;
+#endif
 
 std::atomic<const GpuKernels*> used{nullptr};
 
@@ -52,10 +59,10 @@ const GpuKernels* load(const fs::path& file, std::string& problem) {
 }
 
 const GpuKernels* find(std::string& problem) {
-#ifdef STARPU_SIMGRID
-  problem = "a simulation runs no kernels";
-  return nullptr;
-#else
+  if (simulates) {
+    problem = "a simulation runs no kernels";
+    return nullptr;
+  }
   for (const fs::path& folder : folders()) {
     std::error_code ignored;
     if (fs::exists(folder / file_name, ignored)) return load(folder / file_name, problem);
@@ -65,7 +72,6 @@ const GpuKernels* find(std::string& problem) {
       "SLUICE_CUDA=on ./run.sh builds it",
       file_name);
   return nullptr;
-#endif
 }
 
 }  // namespace

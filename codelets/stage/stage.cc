@@ -245,8 +245,9 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
   }
 }
 
-/// As a CUDA graph where the run makes some.
-void run_recurring(const cuda::Context& gpu, const StageArgs& args, const StageOperands& at) {
+/// As a CUDA graph where the run makes some. The simulator runs no kernels.
+[[maybe_unused]] void run_recurring(const cuda::Context& gpu, const StageArgs& args,
+                                    const StageOperands& at) {
   StageArgs sizes = args;
   const TaskTag& tag = args.tag;
   sizes.tag.context_tokens = recurring_context_tokens(tag.context_tokens, tag.num_sequences);
