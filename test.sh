@@ -8,6 +8,7 @@ usage: ./test.sh [--only STEP]... [ctest's options]
 
 Steps, in this order; all but fuzz unless --only names some:
   release  all tests
+  no-fxt   the program without FxT (SLUICE_FXT=OFF)
   lint     clang-format, shellcheck, lint-text and clang-tidy (which skips files unchanged since they passed)
   asan     the tests labelled "fast", under the address and undefined-behaviour sanitizers
   tsan     the same under the thread sanitizer
@@ -18,7 +19,7 @@ REGEX is matched with the names of test programs, such as graphs_test.
 END
 }
 
-readonly all_steps=(release lint asan tsan fuzz)
+readonly all_steps=(release no-fxt lint asan tsan fuzz)
 steps=()
 ctest_arguments=()
 while (($# > 0)); do
@@ -35,7 +36,7 @@ while (($# > 0)); do
   shift
 done
 if ((${#steps[@]} == 0)); then
-  steps=(release lint asan tsan)
+  steps=(release no-fxt lint asan tsan)
   if ((${#ctest_arguments[@]} > 0)); then steps=(release); fi
 fi
 
@@ -76,6 +77,19 @@ print_failures() {
 run_release() {
   build release
   run_tests release release
+}
+
+# Only two sources differ: the rest comes from ccache.
+run_no-fxt() {
+  build no-fxt sluice
+  local program=build/no-fxt/engine/sluice
+  "$program" --version | grep -q -- '--trace is off' || die "$program --version does not say that it has no traces"
+  if "$program" generate --prompt Once --max-tokens 1 --trace build/no-fxt/trace 2>"$logs/no-fxt.err" >/dev/null; then
+    die "$program takes --trace"
+  fi
+  if [[ $(grep -c '' "$logs/no-fxt.err") != 1 || $(<"$logs/no-fxt.err") != *FxT* ]]; then
+    die "$program refuses --trace with these words: $(<"$logs/no-fxt.err")"
+  fi
 }
 
 run_fuzz() {
@@ -166,8 +180,10 @@ run_clang_tidy() {
   printf '%s\0' "${to_check[@]}" | xargs -0 -n 2 -P "$jobs" bash -c 'tidy_one "$@"' tidy_one
 }
 
-set_up_packages
+set_up_packages run simulate test
 set_up_starpu
+set_up_cuda test
+set_up_tests
 if [[ " ${steps[*]} " == *" release "* || " ${steps[*]} " == *" lint "* ]]; then set_up_simgrid; fi
 
 times=()

@@ -39,12 +39,23 @@ set(options -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion 
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   list(APPEND options -Wno-restrict)  # GCC 12 sees overlaps in std::string that are not there
 endif()
+# Sanitizers have checks of their own; _FORTIFY_SOURCE needs an optimizer.
+if(SLUICE_HARDENING AND NOT SLUICE_SANITIZE)
+  list(APPEND options -fstack-protector-strong)
+  if(NOT CMAKE_BUILD_TYPE STREQUAL Debug)
+    list(APPEND options -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  endif()
+endif()
 if(SLUICE_SANITIZE)
   list(APPEND options -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
 endif()
 target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
 if(SLUICE_SANITIZE)
   target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
+elseif(SLUICE_HARDENING)
+  # Policies are bound when first called, see sluice_add_policy().
+  target_link_options(sluice_options INTERFACE
+    -Wl,-z,relro $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-Wl,-z,now>)
 endif()
 
 # What the sanitizers may not complain about, each with its reason in the file. One variable: gtest_discover_tests()

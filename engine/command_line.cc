@@ -27,15 +27,37 @@ void check_values(const po::option& option, const po::options_description& known
                    option.original_tokens[0], value);
 }
 
+thread_local HelpCollector* collector = nullptr;
+
 }  // namespace
+
+HelpCollector::HelpCollector() { collector = this; }
+HelpCollector::~HelpCollector() { collector = nullptr; }
 
 CommandLine::CommandLine(std::string usage, std::string description)
     : usage_(std::move(usage)),
       description_(std::move(description)),
       options_("Options", 100, 60) {}
 
+CommandHelp CommandLine::help() const {
+  CommandHelp help{usage_, description_, accepts_operand_, {}};
+  for (const auto& option : options_.options()) {
+    const bool takes_value = option->semantic()->max_tokens() > 0;
+    const std::string names = option->format_name();  // "-h [ --help ]"
+    const bool has_letter = names.size() > 2 && names[0] == '-' && names[1] != '-';
+    help.options.push_back({option->long_name(), has_letter ? names[1] : '\0',
+                            option->description(), takes_value,
+                            takes_value ? option->format_parameter() : ""});
+  }
+  return help;
+}
+
 bool CommandLine::parse(const Arguments& arguments) {
   options_.add_options()("help,h", "print this help");
+  if (collector != nullptr) {
+    collector->set(help());
+    return false;
+  }
   try {
     const po::parsed_options parsed =
         po::command_line_parser(arguments)

@@ -3,9 +3,41 @@
 #include <boost/program_options.hpp>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice {
+
+/// What a command's help says, for shells' completion and the man page.
+struct CommandHelp {
+  struct Option {
+    std::string name;    ///< without --
+    char letter = '\0';  ///< as in -h; none: '\0'
+    std::string text;
+    bool takes_value = false;
+    std::string value;  ///< how the help writes it, such as "arg (=4)"
+  };
+  std::string usage;
+  std::string description;
+  bool takes_operand = false;
+  std::vector<Option> options;
+};
+
+/// While one lives, CommandLine::parse() on its thread parses nothing: it leaves the command's help
+/// here and returns false.
+class HelpCollector {
+ public:
+  HelpCollector();
+  ~HelpCollector();
+  HelpCollector(const HelpCollector&) = delete;
+  HelpCollector& operator=(const HelpCollector&) = delete;
+
+  const CommandHelp& found() const { return found_; }
+  void set(CommandHelp help) { found_ = std::move(help); }
+
+ private:
+  CommandHelp found_;
+};
 
 /// The command line of one subcommand.
 class CommandLine {
@@ -22,7 +54,8 @@ class CommandLine {
   /// That argument; empty without one.
   const std::string& operand() const { return operand_; }
 
-  /// Parses what follows the subcommand. Returns false after printing the help. Throws UsageError:
+  /// Parses what follows the subcommand. Returns false after printing the help, and where a
+  /// HelpCollector wants it instead. Throws UsageError:
   /// an unknown option (with the nearest known one), a missing or malformed value, a stray
   /// argument.
   bool parse(const Arguments& arguments);
@@ -36,6 +69,8 @@ class CommandLine {
   }
 
  private:
+  CommandHelp help() const;
+
   std::string usage_;
   std::string description_;
   bool accepts_operand_ = false;

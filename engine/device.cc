@@ -99,7 +99,7 @@ Accelerator read_device(const CommandLine& line) {
   if (!gpus.devices.empty()) return read_gpu(line, std::move(gpus.devices.front()));
   if (text == "cuda") throw Error("--device cuda: {}", gpus.problem);
   if (line.given("hbm")) throw Error("--hbm needs a GPU: {}", gpus.problem);
-  if (count_gpus() > 0)
+  if (count_gpus() > 0 || has_gpu_driver())
     fmt::print(stderr, "sluice: computing on the CPU, as the GPU cannot be used: {}\n",
                gpus.problem);
   return {};

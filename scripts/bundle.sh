@@ -4,12 +4,14 @@
 #
 #   scripts/bundle.sh [FILE]     default: build/sluice-bundle.tar.xz
 #
-# For x86-64 with glibc 2.36 or later. CUDA's own libraries are not in it: the machine with the GPU has them (CUDA 13;
-# without them the programs do not start). Prints the archive's path; progress goes to stderr.
+# For x86-64 with glibc 2.36 or later, and GPUs of compute capability 7.5 or later. CUDA's own libraries are not in it: the
+# machine with the GPU has them (CUDA 13). It is built without FxT, so that it may be passed on with them: it records no
+# traces. Prints the archive's path; progress goes to stderr. Kernels for all GPUs take half an hour of one core.
 set -euo pipefail
 
-case ${1:-} in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
+case ${1:-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit ;; esac
 archive=$(realpath -m "${1:-$(dirname "$0")/../build/sluice-bundle.tar.xz}")
+export SLUICE_FXT=off
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -18,21 +20,22 @@ readonly tests=(codelets_test kv_path_test cuda_gpu_test runtime_gpu_test cli_gp
 # The system's and CUDA's libraries stay where they are.
 readonly not_packed='^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libresolv\.|libcuda|libcudart|libcublas)'
 
-set_up_packages
+set_up_packages run test
 set_up_starpu
-build release
+type -P nvcc >/dev/null || die "a bundle needs nvcc, on PATH or in /usr/local/cuda/bin"
+build bundle
 
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 readonly root=$stage/sluice-bundle
-step bundle "installing into the bundle" cmake --install build/release --prefix "$root" --strip
+step bundle "installing into the bundle" cmake --install build/bundle --prefix "$root" --strip
 # No development files; and no simulator, whose StarPU has the same name as the other one.
-rm -rf "$root"/include "$root"/lib/cmake "$root"/lib/pkgconfig "$root"/lib/*.a "$root"/bin/sluice-simulate
+rm -rf "$root"/include "$root"/share/doc "$root"/lib/cmake "$root"/lib/pkgconfig "$root"/lib/*.a "$root"/bin/sluice-simulate
 
 # pack_program <name> <folder>
 pack_program() {
   local found
-  found=$(find build/release/tests build/release/scripts -type f -perm -u+x -name "$1")
+  found=$(find build/bundle/tests build/bundle/scripts -type f -perm -u+x -name "$1")
   [[ $found ]] || die "the build has no program $1"
   mkdir -p "$2"
   strip -o "$2/$1" "$found"
@@ -56,22 +59,14 @@ pack_libraries() {
   while read -r name path; do
     if [[ $name =~ $not_packed ]]; then continue; fi
     strip -o "$root/lib/needed/$name" "$(realpath "$path")"
-  done < <(libraries_of build/release/engine/sluice "$root"/tests/*)
-}
-# StarPU warns when the folder of models that it was installed with is not there. The other one, which has none of them
-# either, is as long and on every machine.
-forget_installation() {
-  local library=$1 folder there=/usr/share
-  # Read to the end: strings must not be stopped in the middle.
-  folder=$(strings "$library" | awk '/\/perfmodels\/sampling$/ && !found++')
-  [[ $folder ]] || die "$library: names no folder of models"
-  while ((${#there} < ${#folder})); do there+=/; done
-  LC_ALL=C sed -i "s#$folder#$there#g" "$library"
+  done < <(libraries_of build/bundle/engine/sluice build/bundle/codelets/libsluice-cuda.so "$root"/tests/*)
 }
 
 say "packing libraries"
 pack_libraries
-for library in "$root"/lib/needed/libstarpu-*; do forget_installation "$library"; done
+# StarPU is there already, see cmake/install.cmake.
+rm -f "$root"/lib/needed/libstarpu-*
+for library in "$root"/lib/sluice/libstarpu-*; do mv "$library" "$root/lib/needed/"; done
 cp scripts/bundle/sluice scripts/bundle/run-tests scripts/gpu-check.sh "$root/"
 cp scripts/bundle/environment.sh scripts/bundle/accelerate_offload.py scripts/bundle/gpu_figures.py LICENSE "$root/"
 

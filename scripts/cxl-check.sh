@@ -280,7 +280,7 @@ check_one_socket() {
 # ----------------------------------------------------------------
 
 type -P apt-get dpkg-query >/dev/null || die "this takes Debian's packages, and there is no apt here"
-set_up_packages
+set_up_packages run
 set_up_emulator
 starpu_prefix=$(scripts/starpu.sh cpu)
 build no-cuda

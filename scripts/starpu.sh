@@ -28,6 +28,7 @@ readonly patches=("$patches_dir"/*.patch "$patches_dir/$flavour"/*.patch) # in t
 shopt -u nullglob
 readonly cache=${SLUICE_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or SLUICE_CACHE}/.cache}/sluice}
 readonly given_source=${SLUICE_STARPU_SOURCE:-}
+readonly fxt=${SLUICE_FXT:-on}         # off: without FxT, which is under the GPL, and so without traces
 readonly min_buffers=16                # data handles that one of our tasks may use
 readonly debian_suites=(sid trixie)    # where to look for StarPU 1.4, newest first
 log=/dev/null
@@ -45,13 +46,32 @@ logged() {
   die "failed: ${1##*/}. The whole log: $log"
 }
 
+# What Sluice is built against and tested with: checksums of Debian's source package, and its version.
+readonly known_source=$here/starpu/source.sha256
+known_version=$(sed -n 's/^# version \(.*\)/\1/p' "$known_source")
+readonly known_version
+
 how_to_provide() {
-  cat >&2 <<'END'
-[starpu] Provide StarPU 1.4 in one of these ways and run this again:
-[starpu]   SLUICE_STARPU_SOURCE=path   its source: a tarball, an unpacked directory, or Debian's .dsc
-[starpu]   PKG_CONFIG_PATH=path        an installed one (--enable-maxbuffers=16, with FxT)
-[starpu] docs/guide/install.md says more.
+  cat >&2 <<END
+[starpu] StarPU's source cannot be had through apt. Two ways out; then run this again:
+[starpu]   SLUICE_STARPU_SOURCE=path   StarPU 1.4's source from elsewhere: a tarball, an unpacked directory, or Debian's .dsc
+[starpu]                               (tried: $known_version; its checksums are in scripts/starpu/source.sha256)
+[starpu]   PKG_CONFIG_PATH=path        an installed StarPU 1.4 (--enable-maxbuffers=16, with FxT unless SLUICE_FXT=off)
 END
+}
+
+# check_known <folder>: whether the source package in it is the one that was tried. Another version is; the same version with
+# other contents is not taken.
+check_known() {
+  local packages=("$1"/*.dsc) found
+  found=$(sed -n 's/^Version: //p' "${packages[0]}" | head -n 1)
+  if [[ $found != "$known_version" ]]; then
+    say "this is StarPU $found; Sluice was tried with $known_version. Going on with it"
+    return 0
+  fi
+  (cd "$1" && grep -v '^#' "$known_source" | sha256sum --check --quiet --strict) >>"$log" 2>&1 ||
+    die "StarPU's source package $found is not the one that Sluice was tried with: its checksums differ from" \
+      "scripts/starpu/source.sha256. Remove $1 to fetch it again, or set SLUICE_STARPU_SOURCE"
 }
 
 # ---------------------------------------------------------------- what is needed
@@ -69,8 +89,9 @@ find_cuda() {
 
 set_configure_flags() {
   flags=(--disable-static --disable-build-doc --disable-build-examples --disable-build-tests
-    --disable-starpufft --disable-opencl --disable-fortran --disable-mpi --disable-hdf5
-    --enable-maxbuffers="$min_buffers" --with-fxt)
+    --disable-starpupy --disable-starpufft --disable-opencl --disable-fortran --disable-mpi --disable-hdf5
+    --enable-maxbuffers="$min_buffers")
+  if [[ $fxt == on ]]; then flags+=(--with-fxt); else flags+=(--without-fxt); fi
   if [[ $flavour == simgrid ]]; then
     # The simulated machine may be larger than this one, but has at most DDR, CXL, a GPU's memory and a disk. StarPU's
     # default of 32 memories make a handle 18.7 kB instead of 2; clearing them was a quarter of a short simulation.
@@ -100,7 +121,8 @@ meets_needs() {
   local buffers
   buffers=$(sed -n 's/^#define STARPU_NMAXBUFS \([0-9]*\).*/\1/p' "$1")
   ((${buffers:-0} >= min_buffers)) || return 1
-  grep -q '^#define STARPU_USE_FXT 1' "$1" || return 1
+  # One with FxT does for a program without, but may not be passed on with CUDA's libraries.
+  if grep -q '^#define STARPU_USE_FXT 1' "$1"; then [[ $fxt == on ]]; else [[ $fxt == off ]]; fi || return 1
   if [[ $flavour == simgrid ]]; then
     grep -q '^#define STARPU_SIMGRID 1' "$1"
   else
@@ -161,9 +183,11 @@ private_apt() {
     -o Acquire::Retries=2 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 "$@"
 }
 
-# newest_1_4 <apt-cache, or private_apt apt-cache>: the newest StarPU 1.4 that those lists offer.
-newest_1_4() {
-  "$@" showsrc --only-source starpu 2>>"$log" | sed -n 's/^Version: \(1\.4\..*\)/\1/p' | sort -V | tail -n 1
+# best_1_4 <apt-cache, or private_apt apt-cache>: the StarPU that was tried, or the newest 1.4 that those lists offer.
+best_1_4() {
+  local offered
+  offered=$("$@" showsrc --only-source starpu 2>>"$log" | sed -n 's/^Version: \(1\.4\..*\)/\1/p' | sort -V)
+  grep -Fx "$known_version" <<<"$offered" || tail -n 1 <<<"$offered"
 }
 
 # The mirrors that this machine installs from. Whether one is Debian's shows when it is asked: our source entry
@@ -176,7 +200,7 @@ mirrors() {
 fetch_from_debian() {
   type -P apt-get >/dev/null && type -P dpkg-source >/dev/null || return 1
   local version mirror suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-  version=$(newest_1_4 apt-cache)
+  version=$(best_1_4 apt-cache)
   if [[ $version ]]; then
     apt-get -o APT::Sandbox::User=root source --download-only "starpu=$version" >>"$log" 2>&1 && return
   fi
@@ -188,7 +212,7 @@ fetch_from_debian() {
       echo "deb-src [signed-by=$keyring] $mirror $suite main" >"$apt_dir/sources.list"
       cat "$apt_dir/sources.list" >>"$log"
       private_apt apt-get update >>"$log" 2>&1 || continue
-      version=$(newest_1_4 private_apt apt-cache)
+      version=$(best_1_4 private_apt apt-cache)
       [[ $version ]] || continue
       private_apt apt-get source --download-only "starpu=$version" >>"$log" 2>&1 && return
     done
@@ -203,13 +227,15 @@ debian_source() {
     say "fetching the source of StarPU from Debian"
     mkdir -p "$work/fetch"
     if ! (cd "$work/fetch" && fetch_from_debian); then
-      grep '^[EW]: ' "$log" | grep -v deb-src | sort -u | head -n 5 >&2 || true
-      say "StarPU's source could not be fetched with apt. The log: $log"
       how_to_provide
+      say "What apt said is in $log; the first of it: $(grep '^[EW]: ' "$log" | grep -v deb-src | head -n 1 || true)"
       exit 1
     fi
+    check_known "$work/fetch"
     rm -rf "$cache/starpu-source" && mv "$work/fetch" "$cache/starpu-source"
     kept=("$cache"/starpu-source/*.dsc)
+  else
+    check_known "$cache/starpu-source"
   fi
   dsc=${kept[0]}
 }
@@ -289,9 +315,12 @@ build() {
   unpack
   version=$(sed -n "s/^PACKAGE_VERSION='\(.*\)'/\1/p" "$work/source/configure")
   [[ $version == 1.4.* ]] || die "StarPU 1.4 is needed, this is ${version:-of unknown version}"
+  if [[ $given_source && $known_version != "$version"[+-]* ]]; then
+    say "this is StarPU $version; Sluice was tried with ${known_version%%+*}. Going on with it"
+  fi
   prefix=$cache/starpu-$version-$flavour-$key
   apply_patches
-  say "building StarPU $version ($flavour${cuda_version:+, CUDA $cuda_version}), a minute or two"
+  say "building StarPU $version ($flavour${cuda_version:+, CUDA $cuda_version}), once: a minute or two"
   compile
   meets_needs "$work/installed$prefix/include/starpu/1.4/starpu_config.h" ||
     die "StarPU was built, but without something that Sluice needs. The log: $log"
@@ -299,6 +328,7 @@ build() {
   say "built in $SECONDS s"
 }
 
+[[ $fxt == on || $fxt == off ]] || die "SLUICE_FXT=$fxt: expected on or off"
 if [[ $given_source && ! -r $given_source ]]; then
   die "SLUICE_STARPU_SOURCE=$given_source: no such file or directory"
 fi

@@ -1,6 +1,7 @@
 #include "codelets/attention_parts/attention_parts.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 #include "codelets/runtime/stage_memory.h"
 
 namespace sluice {
@@ -58,7 +59,7 @@ struct RunSplit {
       operands.new_kv.at(i) = buffers.take<std::byte>();
     }
     if constexpr (is_gpu<Context>) {
-      qkv_split_cuda(context, operands);
+      gpu_kernels().qkv_split(context, operands);
     } else {
       split(context, operands);
     }
@@ -85,7 +86,7 @@ struct RunJoin {
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i)
       parts.at(i) = buffers.take<std::byte>();
     if constexpr (is_gpu<Context>) {
-      attention_join_cuda(context, args, parts, out);
+      gpu_kernels().attention_join(context, args, parts, out);
     } else {
       join(context, args, parts, out);
     }

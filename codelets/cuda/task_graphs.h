@@ -6,25 +6,11 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <type_traits>
 
 #include "codelets/runtime/gpu.h"
+#include "codelets/runtime/task_key.h"
 
 namespace sluice::cuda {
-
-/// All that a task's kernels are launched with: sizes and addresses, not what lies there.
-class TaskKey {
- public:
-  template <typename T>
-  void add(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-};
 
 struct Context;
 

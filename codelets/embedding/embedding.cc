@@ -1,6 +1,7 @@
 #include "codelets/embedding/embedding.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -18,7 +19,7 @@ struct Run {
     operands.x = buffers.take<float>();
     operands.rope = buffers.take_if<float>(args.shape.rope);
     if constexpr (is_gpu<Context>) {
-      embedding_cuda(context, operands);
+      gpu_kernels().embedding(context, operands);
     } else {
       embedding_cpu(context, operands);
     }

@@ -1,6 +1,7 @@
 #include "codelets/fc1/fc1.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -15,7 +16,7 @@ struct Run {
     operands.gate = buffers.take_if<std::byte>(args.shape.gated_ffn);
     operands.h = buffers.take<std::byte>();
     if constexpr (is_gpu<Context>) {
-      fc1_cuda(context, operands);
+      gpu_kernels().fc1(context, operands);
     } else {
       fc1_cpu(context, operands);
     }

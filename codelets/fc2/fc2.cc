@@ -1,6 +1,7 @@
 #include "codelets/fc2/fc2.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -14,7 +15,7 @@ struct Run {
     operands.weight = buffers.take<std::byte>();
     operands.x = buffers.take<float>();
     if constexpr (is_gpu<Context>) {
-      fc2_cuda(context, operands);
+      gpu_kernels().fc2(context, operands);
     } else {
       fc2_cpu(context, operands);
     }

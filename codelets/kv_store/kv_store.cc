@@ -1,6 +1,7 @@
 #include "codelets/kv_store/kv_store.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -13,7 +14,7 @@ struct Run {
     operands.new_kv = buffers.take<std::byte>();
     operands.slab = buffers.take<std::byte>();
     if constexpr (is_gpu<Context>) {
-      kv_store_cuda(context, operands);
+      gpu_kernels().kv_store(context, operands);
     } else {
       kv_store_cpu(context, operands);
     }
@@ -33,7 +34,7 @@ struct Clear {
   void operator()(const Context& context, const KvClearArgs& args, Buffers buffers) const {
     auto* slab = buffers.take<std::byte>();
     if constexpr (is_gpu<Context>) {
-      kv_clear_cuda(context, args, slab);
+      gpu_kernels().kv_clear(context, args, slab);
     } else {
       kv_clear_cpu(context, args, slab);
     }

@@ -1,6 +1,7 @@
 #include "codelets/lm_head/lm_head.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +18,7 @@ struct Run {
     operands.head = buffers.take<std::byte>();
     operands.logits = buffers.take<float>();
     if constexpr (is_gpu<Context>) {
-      lm_head_cuda(context, operands);
+      gpu_kernels().lm_head(context, operands);
     } else {
       lm_head_cpu(context, operands);
     }

@@ -1,6 +1,7 @@
 #include "codelets/out_proj/out_proj.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -14,7 +15,7 @@ struct Run {
     operands.weight = buffers.take<std::byte>();
     operands.x = buffers.take<float>();
     if constexpr (is_gpu<Context>) {
-      out_proj_cuda(context, operands);
+      gpu_kernels().out_proj(context, operands);
     } else {
       out_proj_cpu(context, operands);
     }

@@ -1,6 +1,7 @@
 #include "codelets/qkv/qkv.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 #include "codelets/runtime/kv_access.h"
 
 namespace sluice {
@@ -22,7 +23,7 @@ struct Run {
     operands.slab = kv.slab;
     operands.new_kv = kv.new_kv;
     if constexpr (is_gpu<Context>) {
-      qkv_cuda(context, operands);
+      gpu_kernels().qkv(context, operands);
     } else {
       qkv_cpu(context, operands);
     }

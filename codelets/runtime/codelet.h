@@ -116,7 +116,7 @@ inline constexpr bool is_gpu = std::is_same_v<Context, cuda::Context>;
 
 /// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
 /// model. `Args` is plain data whose first member is `TaskTag tag`. A device that has no
-/// implementation leaves its entry out; a program that was built without CUDA has none for GPUs.
+/// implementation leaves its entry out.
 template <typename Args>
 class Codelet {
   static_assert(std::is_trivially_copyable_v<Args> && std::is_standard_layout_v<Args>);
@@ -142,12 +142,12 @@ class Codelet {
     return made;
   }
 
-  /// Both devices' kernels: `Kernel{}(context, args, buffers)` with a CpuContext or, where this
-  /// program has CUDA, a cuda::Context.
+  /// Both devices' kernels: `Kernel{}(context, args, buffers)` with a CpuContext or a
+  /// cuda::Context. Only a StarPU that drives GPUs calls the latter.
   template <typename Kernel>
   static Codelet with_all(const char* name) {
     Codelet made = with_cpu<run_on<Kernel, CpuContext>>(name);
-#ifdef SLUICE_HAS_CUDA
+#ifndef STARPU_SIMGRID
     for (Variant* variant : {&made.f32_, &made.bf16_})
       variant->cuda = cuda_entry<run_on<Kernel, cuda::Context>>;
 #endif

@@ -32,13 +32,16 @@ struct GpuList {
   std::string problem;  ///< in words, when there are none
 };
 
-/// Whether this program has CUDA kernels.
+/// Whether this program finds CUDA kernels, which it loads.
 bool has_cuda_kernels();
 /// The generations that they were compiled for, by compute capability; the last one's PTX serves
 /// newer ones. Empty without kernels.
 std::vector<int> cuda_architectures();
-/// How many GPUs CUDA sees, whether or not they can be used.
+/// How many GPUs CUDA shows, whether or not they can be used; none as long as nobody has looked for
+/// kernels.
 int count_gpus();
+/// Whether NVIDIA's driver runs here, with or without kernels.
+bool has_gpu_driver();
 /// The GPUs that those kernels run on. Makes a context on each.
 GpuList find_gpus();
 /// The one that StarPU takes, if those kernels run on it: the first that CUDA shows.
@@ -58,7 +61,7 @@ CopyRates measure_copy_rates(const Buffer& host);
 /// Of a GPU's memory, what StarPU does not count: CUDA's modules, cuBLAS, and what an allocator
 /// cannot use.
 std::uint64_t gpu_reserve_bytes();
-/// What a GPU's worker takes for cuBLASLt of StarPU's `memory_bytes`; 0 without CUDA.
+/// What a GPU's worker takes for cuBLASLt of StarPU's `memory_bytes`; 0 without kernels.
 std::uint64_t gpu_blas_bytes(std::uint64_t memory_bytes);
 
 /// CUDA graphs that a run has made of tasks' kernels, and how often one was launched.
@@ -75,24 +78,23 @@ class GpuWorker {
     single,    ///< kernels one by one
     in_graphs  ///< those of tasks that come again as CUDA graphs
   };
-  /// Throws Error when CUDA refuses.
-  explicit GpuWorker(Launches launches);
-  ~GpuWorker();
+  /// Throws Error when CUDA refuses, or there are no kernels.
+  static std::unique_ptr<GpuWorker> make(Launches launches);
+  virtual ~GpuWorker() = default;
   GpuWorker(const GpuWorker&) = delete;
   GpuWorker& operator=(const GpuWorker&) = delete;
 
-  const cuda::Context& context() const;
+  virtual const cuda::Context& context() const = 0;
   /// See Runtime::reserve_on_gpu().
-  void reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes);
-  /// Records what device code found wrong as the run's failure.
-  void look_for_failure();
+  virtual void reserve(std::uint64_t workspace_bytes, std::uint64_t stage_bytes) = 0;
+  /// What device code found wrong since the last call; empty if nothing. Any thread asks.
+  virtual std::string take_failure() = 0;
   /// Waits for the kernels that were stamped, and adds their times. Throws Error when CUDA refuses.
-  void collect_times(KernelTimes& times);
-  GraphUse graph_use() const;
+  virtual void collect_times(KernelTimes& times) = 0;
+  virtual GraphUse graph_use() const = 0;
 
- private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+ protected:
+  GpuWorker() = default;
 };
 
 /// Stamps the sublayers of one task on a GPU, one after the other, as its stream gets there:

@@ -106,7 +106,10 @@ void note_peak(void* /*unused*/) {
 /// What the GPU's worker computes with; made and ended by it, while no task runs.
 std::unique_ptr<GpuWorker> gpu_worker;
 
-void look_for_gpu_failure() { gpu_worker->look_for_failure(); }
+void look_for_gpu_failure() {
+  const std::string failure = gpu_worker->take_failure();
+  if (!failure.empty()) run_failure().record("a kernel on the GPU failed: " + failure);
+}
 
 /// StarPU cuts small blocks from larger ones (32 MiB), which a small memory has no room for.
 constexpr std::uint64_t smallest_shared_bytes = std::uint64_t{1} << 30;
@@ -296,7 +299,7 @@ void Runtime::start_gpu(GpuWorker::Launches launches) {
   int worker = -1;
   if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) != 1)
     throw Error("StarPU does not see the GPU");
-  run_on_gpu_worker([&] { gpu_worker = std::make_unique<GpuWorker>(launches); });
+  run_on_gpu_worker([&] { gpu_worker = GpuWorker::make(launches); });
   Failure::set_source(look_for_gpu_failure);
   watch(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
 }

@@ -1,6 +1,7 @@
 #include "codelets/sampling/sampling.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -15,7 +16,7 @@ struct Run {
     operands.slot_tokens = buffers.take<std::int32_t>();
     operands.tokens = buffers.take<std::int32_t>();
     if constexpr (is_gpu<Context>) {
-      sampling_cuda(context, operands);
+      gpu_kernels().sampling(context, operands, nullptr);
     } else {
       sampling_cpu(context, operands);
     }

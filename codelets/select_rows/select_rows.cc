@@ -1,6 +1,7 @@
 #include "codelets/select_rows/select_rows.h"
 
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 
 namespace sluice {
 namespace {
@@ -13,7 +14,7 @@ struct Run {
     operands.from = buffers.take<std::byte>();
     operands.to = buffers.take<std::byte>();
     if constexpr (is_gpu<Context>) {
-      select_rows_cuda(context, operands);
+      gpu_kernels().select_rows(context, operands);
     } else {
       select_rows_cpu(context, operands);
     }

@@ -9,15 +9,12 @@
 #include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/runtime/gpu_kernels.h"
 #include "codelets/runtime/kv_access.h"
+#include "codelets/runtime/recurring.h"
 #include "codelets/runtime/stage_memory.h"
 #include "codelets/sv/sv.h"
 #include "perfmodels/layer_run.h"
-
-#ifdef SLUICE_HAS_CUDA
-#include "codelets/cuda/task_graphs.h"
-#include "codelets/runtime/recurring.h"
-#endif
 
 namespace sluice {
 namespace {
@@ -120,7 +117,13 @@ struct StageOperands {
         bytes(context_of(args.range()).inside(), activation_stride(shape.q_size(), shape.dtype));
     const std::size_t h_bytes =
         bytes(h_of(args.range()).inside(), activation_stride(shape.ffn_size, shape.dtype));
-    std::byte* memory = stage_memory(device, q_bytes + context_bytes + h_bytes);
+    const std::size_t all_bytes = q_bytes + context_bytes + h_bytes;
+    std::byte* memory = nullptr;
+    if constexpr (is_gpu<Context>) {
+      memory = gpu_kernels().stage_memory(device, all_bytes);
+    } else {
+      memory = stage_memory(device, all_bytes);
+    }
     if (q_bytes != 0) q = memory;
     if (context_bytes != 0) context = memory + q_bytes;
     if (h_bytes != 0) h = memory + q_bytes + context_bytes;
@@ -128,9 +131,7 @@ struct StageOperands {
 };
 
 SublayerClock clock_of(const CpuContext& cpu, Phase phase) { return {cpu.times, phase}; }
-#ifdef SLUICE_HAS_CUDA
 GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) { return {gpu, phase}; }
-#endif
 
 template <typename Context>
 void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at,
@@ -141,7 +142,7 @@ void run_qkv(const Context& context, const StageArgs& args, const StageOperands&
   const QkvOperands operands{
       &qkv, at.batch, at.x, at.rope, layer.vectors, layer.qkv_weight, at.q, slab, layer.kv.new_kv};
   if constexpr (is_gpu<Context>) {
-    qkv_cuda(context, operands);
+    gpu_kernels().qkv(context, operands);
   } else {
     qkv_cpu(context, operands);
   }
@@ -165,20 +166,18 @@ void attend(const CpuContext& cpu, const AttentionArgs& args, Sublayer part,
   }
 }
 
-#ifdef SLUICE_HAS_CUDA
 /// A GPU's kernels find the KV themselves.
 void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
             const StageOperands& at, const LayerOperands& layer) {
   const KvBuffers& kv = layer.kv;
   if (part == Sublayer::attention) {
-    attention_cuda(gpu, {&args, at.batch, at.q, kv.slab, at.context, kv.new_kv});
+    gpu_kernels().attention(gpu, {&args, at.batch, at.q, kv.slab, at.context, kv.new_kv});
   } else if (part == Sublayer::qk) {
-    qk_cuda(gpu, {&args, at.batch, at.q, kv.slab, at.scores, kv.new_kv});
+    gpu_kernels().qk(gpu, {&args, at.batch, at.q, kv.slab, at.scores, kv.new_kv});
   } else {
-    sv_cuda(gpu, {&args, at.batch, at.scores, kv.slab, at.context, kv.new_kv});
+    gpu_kernels().sv(gpu, {&args, at.batch, at.scores, kv.slab, at.context, kv.new_kv});
   }
 }
-#endif
 
 template <typename Context>
 void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at,
@@ -186,7 +185,7 @@ void run_out_proj(const Context& context, const StageArgs& args, const StageOper
   const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
   const OutProjOperands operands{&out_proj, at.context, layer.vectors, layer.out_weight, at.x};
   if constexpr (is_gpu<Context>) {
-    out_proj_cuda(context, operands);
+    gpu_kernels().out_proj(context, operands);
   } else {
     out_proj_cpu(context, operands);
   }
@@ -198,7 +197,7 @@ void run_fc1(const Context& context, const StageArgs& args, const StageOperands&
   const Fc1Args fc1{args.tag, args.shape, args.vectors};
   const Fc1Operands operands{&fc1, at.x, layer.vectors, layer.fc1_weight, layer.gate_weight, at.h};
   if constexpr (is_gpu<Context>) {
-    fc1_cuda(context, operands);
+    gpu_kernels().fc1(context, operands);
   } else {
     fc1_cpu(context, operands);
   }
@@ -210,7 +209,7 @@ void run_fc2(const Context& context, const StageArgs& args, const StageOperands&
   const Fc2Args fc2{args.tag, args.shape, args.vectors};
   const Fc2Operands operands{&fc2, at.h, layer.vectors, layer.fc2_weight, at.x};
   if constexpr (is_gpu<Context>) {
-    fc2_cuda(context, operands);
+    gpu_kernels().fc2(context, operands);
   } else {
     fc2_cpu(context, operands);
   }
@@ -246,13 +245,13 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
   }
 }
 
-#ifdef SLUICE_HAS_CUDA
-/// As a CUDA graph where the run makes some.
-void run_recurring(const cuda::Context& gpu, const StageArgs& args, const StageOperands& at) {
+/// As a CUDA graph where the run makes some. The simulator runs no kernels.
+[[maybe_unused]] void run_recurring(const cuda::Context& gpu, const StageArgs& args,
+                                    const StageOperands& at) {
   StageArgs sizes = args;
   const TaskTag& tag = args.tag;
   sizes.tag.context_tokens = recurring_context_tokens(tag.context_tokens, tag.num_sequences);
-  cuda::TaskKey key;
+  TaskKey key;
   key.add(sizes.shape);
   key.add(sizes.vectors);
   key.add(sizes.kv);
@@ -262,19 +261,16 @@ void run_recurring(const cuda::Context& gpu, const StageArgs& args, const StageO
   key.add(tag.num_sequences);
   key.add(sizes.tag.context_tokens);
   key.add(at);
-  cuda::run_in_graph(gpu, std::move(key), [&] { run_layers(gpu, sizes, at); });
+  gpu_kernels().run_in_graph(gpu, std::move(key), [&] { run_layers(gpu, sizes, at); });
 }
-#endif
 
 struct Run {
   template <typename Context>
   void operator()(const Context& context, const StageArgs& args, Buffers buffers) const {
     const StageOperands at(context, args, buffers);
-#ifdef SLUICE_HAS_CUDA
     if constexpr (is_gpu<Context>) {
       if (args.recurs) return run_recurring(context, args, at);
     }
-#endif
     run_layers(context, args, at);
   }
 };

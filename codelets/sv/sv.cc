@@ -2,6 +2,7 @@
 
 #include "codelets/kv_store/attention_kv.h"
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/gpu_kernels.h"
 #include "codelets/runtime/kv_access.h"
 
 namespace sluice {
@@ -21,7 +22,7 @@ struct Run {
       operands.batch = batch;
       operands.slab = kv.slab;
       operands.new_kv = kv.new_kv;
-      sv_cuda(context, operands);
+      gpu_kernels().sv(context, operands);
     } else {
       const AttentionKv readable(context, args.shape, args.kv, batch, kv);
       operands.batch = readable.batch();

@@ -12,6 +12,7 @@
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/runtime.h"
+#include "engine/build_kind.h"
 #include "engine/command_line.h"
 #include "engine/compute_options.h"
 #include "engine/measure/calibration_store.h"
@@ -106,6 +107,7 @@ void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime
   fmt::print("available      {}\n", format_bytes(available_memory_bytes()));
   print_gpus(gpus);
   fmt::print("StarPU         {}, flavour {}\n", runtime.version(), runtime.flavour());
+  fmt::print("FxT            {}\n", fxt_text());
   fmt::print("calibrated     {}\n", calibrated_text());
   if (probe) fmt::print("\n{}", describe(*probe, topology, gpus));
 }
@@ -121,7 +123,8 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
           {"cuda", cuda_as_json(gpus)},
           {"memory_nodes", memory_nodes_as_json(topology, gpus, probe)},
           {"available_bytes", available_memory_bytes()},
-          {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}}};
+          {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}},
+          {"linked_with_fxt", is_linked_with_fxt()}};
 }
 
 }  // namespace

@@ -17,8 +17,10 @@
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "base/text.h"
+#include "engine/build_kind.h"
 #include "engine/command_line.h"
 #include "engine/commands/foreign_variables.h"
+#include "engine/commands/manual.h"
 #include "engine/interrupt.h"
 
 namespace {
@@ -43,6 +45,33 @@ constexpr std::array<Command, 9> commands = {{
     {"make-model", "write a folder with random weights of a known shape", sluice::run_make_model},
 }};
 
+/// Every command's help, without running it.
+std::vector<sluice::NamedCommand> describe_commands() {
+  std::vector<sluice::NamedCommand> described;
+  for (const Command& command : commands) {
+    const sluice::HelpCollector collector;
+    command.run({});
+    described.push_back({command.name, command.summary, collector.found()});
+  }
+  return described;
+}
+
+/// What is installed for shells and man: words that no help lists.
+int print_manual(const std::vector<std::string>& words) {
+  const std::string& what = words[0] == "completion" && words.size() == 2 ? words[1] : words[0];
+  if (what == "man" && words.size() == 1) {
+    std::cout << sluice::man_page(describe_commands(), sluice::version_number());
+  } else if (what == "bash") {
+    std::cout << sluice::bash_completion(describe_commands());
+  } else if (what == "zsh") {
+    std::cout << sluice::zsh_completion(describe_commands());
+  } else {
+    throw sluice::UsageError(
+        "expected sluice man, sluice completion bash or sluice completion zsh");
+  }
+  return 0;
+}
+
 void print_help() {
   fmt::print(
       "Sluice runs large language models on one machine whose parts differ.\n\n"
@@ -58,9 +87,10 @@ int dispatch(const std::vector<std::string>& words) {
     return 0;
   }
   if (words[0] == "--version") {
-    fmt::print("sluice {}\n", SLUICE_VERSION);
+    fmt::print("{}", sluice::version_text());
     return 0;
   }
+  if (words[0] == "completion" || words[0] == "man") return print_manual(words);
   std::vector<std::string> names;
   for (const Command& command : commands) {
     if (words[0] == command.name) return command.run({words.begin() + 1, words.end()});

@@ -411,6 +411,8 @@ class Builder {
 
 }  // namespace
 
+bool has_fxt() { return true; }
+
 Trace read_fxt(const std::string& path, const StageParts& parts,
                const std::map<std::int64_t, std::string>& request_ids) {
   Builder builder(read_events(path), parts, request_ids);

@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+/// Whether this program can read what StarPU records; else read_fxt() throws Error.
+bool has_fxt();
+
 /// Predicts the parts of a stage, as stage_parts() does.
 using StageParts = std::function<std::vector<SublayerSeconds>(const TaskTag&, Device)>;
 

@@ -77,6 +77,11 @@ void declare_trace_option(CommandLine& line) {
 
 TraceSession::TraceSession(const CommandLine& line) {
   if (!line.given("trace")) return;
+  if (!has_fxt()) {
+    throw Error(
+        "--trace: this sluice was built without FxT (SLUICE_FXT=OFF), which records traces; leave "
+        "--trace out, or build it with FxT");
+  }
   folder_ = line.get<std::string>("trace");
   if (folder_.empty()) throw UsageError("--trace needs the name of a folder");
   check_buffer_size();

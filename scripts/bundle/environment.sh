@@ -33,5 +33,6 @@ find_cuda() {
   echo "$found"
 }
 
-cuda=$(find_cuda) || exit 1
-export LD_LIBRARY_PATH=$bundle/lib/needed:$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# Without them everything runs but what wants a GPU. No element is empty: that would be the current directory.
+cuda=$(find_cuda) || cuda=
+export LD_LIBRARY_PATH=$bundle/lib/needed${cuda:+:$cuda}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -55,6 +55,20 @@ TEST(CliHelpTest, VersionIsOneLine) {
   EXPECT_EQ(testing::lines_of(result.out).size(), 1U);
 }
 
+TEST(CliHelpTest, ManAndCompletionNameEveryCommandsOptions) {
+  const std::string man = run_well({"man"}).out;
+  const std::string bash = run_well({"completion", "bash"}).out;
+  const std::string zsh = run_well({"completion", "zsh"}).out;
+  for (const char* option : {"max-tokens", "gantt", "memory", "shape", "policy-option"}) {
+    EXPECT_NE(bash.find(fmt::format("--{}", option)), std::string::npos) << option;
+    EXPECT_NE(zsh.find(fmt::format("'--{}[", option)), std::string::npos) << option;
+  }
+  for (const char* part : {".SH generate", "\\-\\-max\\-tokens", ".SH trace"})
+    EXPECT_NE(man.find(part), std::string::npos) << part;
+  for (const Arguments& wrong : {Arguments{"completion"}, {"completion", "fish"}, {"man", "x"}})
+    EXPECT_EQ(run_cli(wrong).exit_code, 2);
+}
+
 TEST(CliInfoTest, DescribesTheMachine) {
   const CliResult result = run_well({"info"});
   for (const char* part : {"CPU", "cores", "memory node", "available", "StarPU"}) {

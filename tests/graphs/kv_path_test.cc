@@ -361,7 +361,8 @@ void expect_the_plain_bits(const LoadedModel& model, const Case& of, Cohorts coh
 class KvPathBitsTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (gpu_bytes() > 0 && count_gpus() == 0) GTEST_SKIP() << "no GPU: CUDA sees none";
+    if (gpu_bytes() > 0 && find_first_gpu().devices.empty())
+      GTEST_SKIP() << "no GPU: CUDA sees none";
   }
 };
 

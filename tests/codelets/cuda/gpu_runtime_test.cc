@@ -60,7 +60,7 @@ struct Sum {
       }
       if (graphs.use().captured + graphs.use().launched > 0) throw Error("it was captured");
     } else {
-      cuda::TaskKey key;
+      TaskKey key;
       key.add(values);
       key.add(sum);
       key.add(args.count);

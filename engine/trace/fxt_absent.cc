@@ -1,0 +1,13 @@
+// In place of fxt.cc where Sluice is built without FxT (SLUICE_FXT=OFF).
+#include "base/error.h"
+#include "engine/trace/fxt.h"
+
+namespace sluice {
+
+bool has_fxt() { return false; }
+
+Trace read_fxt(const std::string& /*path*/, const StageParts& /*parts*/) {
+  throw Error("this sluice was built without FxT, which reads StarPU's records");
+}
+
+}  // namespace sluice
