@@ -8,7 +8,7 @@
 namespace sluice {
 
 ModelConfig find_model_config(const std::string& name) {
-  return names_model(name) ? open_model(name).config : find_shape(name);
+  return names_model(name) ? read_model_config(name) : find_shape(name);
 }
 
 std::optional<DType> read_dtype(const CommandLine& line) {

@@ -23,16 +23,25 @@ void refuse_shape_name(const std::string& name) {
       name);
 }
 
+ModelConfig read_config(const ModelFiles& files) {
+  const auto config = files.read("config.json");
+  if (!config) throw Error("'{}' holds no config.json: is it a Hugging Face folder?", files.root());
+  return parse_config(*config, files.path("config.json"));
+}
+
 }  // namespace
+
+ModelConfig read_model_config(const std::string& path_or_name) {
+  refuse_shape_name(path_or_name);
+  return read_config(ModelFiles::open(path_or_name));
+}
 
 Model open_model(const std::string& path_or_name) {
   refuse_shape_name(path_or_name);
   Model model;
   model.files = ModelFiles::open(path_or_name);
   model.name = path_or_name;
-  const auto config = model.files.read("config.json");
-  if (!config) throw Error("'{}' holds no config.json: is it a Hugging Face folder?", path_or_name);
-  model.config = parse_config(*config, model.files.path("config.json"));
+  model.config = read_config(model.files);
   if (const auto generation = model.files.read("generation_config.json")) {
     model.generation =
         parse_generation_config(*generation, model.files.path("generation_config.json"));
