@@ -77,6 +77,7 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .ffn_size = config.ffn_size,
           .vocab_size = config.vocab_size,
           .sliding_window_tokens = config.sliding_window_tokens,
+          .full_attention_layers = config.num_full_attention_layers(),
           .gated_ffn = config.gated_ffn,
           .learned_positions = config.position == PositionKind::learned
                                    ? config.max_positions + config.position_offset

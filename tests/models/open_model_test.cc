@@ -148,6 +148,26 @@ TEST_F(OpenModelTest, TakesAHeadThatDiffersFromTheEmbedding) {
   EXPECT_EQ(first_value(model, {TensorRole::token_embedding}, 0), 0.0F);
 }
 
+TEST_F(OpenModelTest, TakesTheHeadOfAnOptThatSaysNothingOfTying) {
+  json config = {{"model_type", "opt"},
+                 {"hidden_size", 8},
+                 {"word_embed_proj_dim", 4},
+                 {"num_hidden_layers", 1},
+                 {"ffn_dim", 12},
+                 {"num_attention_heads", 2},
+                 {"vocab_size", 10},
+                 {"max_position_embeddings", 16}};
+  json untied = config;
+  untied["tie_word_embeddings"] = false;
+  auto tensors = tensors_of(untied);
+  write_model(config, tensors);
+  EXPECT_TRUE(open().config.tied_embeddings);
+  std::string& head = tensor_named(tensors, "lm_head.weight").data;
+  head = head.substr(16) + head.substr(0, 16);
+  write_model(config, tensors);
+  EXPECT_FALSE(open().config.tied_embeddings);
+}
+
 TEST_F(OpenModelTest, ComparesHeadAndEmbeddingByValue) {
   auto tensors = tensors_of(small_llama());
   for (const char* name : {"lm_head.weight", "model.embed_tokens.weight"}) {
