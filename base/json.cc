@@ -103,6 +103,8 @@ json parse_json(std::string_view text, std::string_view where, DuplicateKeys dup
                 int deepest) {
   if (nests_deeper(text, deepest))
     throw Error("{}: nested deeper than {} levels, which no such file is", where, deepest);
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos)
+    throw Error("{}: not valid JSON: there is a NUL byte at offset {}", where, nul);
   try {
     if (duplicates == DuplicateKeys::last_wins) return json::parse(text.begin(), text.end());
     ParseGuard guard(where);
@@ -114,6 +116,29 @@ json parse_json(std::string_view text, std::string_view where, DuplicateKeys dup
   } catch (const json::exception& error) {
     throw Error("{}: not valid JSON: {}", where, reason(error));
   }
+}
+
+std::string quote_non_finite(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    std::string_view word;
+    for (const std::string_view known : {"NaN", "Infinity", "-Infinity"}) {
+      if (!in_string && text.substr(i).starts_with(known)) word = known;
+    }
+    if (!word.empty()) {
+      result += fmt::format("\"{}\"", word);
+      i += word.size();
+      continue;
+    }
+    if (c == '"') in_string = !in_string;
+    const std::size_t taken = in_string && c == '\\' && i + 1 < text.size() ? 2 : 1;
+    result += text.substr(i, taken);
+    i += taken;
+  }
+  return result;
 }
 
 std::string json_text(const json& value, int indent) {

@@ -13,10 +13,15 @@ enum class DuplicateKeys : std::uint8_t { last_wins, refuse };
 /// Lists and objects in each other: more than any file that we read has.
 inline constexpr int most_json_levels = 500;
 
-/// Parses a JSON text. `where` names it in messages. Throws Error (one line) when it is no JSON,
-/// when an object has a key twice and that is refused, or when it is nested deeper than `deepest`.
+/// Parses a JSON text. `where` names it in messages. Throws Error (one line) when it is no JSON (a
+/// NUL byte behind it included), when an object has a key twice and that is refused, or when it is
+/// nested deeper than `deepest`.
 nlohmann::json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates,
                           int deepest = most_json_levels);
+
+/// The text with each NaN, Infinity and -Infinity, which Python writes and JSON does not know, in
+/// quotes: a field that is not read may hold one, and one that is read says what it found.
+std::string quote_non_finite(std::string_view text);
 
 /// A JSON value as text, on one line or indented. What is no UTF-8 in it is replaced.
 std::string json_text(const nlohmann::json& value, int indent = -1);

@@ -8,7 +8,7 @@
 namespace sluice {
 
 ModelConfig find_model_config(const std::string& name) {
-  return names_model(name) ? open_model(name).config : find_shape(name);
+  return names_model(name) ? read_model_config(name) : find_shape(name);
 }
 
 std::optional<DType> read_dtype(const CommandLine& line) {
@@ -77,6 +77,7 @@ ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
           .ffn_size = config.ffn_size,
           .vocab_size = config.vocab_size,
           .sliding_window_tokens = config.sliding_window_tokens,
+          .full_attention_layers = config.num_full_attention_layers(),
           .gated_ffn = config.gated_ffn,
           .learned_positions = config.position == PositionKind::learned
                                    ? config.max_positions + config.position_offset

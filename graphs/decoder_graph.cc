@@ -323,16 +323,18 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
 
 void DecoderGraph::submit_embedding_task(const Chain& chain) {
   const ModelConfig& config = model_.config();
-  const EmbeddingArgs args{.tag = chain.tagged(Sublayer::embedding, options_.embedding_device),
-                           .shape = chain.all.shape,
-                           .vocab_size = config.vocab_size,
-                           .embed_size = config.embed_size,
-                           .table_dtype = model_.table_dtype,
-                           .position_dtype = model_.position_dtype,
-                           .position_offset = config.position_offset,
-                           .position_rows = config.max_positions + config.position_offset,
-                           .learned_positions = config.position == PositionKind::learned,
-                           .project_in = config.has_projections()};
+  const EmbeddingArgs args{
+      .tag = chain.tagged(Sublayer::embedding, options_.embedding_device),
+      .shape = chain.all.shape,
+      .vocab_size = config.vocab_size,
+      .embed_size = config.embed_size,
+      .table_dtype = model_.table_dtype,
+      .position_dtype = model_.position_dtype,
+      .position_offset = config.position_offset,
+      .position_rows = config.max_positions + config.position_offset,
+      .learned_positions = config.position == PositionKind::learned,
+      .project_in = config.has_projections(),
+      .rope_attention_factor = config.rope_scaling ? config.rope_scaling->attention_factor : 1.0F};
   submit_embedding(args, {.batch = chain.all.batch,
                           .slot_tokens = slot_tokens_,
                           .table = model_.token_table,
@@ -436,7 +438,7 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
   const Stages& stages = stages_in_parts_.at(placement.bits());
   chain.all.make_context();
   chain.make_h(stages);
-  const DecoderShape& shape = chain.all.shape;
+  const DecoderShape shape = model_.shape(layer);
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
   PartRows rows;
   std::vector<DataHandle> new_kv;
@@ -503,22 +505,26 @@ void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const Tas
                                  KvPath path, std::span<const LayerHandles> layers) {
   const bool recurs = tag.num_tokens <= most_rows_of_layer_run && at_home(path) &&
                       weight_reader(tag.layer) == tag.device;
-  submit_stage(
-      {.tag = tag, .shape = rows.shape, .vectors = model_.vectors(), .kv = path, .recurs = recurs},
-      {.layers = layers,
-       .batch = rows.batch,
-       .x = chain.x,
-       .rope = chain.rope,
-       .q = rows.q,
-       .scores = rows.scores,
-       .context = rows.context,
-       .h = chain.h});
+  StageArgs args{
+      .tag = tag, .shape = rows.shape, .vectors = model_.vectors(), .kv = path, .recurs = recurs};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    args.window_tokens.at(i) =
+        model_.config().window_tokens(tag.layer + static_cast<std::int64_t>(i));
+  }
+  submit_stage(args, {.layers = layers,
+                      .batch = rows.batch,
+                      .x = chain.x,
+                      .rope = chain.rope,
+                      .q = rows.q,
+                      .scores = rows.scores,
+                      .context = rows.context,
+                      .h = chain.h});
 }
 
 void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) {
   const Device device = home_of(rows, layer).value_or(Device::cpu);
   const KvStoreArgs args = {.tag = tagged(rows.tag, Sublayer::kv_store, layer, device),
-                            .shape = rows.shape};
+                            .shape = model_.shape(layer)};
   const KvCache& cohort = cohorts_[rows.cohort];
   const KvStoreHandles handles = {
       .batch = rows.batch, .new_kv = new_kv, .slab = cohort.slab(layer)};

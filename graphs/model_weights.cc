@@ -22,19 +22,20 @@ DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
 }
 
 DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
-  return {.hidden_size = config.hidden_size,
-          .num_heads = config.num_heads,
-          .num_kv_heads = config.num_kv_heads,
-          .head_dim = config.head_dim,
-          .ffn_size = config.ffn_size * std::max<std::int64_t>(1, config.experts_per_token),
-          .sliding_window_tokens = config.sliding_window_tokens,
-          .norm = config.norm,
-          .norm_place = config.norm_place,
-          .norm_eps = config.norm_eps,
-          .activation = config.activation,
-          .gated_ffn = config.gated_ffn,
-          .rope = config.position == PositionKind::rope,
-          .dtype = dtype};
+  return {
+      .hidden_size = config.hidden_size,
+      .num_heads = config.num_heads,
+      .num_kv_heads = config.num_kv_heads,
+      .head_dim = config.head_dim,
+      .ffn_size = config.ffn_size * std::max<std::int64_t>(1, config.experts_per_token),
+      .sliding_window_tokens = config.windowed_layers.empty() ? config.sliding_window_tokens : 0,
+      .norm = config.norm,
+      .norm_place = config.norm_place,
+      .norm_eps = config.norm_eps,
+      .activation = config.activation,
+      .gated_ffn = config.gated_ffn,
+      .rope = config.position == PositionKind::rope,
+      .dtype = dtype};
 }
 
 VectorLayout vector_layout(const ModelConfig& config) {

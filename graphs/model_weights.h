@@ -30,7 +30,8 @@ struct LayerWeights {
 };
 
 /// What the kernels need to know of a model that computes in `dtype` (f32 or bf16). Throws Error
-/// for one that cannot run.
+/// for one that cannot run. The window is none where layers differ: what is sized by it does for
+/// every layer.
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
 /// The same for a graph without kernels: ALiBi's positions are in no data, and of a mixture of
 /// experts ffn_size is what passes from fc1 to fc2 of all the experts that a row goes through.
@@ -69,7 +70,14 @@ std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype);
 class ModelWeights {
  public:
   const ModelConfig& config() const { return config_; }
+  /// What all layers share: its window too, or none where they differ.
   const DecoderShape& shape() const { return shape_; }
+  /// With this layer's own window.
+  DecoderShape shape(std::int64_t layer) const {
+    DecoderShape of_layer = shape_;
+    of_layer.sliding_window_tokens = config_.window_tokens(layer);
+    return of_layer;
+  }
   const VectorLayout& vectors() const { return vectors_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "models/family.h"
 
 namespace sluice {
@@ -49,8 +52,11 @@ std::map<std::string, std::string> read_weight_map(const std::string& text,
 [[noreturn]] void no_weights(const ModelFiles& files) {
   for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (files.contains(other)) {
-      throw Error("{} is not supported, only safetensors are; convert the model, or get it as {}",
-                  files.path(other), kSingleFile);
+      throw Error(
+          "{} is not supported, only safetensors are; get the model as {}, or convert it: python3 "
+          "-c \"from transformers import AutoModelForCausalLM as M; "
+          "M.from_pretrained('{}', dtype='auto').save_pretrained('OUT')\"",
+          files.path(other), kSingleFile, files.root());
     }
   }
   throw Error("'{}' holds neither {} nor {}", files.root(), kSingleFile, kIndexFile);
@@ -58,6 +64,50 @@ std::map<std::string, std::string> read_weight_map(const std::string& text,
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+void forget_pages(std::span<const std::byte> bytes) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + bytes.size()) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+/// Of one shape, perhaps of two types.
+bool same_values(const TensorView& a, const TensorView& b) {
+  if (a.dtype == b.dtype) return std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
+  constexpr std::size_t block = 1 << 16;
+  std::vector<float> of_a(block);
+  std::vector<float> of_b(block);
+  const std::size_t count = a.data.size() / size_bytes(a.dtype);
+  for (std::size_t first = 0; first < count; first += block) {
+    const std::size_t some = std::min(block, count - first);
+    read_floats(a, first, some, of_a.data());
+    read_floats(b, first, some, of_b.data());
+    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(some), of_b.begin()))
+      return false;
+  }
+  return true;
+}
+
+/// Unties a head that the checkpoint has of its own.
+void untie_differing_head(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (!config.tied_embeddings) return;
+  const Family* family = find_family(config.family);
+  const auto head = checkpoint.find(family->tensor_name({TensorRole::lm_head}));
+  const auto embedding = checkpoint.find(family->tensor_name({TensorRole::token_embedding}));
+  if (!head || !embedding) return;
+  const bool same = head->shape == embedding->shape && same_values(*head, *embedding);
+  forget_pages(head->data);
+  forget_pages(embedding->data);
+  if (same) return;
+  config.tied_embeddings = false;
+  if (!is_first_time(head->file + " head")) return;
+  logger().warn(
+      "{}: {} differs from the embedding that config.json ties it to (tie_word_embeddings); the "
+      "head of the file counts, as in Transformers 5",
+      head->file, quote(head->name));
 }
 
 /// Weights in mapped files.
@@ -81,11 +131,7 @@ class CheckpointWeights : public WeightSource {
   void release(TensorId id) const override {
     const auto found = views_.find(key(id));
     if (found == views_.end()) return;
-    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto begin = reinterpret_cast<std::uintptr_t>(found->second.data.data());
-    const std::uintptr_t first = (begin + page - 1) / page * page;
-    const std::uintptr_t last = (begin + found->second.data.size()) / page * page;
-    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    forget_pages(found->second.data);
   }
 
   std::string identity() const override { return checkpoint_.identity(); }
@@ -98,6 +144,9 @@ class CheckpointWeights : public WeightSource {
   TensorView find(const ModelConfig& config, TensorId id) const {
     const std::string name = family_->tensor_name(id);
     auto view = checkpoint_.find(name);
+    // Tying goes both ways.
+    if (!view && id.role == TensorRole::token_embedding && config.tied_embeddings)
+      view = checkpoint_.find(family_->tensor_name({TensorRole::lm_head}));
     if (!view) {
       throw Error(
           "{}: tensor {} is missing; config.json asks for it ({} layers, tie_word_embeddings {})",
@@ -123,6 +172,10 @@ Checkpoint Checkpoint::open(const ModelFiles& files) {
   Checkpoint checkpoint;
   if (auto single = files.map(kSingleFile)) {
     checkpoint.path_ = single->path();
+    if (files.contains(kIndexFile) && is_first_time(checkpoint.path_ + " index")) {
+      logger().warn("{} counts, not the shards of {}, as in Transformers", checkpoint.path_,
+                    files.path(kIndexFile));
+    }
     checkpoint.shards_.push_back(
         std::make_unique<const Safetensors>(Safetensors::parse(*std::move(single))));
   } else if (const auto index = files.read(kIndexFile)) {
@@ -146,10 +199,6 @@ void Checkpoint::open_shards(const ModelFiles& files, const std::string& index_t
       shards_.push_back(std::make_unique<const Safetensors>(Safetensors::parse(*std::move(bytes))));
       shard->second = shards_.back().get();
     }
-    if (!shard->second->tensors().contains(tensor)) {
-      throw Error("{}: tensor {} is missing; {} says that it is here: get both again",
-                  files.path(file), quote(tensor), path_);
-    }
     weight_map_.emplace(tensor, shard->second);
   }
 }
@@ -158,8 +207,19 @@ const Safetensors* Checkpoint::file_of(std::string_view name) const {
   if (shards_.size() == 1 && weight_map_.empty()) {
     return shards_.front()->tensors().contains(name) ? shards_.front().get() : nullptr;
   }
-  const auto found = weight_map_.find(name);
-  return found == weight_map_.end() ? nullptr : found->second;
+  const auto has_it = [&](const Safetensors& shard) { return shard.tensors().contains(name); };
+  const auto named = weight_map_.find(name);
+  if (named != weight_map_.end() && has_it(*named->second)) return named->second;
+  const auto found = std::find_if(shards_.begin(), shards_.end(),
+                                  [&](const auto& shard) { return has_it(*shard); });
+  return found == shards_.end() ? nullptr : found->get();
+}
+
+void Checkpoint::refuse_wrong_index(std::string_view name) const {
+  const auto named = weight_map_.find(name);
+  if (named == weight_map_.end()) return;
+  throw Error("{}: tensor {} is missing; {} says that it is here: get both again",
+              named->second->path(), quote(name), path_);
 }
 
 std::string Checkpoint::identity() const {
@@ -189,12 +249,14 @@ std::optional<TensorView> Checkpoint::find(const std::string& usual_name) const 
   for (const std::string& name : candidates) {
     if (const Safetensors* file = file_of(name)) return file->view(name);
   }
+  for (const std::string& name : candidates) refuse_wrong_index(name);
   return std::nullopt;
 }
 
-std::shared_ptr<const WeightSource> open_weights(const ModelFiles& files,
-                                                 const ModelConfig& config) {
-  return std::make_shared<CheckpointWeights>(Checkpoint::open(files), config);
+std::shared_ptr<const WeightSource> open_weights(const ModelFiles& files, ModelConfig& config) {
+  Checkpoint checkpoint = Checkpoint::open(files);
+  untie_differing_head(checkpoint, config);
+  return std::make_shared<CheckpointWeights>(std::move(checkpoint), config);
 }
 
 }  // namespace sluice

@@ -15,7 +15,8 @@
 namespace sluice {
 
 /// The safetensors of a model's folder: model.safetensors, or the shards that
-/// model.safetensors.index.json names.
+/// model.safetensors.index.json names. Where both are there the single file counts, as in
+/// Transformers, and a line says so.
 class Checkpoint {
  public:
   /// Reads all headers. Throws Error: no weights, a missing shard (which, named where), a damaged
@@ -23,7 +24,8 @@ class Checkpoint {
   static Checkpoint open(const ModelFiles& files);
 
   /// The tensor under its usual name, or with one "model." less or more in front; nothing if there
-  /// is none.
+  /// is none. What the index leaves out is found in any shard. Throws Error where the index names a
+  /// shard that does not have it.
   std::optional<TensorView> find(const std::string& usual_name) const;
   /// "model.safetensors" or the index, for messages.
   const std::string& path() const { return path_; }
@@ -33,14 +35,16 @@ class Checkpoint {
  private:
   void open_shards(const ModelFiles& files, const std::string& index_text);
   const Safetensors* file_of(std::string_view name) const;
+  void refuse_wrong_index(std::string_view name) const;
 
   std::string path_;
   std::vector<std::unique_ptr<const Safetensors>> shards_;
   std::map<std::string, const Safetensors*, std::less<>> weight_map_;  ///< empty for a single file
 };
 
-/// Finds every tensor of the model and checks its shape and type. Throws Error.
-std::shared_ptr<const WeightSource> open_weights(const ModelFiles& files,
-                                                 const ModelConfig& config);
+/// Finds every tensor of the model and checks its shape and type. As in Transformers 5, a head that
+/// the config ties to the embedding counts where it is there and differs: a line says so, and the
+/// config is untied. Throws Error.
+std::shared_ptr<const WeightSource> open_weights(const ModelFiles& files, ModelConfig& config);
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "models/config.h"
 
 #include "base/error.h"
+#include "models/layer_types.h"
 #include "models/weights.h"
 
 namespace sluice {
@@ -38,11 +39,10 @@ void check_size(std::string_view where, std::string_view name, std::int64_t size
 
 void check_config(const ModelConfig& config, std::string_view where) {
   constexpr std::int64_t highest = 1 << 24;  // so that products of two stay far below 2^63
-  constexpr std::int64_t highest_layers = 10000;
   constexpr std::int64_t highest_id = INT32_MAX;
   check_size(where, "hidden_size", config.hidden_size, highest);
   check_size(where, "embedding size", config.embed_size, highest);
-  check_size(where, "number of layers", config.num_layers, highest_layers);
+  check_size(where, "number of layers", config.num_layers, most_layers);
   check_size(where, "number of attention heads", config.num_heads, highest);
   check_size(where, "number of key-value heads", config.num_kv_heads, highest);
   check_size(where, "head_dim", config.head_dim, highest);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "base/architecture.h"
 #include "base/dtype.h"
+#include "models/rope_variant.h"
 
 namespace sluice {
 
@@ -28,8 +30,10 @@ struct ModelConfig {
   std::int64_t experts_per_token = 0;  ///< that a token goes through
   std::int64_t max_positions = 0;      ///< longest context, tokens
   std::int64_t position_offset = 0;    ///< rows to skip in a learned position table (OPT: 2)
-  /// A token sees itself and window-1 before it; 0: no window.
+  /// In a layer with a window a token sees itself and window-1 before it; 0: no layer has one.
   std::int64_t sliding_window_tokens = 0;
+  /// Which layers have it; empty: all.
+  std::vector<bool> windowed_layers{};
 
   NormKind norm = NormKind::rms_norm;
   NormPlace norm_place = NormPlace::pre;
@@ -43,7 +47,7 @@ struct ModelConfig {
   bool ffn_bias = false;
   PositionKind position = PositionKind::rope;
   float rope_theta = 10000.0F;
-  std::optional<RopeScaling> rope_scaling;
+  std::optional<RopeVariant> rope_scaling;
   bool tied_embeddings = false;  ///< the LM head is the token embedding
 
   std::optional<std::int32_t> bos_token_id;
@@ -52,6 +56,16 @@ struct ModelConfig {
 
   std::int64_t q_size() const { return num_heads * head_dim; }
   std::int64_t kv_size() const { return num_kv_heads * head_dim; }
+  /// Of one layer; 0: it sees all.
+  std::int64_t window_tokens(std::int64_t layer) const {
+    const bool windowed =
+        windowed_layers.empty() || windowed_layers.at(static_cast<std::size_t>(layer));
+    return windowed ? sliding_window_tokens : 0;
+  }
+  /// How many layers see all in spite of sliding_window_tokens.
+  std::int64_t num_full_attention_layers() const {
+    return std::count(windowed_layers.begin(), windowed_layers.end(), false);
+  }
   bool has_projections() const { return embed_size != hidden_size; }
 };
 

@@ -9,6 +9,8 @@
 #include "base/json.h"
 #include "models/config_reader.h"
 #include "models/family.h"
+#include "models/layer_types.h"
+#include "models/unsupported_fields.h"
 
 namespace sluice {
 namespace {
@@ -22,15 +24,17 @@ std::string supported_architectures() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// By model_type, as Transformers; architectures count where that says nothing known.
 const Family& family_of(const ConfigReader& fields) {
-  const auto architectures = fields.texts("architectures");
   const std::string model_type = fields.text("model_type", "");
-  if (architectures.empty() && model_type.empty()) fields.missing("architectures");
+  const auto architectures = fields.texts("architectures");
+  if (architectures.empty() && model_type.empty()) fields.missing("model_type");
   for (const Family* family : families()) {
-    if (architectures.empty() ? family->name == model_type
-                              : family->architecture == architectures.front()) {
+    if (!model_type.empty() && (family->name == model_type || family->other_name == model_type))
       return *family;
-    }
+  }
+  for (const Family* family : families()) {
+    if (!architectures.empty() && family->architecture == architectures.front()) return *family;
   }
   throw Error("{}: architecture {} is not supported; supported are {}", fields.where(),
               quote(architectures.empty() ? model_type : architectures.front()),
@@ -39,7 +43,10 @@ const Family& family_of(const ConfigReader& fields) {
 
 DType read_stored_dtype(const ConfigReader& fields) {
   const std::string_view key = fields.has("dtype") ? "dtype" : "torch_dtype";
-  const std::string text = fields.text(key, "float32");
+  std::string text = fields.text(key, "float32");
+  if (text == "auto") text = "float32";  // whatever the checkpoint has
+  if (constexpr std::string_view prefix = "torch."; text.starts_with(prefix))
+    text.erase(0, prefix.size());
   if (text == "bfloat16") return DType::bf16;
   if (text == "float16") return DType::f16;
   if (text == "float32") return DType::f32;
@@ -79,20 +86,23 @@ void write_special_tokens(const ModelConfig& config, ordered_json& fields) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {
-  const json parsed = parse_json(text, where, DuplicateKeys::last_wins);
+  const json parsed = parse_json(quote_non_finite(text), where, DuplicateKeys::last_wins);
   const ConfigReader fields(parsed, where);
   const Family& family = family_of(fields);
   refuse_quantized(fields);
+  refuse_fields(fields, unsupported_fields());
 
   ModelConfig config;
   config.family = family.name;
   config.hidden_size = fields.count("hidden_size");
   config.embed_size = config.hidden_size;
   config.num_layers = fields.count("num_hidden_layers");
+  if (config.num_layers > most_layers)
+    fields.refuse("num_hidden_layers", fmt::format("1 to {}", most_layers));
   config.num_heads = fields.count("num_attention_heads");
   config.num_kv_heads = config.num_heads;
   config.vocab_size = fields.count("vocab_size");
-  config.max_positions = fields.count("max_position_embeddings");
+  config.max_positions = fields.count("max_position_embeddings", family.default_max_positions);
   config.stored_dtype = read_stored_dtype(fields);
   family.read(fields, config);
   check_config(config, where);

@@ -27,6 +27,22 @@ ConfigReader::ConfigReader(const json& object, std::string where, std::string pr
   }
 }
 
+bool ConfigReader::equals(std::string_view key, const json& value) const {
+  const json* found = find(key);
+  return found != nullptr && *found == value;
+}
+
+bool ConfigReader::is_object(std::string_view key) const {
+  const json* value = find(key);
+  return value != nullptr && value->is_object();
+}
+
+std::vector<std::string> ConfigReader::keys() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : object_->items()) names.push_back(key);
+  return names;
+}
+
 const json* ConfigReader::find(std::string_view key) const {
   const auto found = object_->find(key);
   return found == object_->end() || found->is_null() ? nullptr : &*found;
@@ -50,7 +66,7 @@ void ConfigReader::missing(std::string_view key) const {
 void ConfigReader::refuse(std::string_view key, std::string_view expected) const {
   const json* value = find(key);
   throw Error("{}: {}{} is {}, expected {}", where_, prefix_, key,
-              value == nullptr ? "missing" : describe(*value), expected);
+              value != nullptr ? describe(*value) : (is_null(key) ? "null" : "missing"), expected);
 }
 
 std::int64_t ConfigReader::count(std::string_view key) const {
@@ -79,6 +95,22 @@ double ConfigReader::number(std::string_view key, double lowest, double highest)
 double ConfigReader::number(std::string_view key, double lowest, double highest,
                             double fallback) const {
   return has(key) ? number(key, lowest, highest) : fallback;
+}
+
+std::vector<double> ConfigReader::numbers(std::string_view key, double lowest,
+                                          double highest) const {
+  const json& list = at(key);
+  const auto refuse_list = [&] {
+    refuse(key, fmt::format("a list of numbers from {} to {}", lowest, highest));
+  };
+  if (!list.is_array()) refuse_list();
+  std::vector<double> result;
+  for (const json& element : list) {
+    const double number = element.is_number() ? element.get<double>() : std::nan("");
+    if (!(number >= lowest && number <= highest)) refuse_list();
+    result.push_back(number);
+  }
+  return result;
 }
 
 bool ConfigReader::flag(std::string_view key, bool fallback) const {

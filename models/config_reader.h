@@ -19,6 +19,12 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, std::string where, std::string prefix = {});
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
+  /// There, null or not.
+  bool contains(std::string_view key) const { return has(key) || is_null(key); }
+  /// There, and this value; numbers by value (1 is 1.0).
+  bool equals(std::string_view key, const nlohmann::json& value) const;
+  bool is_object(std::string_view key) const;
+  std::vector<std::string> keys() const;
   /// There, and null: the few fields where that differs from a missing one ask.
   bool is_null(std::string_view key) const;
 
@@ -29,6 +35,8 @@ class ConfigReader {
   /// A number within [lowest, highest]; infinities and NaN never are.
   double number(std::string_view key, double lowest, double highest) const;
   double number(std::string_view key, double lowest, double highest, double fallback) const;
+  /// A list of such numbers. Throws Error when missing.
+  std::vector<double> numbers(std::string_view key, double lowest, double highest) const;
   bool flag(std::string_view key, bool fallback) const;
   std::string text(std::string_view key, std::string_view fallback) const;
   std::vector<std::string> texts(std::string_view key) const;  ///< empty when missing
@@ -36,13 +44,14 @@ class ConfigReader {
   /// people write for "none", are left out.
   std::vector<std::int32_t> token_ids(std::string_view key,
                                       std::vector<std::int32_t> fallback = {}) const;
-  /// One token id, or the first of a list; none when null, the fallback when missing.
+  /// One token id, or the first of a list; none when null or negative, the fallback when missing.
   std::optional<std::int32_t> token_id(std::string_view key,
                                        std::optional<std::int32_t> fallback = {}) const;
   /// The object behind a key; nothing when missing.
   std::optional<ConfigReader> object(std::string_view key) const;
 
   const std::string& where() const { return where_; }
+  const std::string& prefix() const { return prefix_; }
   /// Throws Error "config.json: hidden_size is "x", expected ...".
   [[noreturn]] void refuse(std::string_view key, std::string_view expected) const;
   [[noreturn]] void missing(std::string_view key) const;

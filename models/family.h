@@ -15,10 +15,13 @@ namespace sluice {
 /// tensor. One file in models/families/ defines one, as `<name>_family`, and one line of
 /// models/CMakeLists.txt lists it.
 struct Family {
-  std::string_view name;          ///< config.json's model_type, and ModelConfig::family
-  std::string_view architecture;  ///< config.json's architectures[0]
-  std::string_view ffn_field;     ///< what config.json calls ffn_size, for messages
-  std::string_view embed_field;   ///< what config.json calls embed_size, likewise
+  std::string_view name;             ///< config.json's model_type, and ModelConfig::family
+  std::string_view architecture;     ///< config.json's architectures[0]
+  std::string_view other_name = {};  ///< a model_type that is read alike, or none
+  /// What Transformers takes where config.json has no max_position_embeddings.
+  std::int64_t default_max_positions = 0;
+  std::string_view ffn_field;    ///< what config.json calls ffn_size, for messages
+  std::string_view embed_field;  ///< what config.json calls embed_size, likewise
   /// The fields that only the family knows; those all share are read by parse_config. Throws Error.
   void (*read)(const ConfigReader& fields, ModelConfig& config);
   /// The inverse, as published checkpoints write them.

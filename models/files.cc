@@ -56,6 +56,17 @@ FileBytes map_file(const std::string& path) {
   return {path, {static_cast<const std::byte*>(address), size}, {address, unmap}};
 }
 
+/// What git leaves in place of a large file where git-lfs is not installed.
+void refuse_lfs_pointer(const FileBytes& file) {
+  constexpr std::string_view start = "version https://git-lfs.github.com/spec/v1";
+  const auto bytes = file.bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!text.starts_with(start)) return;
+  throw Error(
+      "{}: is a Git LFS pointer of {} bytes, not the file itself; run `git lfs pull` in its folder",
+      file.path(), bytes.size());
+}
+
 const EmbeddedFile* find_embedded(std::string_view name) {
   for (const EmbeddedFile& file : embedded_files()) {
     if (file.name == name) return &file;
@@ -104,7 +115,9 @@ std::optional<FileBytes> ModelFiles::map(const std::string& file) const {
     return FileBytes(path(file), found->bytes, nullptr);
   }
   if (!contains(file)) return std::nullopt;
-  return map_file(path(file));
+  FileBytes mapped = map_file(path(file));
+  refuse_lfs_pointer(mapped);
+  return mapped;
 }
 
 std::optional<std::string> ModelFiles::read(const std::string& file) const {

@@ -34,7 +34,8 @@ class ModelFiles {
   /// Path of a file in the folder as a user would name it ("tiny:config.json" for embedded ones).
   std::string path(const std::string& file) const;
   bool contains(const std::string& file) const;
-  /// The file's bytes; nothing if there is no such file. Throws Error when it cannot be read.
+  /// The file's bytes; nothing if there is no such file. Throws Error when it cannot be read, and
+  /// for a Git LFS pointer.
   std::optional<FileBytes> map(const std::string& file) const;
   /// The same as text.
   std::optional<std::string> read(const std::string& file) const;

@@ -23,21 +23,30 @@ void refuse_shape_name(const std::string& name) {
       name);
 }
 
+ModelConfig read_config(const ModelFiles& files) {
+  const auto config = files.read("config.json");
+  if (!config) throw Error("'{}' holds no config.json: is it a Hugging Face folder?", files.root());
+  return parse_config(*config, files.path("config.json"));
+}
+
 }  // namespace
+
+ModelConfig read_model_config(const std::string& path_or_name) {
+  refuse_shape_name(path_or_name);
+  return read_config(ModelFiles::open(path_or_name));
+}
 
 Model open_model(const std::string& path_or_name) {
   refuse_shape_name(path_or_name);
   Model model;
   model.files = ModelFiles::open(path_or_name);
   model.name = path_or_name;
-  const auto config = model.files.read("config.json");
-  if (!config) throw Error("'{}' holds no config.json: is it a Hugging Face folder?", path_or_name);
-  model.config = parse_config(*config, model.files.path("config.json"));
+  model.config = read_config(model.files);
   // Without the file Transformers takes the fields from config.json.
-  const auto generation = model.files.read("generation_config.json");
-  model.generation = parse_generation_config(
-      generation ? *generation : *config,
-      model.files.path(generation ? "generation_config.json" : "config.json"));
+  const std::string generation =
+      model.files.contains("generation_config.json") ? "generation_config.json" : "config.json";
+  model.generation =
+      parse_generation_config(*model.files.read(generation), model.files.path(generation));
   model.weights = open_weights(model.files, model.config);
   return model;
 }

@@ -26,6 +26,9 @@ struct Model {
 /// before any weight is read. Throws Error.
 Model open_model(const std::string& path_or_name);
 
+/// The architecture alone: needs no file but config.json. Throws Error.
+ModelConfig read_model_config(const std::string& path_or_name);
+
 /// Whether open_model() is meant, and no shape: a folder that exists, a path or "tiny". A folder
 /// comes before a shape of its name.
 bool names_model(const std::string& path_or_name);

@@ -6,57 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "models/activation_names.h"
+#include "models/rope_config.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr double kHighestTheta = 1e12;
-constexpr double kHighestFactor = 1e6;
-
-RopeScaling read_llama3_scaling(const ConfigReader& rope, const ConfigReader& fields) {
-  constexpr std::string_view original = "original_max_position_embeddings";
-  RopeScaling scaling;
-  scaling.factor = static_cast<float>(rope.number("factor", 1.0, kHighestFactor));
-  scaling.low_freq_factor =
-      static_cast<float>(rope.number("low_freq_factor", 1e-6, kHighestFactor));
-  scaling.high_freq_factor =
-      static_cast<float>(rope.number("high_freq_factor", 1e-6, kHighestFactor));
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    rope.refuse("high_freq_factor",
-                fmt::format("more than low_freq_factor ({})", scaling.low_freq_factor));
-  }
-  scaling.original_max_positions =
-      fields.has(original) ? fields.count(original) : rope.count(original);
-  return scaling;
-}
-
-void read_rope(const ConfigReader& fields, ModelConfig& config) {
-  config.position = PositionKind::rope;
-  config.rope_theta =
-      static_cast<float>(fields.number("rope_theta", 1.0, kHighestTheta, config.rope_theta));
-  if (fields.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
-    fields.refuse("partial_rotary_factor", "1 (rotating a part of each head is not supported)");
-  }
-  const auto rope =
-      fields.object(fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
-  if (!rope) return;
-  if (rope->has("rope_theta")) {
-    config.rope_theta = static_cast<float>(rope->number("rope_theta", 1.0, kHighestTheta));
-  }
-  if (rope->number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
-    rope->refuse("partial_rotary_factor", "1 (rotating a part of each head is not supported)");
-  }
-  const std::string_view type_key = rope->has("rope_type") ? "rope_type" : "type";
-  const std::string type = rope->text(type_key, "default");
-  if (type == "llama3") {
-    config.rope_scaling = read_llama3_scaling(*rope, fields);
-  } else if (type != "default") {
-    rope->refuse(type_key, "\"default\" or \"llama3\" (other RoPE scalings are not supported)");
-  }
-}
 
 void read_head_dim(const ConfigReader& fields, ModelConfig& config) {
   if (fields.has("head_dim")) {
@@ -69,18 +25,6 @@ void read_head_dim(const ConfigReader& fields, ModelConfig& config) {
         fields.where(), config.hidden_size, config.num_heads);
   }
   config.head_dim = config.hidden_size / config.num_heads;
-}
-
-void write_rope(const ModelConfig& config, ordered_json& fields) {
-  fields["rope_theta"] = shortest(config.rope_theta);
-  fields["rope_scaling"] = nullptr;
-  if (!config.rope_scaling) return;
-  const RopeScaling& scaling = *config.rope_scaling;
-  fields["rope_scaling"] = {{"factor", shortest(scaling.factor)},
-                            {"low_freq_factor", shortest(scaling.low_freq_factor)},
-                            {"high_freq_factor", shortest(scaling.high_freq_factor)},
-                            {"original_max_position_embeddings", scaling.original_max_positions},
-                            {"rope_type", "llama3"}};
 }
 
 std::string_view layer_tensor_name(TensorRole role) {
@@ -128,16 +72,19 @@ std::string_view layer_tensor_name(TensorRole role) {
 
 }  // namespace
 
-void read_rms_decoder(const ConfigReader& fields, ModelConfig& config) {
+void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
+                      std::int64_t default_kv_heads) {
   config.norm = NormKind::rms_norm;
   config.gated_ffn = true;
-  config.num_kv_heads = fields.count("num_key_value_heads", config.num_heads);
+  constexpr std::string_view kv_heads = "num_key_value_heads";
+  config.num_kv_heads =
+      fields.count(kv_heads, fields.is_null(kv_heads) ? config.num_heads : default_kv_heads);
   config.ffn_size = fields.count("intermediate_size");
   config.norm_eps = static_cast<float>(fields.number("rms_norm_eps", 1e-30, 1.0, 1e-6));
   config.tied_embeddings = fields.flag("tie_word_embeddings", false);
-  const std::string activation = fields.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") fields.refuse("hidden_act", "\"silu\"");
-  config.activation = Activation::silu;
+  const auto activation = parse_activation(fields.text("hidden_act", "silu"));
+  if (!activation) fields.refuse("hidden_act", known_activations);
+  config.activation = *activation;
   read_head_dim(fields, config);
   read_rope(fields, config);
   if (config.head_dim % 2 != 0) {
@@ -150,7 +97,7 @@ void write_rms_decoder(const ModelConfig& config, ordered_json& fields) {
   fields["num_key_value_heads"] = config.num_kv_heads;
   fields["head_dim"] = config.head_dim;
   fields["intermediate_size"] = config.ffn_size;
-  fields["hidden_act"] = "silu";
+  fields["hidden_act"] = activation_name(config.activation);
   fields["rms_norm_eps"] = shortest(config.norm_eps);
   write_rope(config, fields);
 }

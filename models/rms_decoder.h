@@ -13,9 +13,10 @@ namespace sluice {
 // SwiGLU.
 
 /// num_key_value_heads, head_dim, intermediate_size, rms_norm_eps, hidden_act, tie_word_embeddings,
-/// RoPE. Throws Error for a rope type other than "default" and "llama3", and for an activation
-/// other than SiLU.
-void read_rms_decoder(const ConfigReader& fields, ModelConfig& config);
+/// RoPE. `default_kv_heads` are the family's where the field is missing. Throws Error for rope
+/// types and activations that are not known.
+void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
+                      std::int64_t default_kv_heads);
 void write_rms_decoder(const ModelConfig& config, nlohmann::ordered_json& fields);
 
 /// "model.layers.3.self_attn.q_proj.weight" and so on.

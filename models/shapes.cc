@@ -89,7 +89,7 @@ ModelConfig llama3(const Size& size) {
 ModelConfig llama31(const Size& size, float rope_factor) {
   ModelConfig config = llama3(size);
   config.max_positions = 131072;
-  config.rope_scaling = RopeScaling{.factor = rope_factor,
+  config.rope_scaling = RopeVariant{.factor = rope_factor,
                                     .low_freq_factor = 1.0F,
                                     .high_freq_factor = 4.0F,
                                     .original_max_positions = 8192};

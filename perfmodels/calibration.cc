@@ -264,10 +264,11 @@ CalibrationPoint& Calibration::at(const CalibrationBatch& batch) {
 }
 
 bool same_layers(const ModelDimensions& a, const ModelDimensions& b) {
-  ModelDimensions with_as_many = b;
-  with_as_many.num_layers = a.num_layers;
-  with_as_many.learned_positions = a.learned_positions;  // only looked up
-  return a == with_as_many;
+  const ModelDimensions of_a = measured_form(a);
+  ModelDimensions with_as_many = measured_form(b);
+  with_as_many.num_layers = of_a.num_layers;
+  with_as_many.learned_positions = of_a.learned_positions;  // only looked up
+  return of_a == with_as_many;
 }
 
 std::string format_calibration(const Calibration& calibration) {

@@ -81,7 +81,8 @@ double layer_distance(const ModelDimensions& a, const ModelDimensions& b) {
          apart(a.q_size() / a.kv_size(), b.q_size() / b.kv_size());
 }
 
-Calibration transferred(const Calibration& measured, const ModelDimensions& model) {
+Calibration transferred(const Calibration& measured, const ModelDimensions& whole_model) {
+  const ModelDimensions model = measured_form(whole_model);
   if (!transferable(measured.model, model))
     throw Error("a calibration of {}-bit weights says nothing of {}-bit ones, or of experts",
                 measured.model.weight_bits, model.weight_bits);

@@ -180,7 +180,7 @@ struct MeasuredModel::Reduction {
     std::array<std::map<std::int64_t, Samples>, 2> samples;  ///< by phase, rows
     for (const CalibrationKvStore& sample : calibration.kv_stores) {
       const SublayerLoad load =
-          sublayer_load(into.model_, Sublayer::kv_store, BatchShape::prefill(1, sample.rows));
+          sublayer_load(calibration.model, Sublayer::kv_store, BatchShape::prefill(1, sample.rows));
       samples.at(static_cast<std::size_t>(sample.phase))[sample.rows].add(sample.seconds, load,
                                                                           sample.rates);
     }
@@ -234,7 +234,7 @@ struct MeasuredModel::Reduction {
 
   /// Of a sublayer, where it was measured.
   void collect(const CalibrationPoint& point, std::size_t i, Samples& samples) const {
-    const SublayerLoad load = load_of(into.model_, timed_sublayers[i], point.batch);
+    const SublayerLoad load = load_of(calibration.model, timed_sublayers[i], point.batch);
     for (const CalibrationSample& sample : point.samples) {
       if (sample.seconds[i] > 0) samples.add(sample.seconds[i], load, sample.rates);
     }
@@ -360,7 +360,7 @@ double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     case Sublayer::fc2:
       return linear_s(sublayer, static_cast<double>(shape.total_rows()));
     case Sublayer::attention:
-      return shape.phase == Phase::decode ? decode_attention_s(shape) : prefill_attention_s(shape);
+      return attention_s(shape);
     case Sublayer::qk:
     case Sublayer::sv:
       return compute_s(device, Sublayer::attention, shape) / 2;
@@ -387,8 +387,26 @@ double MeasuredModel::lm_head_s(Device /*device*/, std::int64_t logit_rows) cons
   return linear_s(Sublayer::lm_head, static_cast<double>(logit_rows));
 }
 
-double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
+/// Where only some layers have a window, all was measured without: a row that decodes costs what a
+/// shorter context does, and a prompt what its keys are of all.
+double MeasuredModel::attention_s(const BatchShape& shape) const {
+  const bool decodes = shape.phase == Phase::decode;
+  const double measured_s = decodes ? decode_attention_s(shape) : prefill_attention_s(shape);
   const std::int64_t window = model_.sliding_window_tokens;
+  const double full = model_.full_attention_share();
+  if (window == measured_window() || full == 1) return measured_s;
+  BatchShape seen = shape;
+  seen.context = std::min(shape.context, window);
+  const auto rows = static_cast<double>(shape.rows);
+  const double prior = prior_tokens(shape);
+  const double windowed_s =
+      decodes ? decode_attention_s(seen)
+              : measured_s * visible_keys(rows, prior, window) / visible_keys(rows, prior, 0);
+  return full * measured_s + (1 - full) * windowed_s;
+}
+
+double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
+  const std::int64_t window = measured_window();
   const double pages = pages_of(window > 0 ? std::min(shape.context, window) : shape.context);
   const auto batch = static_cast<double>(shape.batch);
   const auto most = static_cast<double>(decode_.rbegin()->first);
@@ -470,14 +488,14 @@ double MeasuredModel::further_row_s(const ByBatch& by_rows, double rows, double 
 double MeasuredModel::measured_row_s(const ByBatch::value_type& bucket, double prior) const {
   const auto& [rows, curve] = bucket;
   const double last = curve.last_x() - 1;
-  if (prior <= last || model_.sliding_window_tokens > 0) return curve.at(std::min(prior, last) + 1);
+  if (prior <= last || measured_window() > 0) return curve.at(std::min(prior, last) + 1);
   if (curve.size() > 1) return curve.straight_on_at(prior + 1);
   const auto new_rows = static_cast<double>(rows);
   return curve.at(last + 1) * keys_of_row(new_rows, prior) / keys_of_row(new_rows, last);
 }
 
 double MeasuredModel::keys_of_row(double rows, double prior) const {
-  return visible_keys(rows, prior, model_.sliding_window_tokens) / rows;
+  return visible_keys(rows, prior, measured_window()) / rows;
 }
 
 double MeasuredModel::transfer_s(Tier from, Tier to, double bytes) const {

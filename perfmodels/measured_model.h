@@ -81,6 +81,8 @@ class MeasuredModel : public CostModel {
   MeasuredModel(std::shared_ptr<const Calibration> calibration, const ModelDimensions& model,
                 const MachineRates& rates);
   double linear_s(Sublayer sublayer, double rows) const;
+  std::int64_t measured_window() const { return calibration_->model.sliding_window_tokens; }
+  double attention_s(const BatchShape& shape) const;
   double decode_attention_s(const BatchShape& shape) const;
   /// As many sequences of so many pages, or more, as keep all threads for as long: a thread takes a
   /// short context as a whole, and others wait for the last one.

@@ -104,17 +104,42 @@ double visible_keys(double rows, double prior, std::int64_t window) {
   return triangle(prior, growing) + (rows - growing) * most;
 }
 
+namespace {
+
+/// Mean over the layers of what depends on a layer's window.
+template <typename OfWindow>
+double mean_over_layers(const ModelDimensions& model, const OfWindow& of_window) {
+  const double full = model.full_attention_share();
+  double mean = 0;
+  if (full > 0) mean += full * of_window(0);
+  if (full < 1) mean += (1 - full) * of_window(model.sliding_window_tokens);
+  return mean;
+}
+
+}  // namespace
+
+double visible_keys(const ModelDimensions& model, double rows, double prior) {
+  return mean_over_layers(model,
+                          [&](std::int64_t window) { return visible_keys(rows, prior, window); });
+}
+
 double visible_tokens(const ModelDimensions& model, const BatchShape& shape) {
   const std::int64_t all = std::max(shape.context, shape.rows);
-  const std::int64_t window = model.sliding_window_tokens;
-  return static_cast<double>(window == 0 ? all : std::min(all, window + shape.rows - 1));
+  return mean_over_layers(model, [&](std::int64_t window) {
+    return static_cast<double>(window == 0 ? all : std::min(all, window + shape.rows - 1));
+  });
+}
+
+ModelDimensions measured_form(ModelDimensions model) {
+  if (model.full_attention_layers > 0)
+    model.sliding_window_tokens = model.full_attention_layers = 0;
+  return model;
 }
 
 double causal_share(const ModelDimensions& model, const BatchShape& shape) {
   const auto rows = static_cast<double>(shape.rows);
   const auto prior = static_cast<double>(std::max(shape.context, shape.rows)) - rows;
-  return visible_keys(rows, prior, model.sliding_window_tokens) /
-         (rows * visible_tokens(model, shape));
+  return visible_keys(model, rows, prior) / (rows * visible_tokens(model, shape));
 }
 
 double context_kv_bytes(const ModelDimensions& model, const BatchShape& shape) {
@@ -153,7 +178,7 @@ struct LayerRows {
     const auto count = static_cast<double>(sequence.rows);
     rows += count;
     if (sequence.rows == 0) return;
-    keys += visible_keys(count, static_cast<double>(sequence.context), model.sliding_window_tokens);
+    keys += visible_keys(model, count, static_cast<double>(sequence.context));
     kv_tokens +=
         visible_tokens(model, {.rows = sequence.rows, .context = sequence.context + sequence.rows});
   }

@@ -21,10 +21,12 @@ struct ModelDimensions {
   std::int64_t ffn_size = 0;
   std::int64_t vocab_size = 0;
   std::int64_t sliding_window_tokens = 0;  ///< 0: no window
-  bool gated_ffn = true;                   ///< FC1 is two matrices
-  std::int64_t learned_positions = 0;      ///< rows of a table beside the embedding (OPT)
-  std::int64_t num_experts = 0;            ///< 0: one FFN; else a mixture of experts
-  std::int64_t experts_per_token = 0;      ///< that a token's row goes through
+  /// Layers that see all in spite of the window. Costs are those of the mean layer.
+  std::int64_t full_attention_layers = 0;
+  bool gated_ffn = true;               ///< FC1 is two matrices
+  std::int64_t learned_positions = 0;  ///< rows of a table beside the embedding (OPT)
+  std::int64_t num_experts = 0;        ///< 0: one FFN; else a mixture of experts
+  std::int64_t experts_per_token = 0;  ///< that a token's row goes through
   /// Of a layer's weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's
   /// group-wise quantisation, HeLM section IV-B), which are widened before they are used.
   double weight_bits = 16;
@@ -36,6 +38,13 @@ struct ModelDimensions {
   /// Of the embedding, the LM head and the projections around the layers: never narrower than 16
   /// bits.
   double table_bytes(double elements) const { return elements * std::max(weight_bits, 16.0) / 8; }
+  /// Share of the layers that see all their context.
+  double full_attention_share() const {
+    if (sliding_window_tokens == 0) return 1;
+    return full_attention_layers == 0
+               ? 0
+               : static_cast<double>(full_attention_layers) / static_cast<double>(num_layers);
+  }
   bool operator==(const ModelDimensions&) const = default;
 };
 
@@ -97,8 +106,15 @@ constexpr double activation_element_bytes = 2;
 /// Keys that `rows` new rows behind `prior` cached tokens see, summed over the rows: itself and all
 /// before it, each at most `window` (0: no window).
 double visible_keys(double rows, double prior, std::int64_t window);
-/// Tokens of a sequence whose K and V some of its rows sees: all, or those within the window.
+/// The same in the mean layer.
+double visible_keys(const ModelDimensions& model, double rows, double prior);
+/// Tokens of a sequence whose K and V some of its rows sees: all, or those within the window; in
+/// the mean layer.
 double visible_tokens(const ModelDimensions& model, const BatchShape& shape);
+
+/// The model whose measurements serve for this one: where only some layers have a window, one in
+/// which none has. What a window saves is then counted.
+ModelDimensions measured_form(ModelDimensions model);
 
 /// Of sublayer_work()'s FLOP of qk and sv, those of keys that a row sees: visible_keys() over
 /// rows x visible_tokens().

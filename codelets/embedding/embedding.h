@@ -26,11 +26,12 @@ struct EmbeddingArgs {
   std::int64_t position_rows = 0;      ///< rows of the position table
   bool learned_positions = false;
   bool project_in = false;
+  float rope_attention_factor = 1.0F;  ///< of cosines and sines (YaRN)
 };
 
 /// x[r] = E[token(r)] (W_in x where embed_size != hidden_size) + P[position(r) + offset], f32, and
-/// the rotary tables of the batch's rows: rope[r] = cos(position * f[i]), then sin, i < head_dim
-/// / 2.
+/// the rotary tables of the batch's rows: rope[r] = a cos(position * f[i]), then a sin(...), with
+/// i < head_dim / 2 and a = rope_attention_factor.
 struct EmbeddingOperands {
   const EmbeddingArgs* args = nullptr;
   BatchView batch{nullptr};

@@ -87,8 +87,8 @@ __global__ void embed_rows(EmbedCall call) {
   float* rope = operands.rope + row * 2 * half;
   for (std::int64_t i = threadIdx.x; i < half; i += blockDim.x) {
     const float angle = static_cast<float>(position) * operands.frequencies[i];
-    rope[i] = cosf(angle);
-    rope[half + i] = sinf(angle);
+    rope[i] = args.rope_attention_factor * cosf(angle);
+    rope[half + i] = args.rope_attention_factor * sinf(angle);
   }
 }
 

@@ -46,8 +46,9 @@ void embedding_reference(const EmbeddingOperands& operands, const float* project
     }
     for (std::int64_t i = 0; args.shape.rope && i < half; ++i) {
       const double angle = static_cast<double>(row.position) * operands.frequencies[i];
-      rope[r * 2 * half + i] = std::cos(angle);
-      rope[r * 2 * half + half + i] = std::sin(angle);
+      const double scale = args.rope_attention_factor;
+      rope[r * 2 * half + i] = scale * std::cos(angle);
+      rope[r * 2 * half + half + i] = scale * std::sin(angle);
     }
   }
 }

@@ -14,7 +14,6 @@
 #include "codelets/runtime/recurring.h"
 #include "codelets/runtime/stage_memory.h"
 #include "codelets/sv/sv.h"
-#include "perfmodels/layer_run.h"
 
 namespace sluice {
 namespace {
@@ -226,7 +225,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
       clock.end_of(Sublayer::qkv);
     }
     if (range.has(Sublayer::qk) || range.has(Sublayer::sv)) {
-      const AttentionArgs attention{args.tag, args.shape, args.kv};
+      const AttentionArgs attention{args.tag, args.layer_shape(i), args.kv};
       attend(context, attention, attention_part(range), at, layer);
       clock.end_of(attention_part(range));
     }
@@ -255,6 +254,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
   key.add(sizes.shape);
   key.add(sizes.vectors);
   key.add(sizes.kv);
+  key.add(sizes.window_tokens);
   key.add(sizes.range());
   key.add(tag.num_layers);
   key.add(tag.num_tokens);
@@ -293,7 +293,7 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
 }
 
 void submit_single(const StageArgs& args, const StageHandles& handles) {
-  const AttentionArgs attention{args.tag, args.shape, args.kv};
+  const AttentionArgs attention{args.tag, args.layer_shape(0), args.kv};
   const LayerHandles& layer = handles.layers.front();
   switch (args.range().first) {
     case Sublayer::qkv:
@@ -330,7 +330,7 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
     TaskTag tag = args.tag;
     tag.sublayer = tag.last_sublayer = Sublayer::attention;
     const LayerHandles& layer = handles.layers.front();
-    return submit_attention({tag, args.shape, args.kv},
+    return submit_attention({tag, args.layer_shape(0), args.kv},
                             {handles.batch, handles.q, layer.slab, layer.new_kv, handles.context});
   }
   AccessList accesses{};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/runtime/sublayer_range.h"
+#include "perfmodels/layer_run.h"
 
 namespace sluice {
 
@@ -22,7 +25,15 @@ struct StageArgs {
   /// Few rows, and weights and KV that stay where they are: the next iterations' tasks launch the
   /// same kernels at the same addresses, or at a few others.
   bool recurs = false;
+  /// Each layer's window in place of the shape's, tag.num_layers of them; see DecoderShape.
+  std::array<std::int64_t, most_layers_of_task> window_tokens{};
 
+  /// The shape of the i-th layer.
+  DecoderShape layer_shape(std::int16_t i) const {
+    DecoderShape of_layer = shape;
+    of_layer.sliding_window_tokens = window_tokens.at(static_cast<std::size_t>(i));
+    return of_layer;
+  }
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
 };
 

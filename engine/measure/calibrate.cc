@@ -122,6 +122,8 @@ BenchTest test_of(const CalibrationBatch& batch, std::int64_t iterations) {
 
 ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
   config.num_layers = num_layers;
+  if (!config.windowed_layers.empty())
+    config.windowed_layers.resize(static_cast<std::size_t>(num_layers));
   return config;
 }
 

@@ -55,7 +55,8 @@ CalibrationSetup calibration_setup(DType dtype, int threads, int domains, std::s
           .device = std::move(device)};
 }
 
-fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& model) {
+fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& whole_model) {
+  const ModelDimensions model = measured_form(whole_model);
   std::string name = fmt::format("hidden{}-heads{}x{}x{}-ffn{}{}-vocab{}", model.hidden_size,
                                  model.num_heads, model.num_kv_heads, model.head_dim,
                                  model.ffn_size, model.gated_ffn ? "g" : "", model.vocab_size);

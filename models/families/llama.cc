@@ -7,7 +7,7 @@ namespace sluice {
 namespace {
 
 void read(const ConfigReader& fields, ModelConfig& config) {
-  read_rms_decoder(fields, config);
+  read_rms_decoder(fields, config, config.num_heads);
   config.qkv_bias = config.out_bias = fields.flag("attention_bias", false);
   config.ffn_bias = fields.flag("mlp_bias", false);
   config.bos_token_id = fields.token_id("bos_token_id", 1);
@@ -25,6 +25,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& fields) {
 /// Llama 2, 3, 3.1, 3.2, and what others publish in their shape.
 extern const Family llama_family = {.name = "llama",
                                     .architecture = "LlamaForCausalLM",
+                                    .default_max_positions = 2048,
                                     .ffn_field = "intermediate_size",
                                     .embed_field = "hidden_size",
                                     .read = read,

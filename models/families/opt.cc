@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "models/activation_names.h"
 #include "models/family.h"
 
 namespace sluice {
@@ -12,26 +13,10 @@ namespace {
 constexpr std::int64_t kPositionOffset = 2;  // OPT's position table starts with two unused rows
 
 Activation read_activation(const ConfigReader& fields) {
-  const std::string name = fields.text("activation_function", "relu");
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu") return Activation::gelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
-  if (name == "silu" || name == "swish") return Activation::silu;
-  fields.refuse("activation_function", "\"relu\", \"gelu\", \"gelu_new\" or \"silu\"");
-}
-
-std::string_view activation_name(Activation activation) {
-  switch (activation) {
-    case Activation::gelu:
-      return "gelu";
-    case Activation::gelu_tanh:
-      return "gelu_new";
-    case Activation::silu:
-      return "silu";
-    case Activation::relu:
-      break;
-  }
-  return "relu";
+  constexpr std::string_view key = "activation_function";
+  const auto activation = parse_activation(fields.text(key, "relu"));
+  if (!activation) fields.refuse(key, known_activations);
+  return *activation;
 }
 
 void read(const ConfigReader& fields, ModelConfig& config) {
@@ -136,6 +121,7 @@ std::string tensor_name(TensorId id) {
 /// OPT, 125M to 175B; 350M with its norms after the blocks and its narrower embedding.
 extern const Family opt_family = {.name = "opt",
                                   .architecture = "OPTForCausalLM",
+                                  .default_max_positions = 2048,
                                   .ffn_field = "ffn_dim",
                                   .embed_field = "word_embed_proj_dim",
                                   .read = read,

@@ -1,41 +1,39 @@
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "models/family.h"
+#include "models/layer_types.h"
 #include "models/rms_decoder.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::int64_t kDefaultWindowTokens = 4096;  // as in Transformers, likewise the next
+// As in Transformers.
+constexpr std::int64_t kDefaultWindowTokens = 4096;
 constexpr std::int64_t kDefaultMaxWindowLayers = 28;
+constexpr std::int64_t kDefaultKvHeads = 32;
 
 /// Layers from max_window_layers on have the window, unless layer_types says it layer by layer.
-std::int64_t count_windowed_layers(const ConfigReader& fields, const ModelConfig& config) {
-  const std::vector<std::string> types = fields.texts("layer_types");
-  if (!types.empty()) return std::count(types.begin(), types.end(), "sliding_attention");
+std::vector<bool> find_windowed_layers(const ConfigReader& fields, const ModelConfig& config) {
+  std::vector<bool> windowed = read_layer_types(fields, config);
+  if (!windowed.empty()) return windowed;
   const std::int64_t first = fields.count("max_window_layers", kDefaultMaxWindowLayers, 0);
-  return std::max<std::int64_t>(0, config.num_layers - first);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    windowed.push_back(layer >= first);
+  return windowed;
 }
 
 void read_sliding_window(const ConfigReader& fields, ModelConfig& config) {
-  if (!fields.flag("use_sliding_window", false) || fields.is_null("sliding_window")) return;
-  const std::int64_t windowed = count_windowed_layers(fields, config);
-  if (windowed == 0) return;
-  if (windowed < config.num_layers) {
-    throw Error(
-        "{}: use_sliding_window with {} of {} layers under the window is not supported; "
-        "set it to false (exact up to sliding_window tokens)",
-        fields.where(), windowed, config.num_layers);
+  if (!fields.flag("use_sliding_window", false) || fields.is_null("sliding_window")) {
+    refuse_windows_without_size(fields, config, "use_sliding_window and sliding_window");
+    return;
   }
-  config.sliding_window_tokens = fields.count("sliding_window", kDefaultWindowTokens);
+  set_windows(fields.count("sliding_window", kDefaultWindowTokens),
+              find_windowed_layers(fields, config), config);
 }
 
 void read(const ConfigReader& fields, ModelConfig& config) {
-  read_rms_decoder(fields, config);
+  read_rms_decoder(fields, config, kDefaultKvHeads);
   config.qkv_bias = true;
   read_sliding_window(fields, config);
   config.bos_token_id = fields.token_id("bos_token_id");
@@ -48,6 +46,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& fields) {
   fields["use_sliding_window"] = windowed;
   fields["sliding_window"] = windowed ? config.sliding_window_tokens : config.max_positions;
   fields["max_window_layers"] = windowed ? 0 : config.num_layers;
+  write_layer_types(config, fields);
 }
 
 }  // namespace
@@ -55,6 +54,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& fields) {
 /// Qwen2 and Qwen2.5: Llama's layers with biases on Q, K and V.
 extern const Family qwen2_family = {.name = "qwen2",
                                     .architecture = "Qwen2ForCausalLM",
+                                    .default_max_positions = 32768,
                                     .ffn_field = "intermediate_size",
                                     .embed_field = "hidden_size",
                                     .read = read,

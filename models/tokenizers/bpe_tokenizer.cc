@@ -311,7 +311,7 @@ bool is_opt(const ModelFiles& files) {
   const auto text = files.read("config.json");
   if (!text) return false;
   const nlohmann::json json =
-      parse_json(*text, files.path("config.json"), DuplicateKeys::last_wins);
+      parse_json(quote_non_finite(*text), files.path("config.json"), DuplicateKeys::last_wins);
   return JsonField(json, files.path("config.json")).text_or("model_type", "") == "opt";
 }
 

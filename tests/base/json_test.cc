@@ -31,6 +31,22 @@ TEST(ParseJsonTest, RefusesKeysThatStandTwiceWhereAsked) {
   EXPECT_EQ(parse_json(twice, "a.json", DuplicateKeys::last_wins)["a"][0]["b"], 2);
 }
 
+TEST(ParseJsonTest, RefusesNulBytes) {
+  const std::string_view padded("{}\0\0", 4);
+  for (const DuplicateKeys duplicates : {DuplicateKeys::refuse, DuplicateKeys::last_wins})
+    EXPECT_EQ(refusal(padded, duplicates),
+              "a.json: not valid JSON: there is a NUL byte at offset 2");
+}
+
+TEST(QuoteNonFiniteTest, QuotesWhatPythonWritesOutsideOfTexts) {
+  EXPECT_EQ(quote_non_finite(R"({"a": NaN, "b": [-Infinity, Infinity]})"),
+            R"({"a": "NaN", "b": ["-Infinity", "Infinity"]})");
+  const std::string texts = R"({"NaN": "Infinity \" NaN \\", "b": "\\"})";
+  EXPECT_EQ(quote_non_finite(texts), texts);
+  EXPECT_EQ(quote_non_finite("\"\\"), "\"\\");
+  EXPECT_EQ(quote_non_finite(""), "");
+}
+
 TEST(ParseJsonTest, RefusesWhatIsNestedTooDeep) {
   EXPECT_EQ(refusal("[[[1]]]", DuplicateKeys::refuse, 3), "no error");
   for (const DuplicateKeys duplicates : {DuplicateKeys::refuse, DuplicateKeys::last_wins}) {

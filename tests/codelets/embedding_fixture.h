@@ -38,6 +38,7 @@ class EmbeddingFixture : public ::testing::TestWithParam<std::tuple<DType, Embed
     args_.shape.hidden_size = shape.hidden_size;
     args_.shape.head_dim = shape.head_dim;
     args_.shape.rope = shape.head_dim > 0;
+    args_.rope_attention_factor = 1.25F;
     args_.vocab_size = vocab_size;
     args_.embed_size = shape.embed_size;
     args_.table_dtype = shape.table_dtype;

@@ -212,8 +212,10 @@ const std::vector<BadRun> bad_models = {
      1,
      [](const Workplace& place) {
        place.copy_model("llama-3-gqa");
-       place.change_config(
-           [](json& config) { config["architectures"] = {"GPTBigCodeForCausalLM"}; });
+       place.change_config([](json& config) {
+         config["model_type"] = "gpt_bigcode";
+         config["architectures"] = {"GPTBigCodeForCausalLM"};
+       });
        return place.generate();
      },
      {"config.json", "GPTBigCodeForCausalLM", "supported are"}},
@@ -221,10 +223,10 @@ const std::vector<BadRun> bad_models = {
      1,
      [](const Workplace& place) {
        place.copy_model("llama-3-gqa");
-       place.change_config([](json& config) { config["rope_scaling"]["rope_type"] = "yarn"; });
+       place.change_config([](json& config) { config["rope_scaling"]["rope_type"] = "mrope"; });
        return place.generate();
      },
-     {"config.json", "rope_type", "yarn", "llama3"}},
+     {"config.json", "rope_type", "mrope", "llama3"}},
     {"ConfigWithoutAField",
      1,
      [](const Workplace& place) {

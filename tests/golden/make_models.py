@@ -21,7 +21,8 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config)
+from transformers import (AutoModelForCausalLM, LlamaConfig, MinistralConfig, MistralConfig, OPTConfig,
+                          Qwen2Config)
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROMPT_TOKENS = 101
@@ -52,6 +53,7 @@ class Case:
     contrast: dict = dataclasses.field(default_factory=dict)    # config changes that must change the logits, and where
 
 
+ALTERNATING = ["full_attention", "sliding_attention"] * 2
 OPT_DROP = ("tie_word_embeddings", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm")
 
 # An rms_norm_eps of 1e-5 or 1e-6 is invisible at these scales; two cases have 1e-2, so that ignoring it shows.
@@ -118,6 +120,38 @@ CASES = [
                        max_position_embeddings=256, sliding_window=None,
                        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
          torch.bfloat16, shards=2, drop=("rope_scaling", "pad_token_id")),
+    # Published as MistralForCausalLM with layer_types, like Ministral 8B.
+    Case("mistral-layer-types",
+         MinistralConfig(vocab_size=101, hidden_size=40, intermediate_size=70, num_hidden_layers=4,
+                         num_attention_heads=4, num_key_value_heads=2, head_dim=10, rms_norm_eps=1e-5,
+                         max_position_embeddings=256, sliding_window=8, layer_types=ALTERNATING,
+                         rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         torch.bfloat16, layer_scale=0.5, drop=("rope_scaling", "pad_token_id"),
+         put={"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
+         contrast={"layer_types": ["sliding_attention"] * 4}),
+    Case("qwen2-window-layers",
+         Qwen2Config(vocab_size=103, hidden_size=36, intermediate_size=64, num_hidden_layers=3,
+                     num_attention_heads=6, num_key_value_heads=2, rms_norm_eps=1e-6, max_position_embeddings=256,
+                     bos_token_id=3, eos_token_id=3, use_sliding_window=True, sliding_window=12,
+                     max_window_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, layer_scale=0.5, drop=("layer_types", "pad_token_id", "rope_scaling"),
+         contrast={"use_sliding_window": False, "layer_types": ["full_attention"] * 3}),
+    # rope_parameters contradict the rope_scaling that was added by hand; the latter counts.
+    Case("llama-rope-yarn",
+         LlamaConfig(vocab_size=107, hidden_size=40, intermediate_size=64, num_hidden_layers=2,
+                     num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-5, max_position_embeddings=64,
+                     rope_parameters={"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0,
+                                      "original_max_position_embeddings": 64, "rope_theta": 5000.0}),
+         torch.bfloat16, layer_scale=0.5, put={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+         contrast={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    # A head of its own under a config that ties it: the checkpoint's counts.
+    Case("llama-own-head",
+         LlamaConfig(vocab_size=109, hidden_size=40, intermediate_size=60, num_hidden_layers=2,
+                     num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, max_position_embeddings=64,
+                     hidden_act="gelu", tie_word_embeddings=False,
+                     rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}),
+         torch.bfloat16, layer_scale=0.5, put={"tie_word_embeddings": True},
+         contrast={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
 ]
 
 
@@ -310,7 +344,7 @@ def make(case, root):
 
     dtype = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[case.stored]
     description = {
-        "case": case.name, "family": case.config.model_type, "stored_dtype": dtype, "shards": case.shards,
+        "case": case.name, "family": case.put.get("model_type", case.config.model_type), "stored_dtype": dtype, "shards": case.shards,
         "config_style": "transformers-4" if case.published else "transformers-5",
         "tied": bool(case.config.tie_word_embeddings),
         "logits_bf16w": "stored" if "logits_bf16w" in tensors else "same as logits_f32",

@@ -443,7 +443,8 @@ INSTANTIATE_TEST_SUITE_P(
     Models, KvPathBitsTest,
     ::testing::Values(Case{"llama-3-gqa", DType::f32}, Case{"llama-3-gqa", DType::bf16},
                       Case{"mistral-window", DType::f32}, Case{"mistral-window", DType::bf16},
-                      Case{"llama-2-mha", DType::f32}, Case{"opt-pre", DType::f32}),
+                      Case{"mistral-layer-types", DType::f32}, Case{"llama-2-mha", DType::f32},
+                      Case{"opt-pre", DType::f32}),
     [](const auto& of) {
       std::string name = of.param.model;
       std::erase(name, '-');

@@ -3,10 +3,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "models/config_json.h"
 #include "models/family.h"
+#include "models/unsupported_fields.h"
 #include "models/weights.h"
 #include "tests/support/checkpoint_files.h"
 #include "tests/support/expect_error.h"
@@ -126,7 +129,11 @@ TEST(ConfigTest, ReadsEosAsOneIdOrAListOrNone) {
   EXPECT_TRUE(parse(with(small_llama(), "eos_token_id", nullptr)).eos_token_ids.empty());
   expect_refused(with(small_llama(), "eos_token_id", "</s>"),
                  {"eos_token_id", "\"</s>\"", "token id"});
-  expect_refused(with(small_llama(), "eos_token_id", -1), {"eos_token_id is -1"});
+  // No token has such an id, so nothing ends a text.
+  EXPECT_TRUE(parse(with(small_llama(), "eos_token_id", -1)).eos_token_ids.empty());
+  EXPECT_EQ(parse(with(small_llama(), "eos_token_id", {-1, 8})).eos_token_ids,
+            (std::vector<std::int32_t>{8}));
+  EXPECT_FALSE(parse(with(small_llama(), "bos_token_id", -1)).bos_token_id.has_value());
 }
 
 TEST(ConfigTest, ReadsRopeInOldAndNewStyle) {
@@ -157,18 +164,84 @@ TEST(ConfigTest, TakesNullAndDefaultRopeAsNoScaling) {
 }
 
 TEST(ConfigTest, RefusesOtherRopeScalingByName) {
-  for (const char* type : {"yarn", "dynamic", "linear", "longrope"}) {
+  for (const char* type : {"mrope", "su", "axial", "ntk"}) {
     expect_refused(with(small_llama(), "rope_scaling", {{"type", type}, {"factor", 2.0}}),
-                   {"rope_scaling.type", type, "llama3"});
+                   {"rope_scaling.type", type, "llama3", "yarn"});
     expect_refused(with(small_llama(), "rope_parameters", {{"rope_type", type}, {"factor", 2.0}}),
                    {"rope_parameters.rope_type", type});
   }
+  expect_refused(with(small_llama(), "rope_scaling", {{"rope_type", nullptr}, {"factor", 2.0}}),
+                 {"rope_scaling.rope_type"});
   expect_refused(with(small_llama(), "partial_rotary_factor", 0.5),
                  {"partial_rotary_factor is 0.5"});
+  expect_refused(with(small_llama(), "rope_parameters", {{"partial_rotary_factor", 0.5}}),
+                 {"rope_parameters.partial_rotary_factor is 0.5"});
   expect_refused(with(small_llama(), "rope_scaling", without(llama3_rope(), "factor")),
                  {"rope_scaling.factor is missing"});
   expect_refused(with(small_llama(), "rope_scaling", with(llama3_rope(), "low_freq_factor", 4.0)),
                  {"high_freq_factor", "more than low_freq_factor"});
+  const json longrope = {{"rope_type", "longrope"}, {"short_factor", {1.0, 2.0}}};
+  expect_refused(with(small_llama(), "rope_scaling", longrope),
+                 {"rope_scaling.short_factor", "1 numbers (head_dim / 2)"});
+}
+
+TEST(ConfigTest, ReachesAsFarAsTheRopeTypeSays) {
+  const auto positions = [](const json& rope) {
+    return parse(with(small_llama(), "rope_scaling", rope)).max_positions;
+  };
+  EXPECT_EQ(positions({{"type", "linear"}, {"factor", 2.5}}), 160);
+  EXPECT_EQ(positions({{"type", "dynamic"}, {"factor", 2.0}}), 64);
+  EXPECT_EQ(positions({{"type", "yarn"}, {"factor", 4.0}}), 256);
+  EXPECT_EQ(
+      positions({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}}), 64);
+  EXPECT_EQ(positions({{"type", "longrope"},
+                       {"short_factor", {1.0}},
+                       {"long_factor", {2.0}},
+                       {"original_max_position_embeddings", 16}}),
+            16);
+}
+
+TEST(ConfigTest, ReadsRopeNestedByLayerTypeWhereAllAreEqual) {
+  const json each = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  const json same = {{"full_attention", each}, {"sliding_attention", each}};
+  EXPECT_EQ(parse(with(small_llama(), "rope_parameters", same)).rope_theta, 5e5F);
+  const json yarn = {{"full_attention", {{"rope_type", "yarn"}, {"factor", 2.0}}}};
+  EXPECT_EQ(parse(with(small_llama(), "rope_scaling", yarn)).rope_scaling->kind, RopeKind::yarn);
+
+  json differing = same;
+  differing["sliding_attention"]["rope_theta"] = 1e4;
+  expect_refused(with(small_llama(), "rope_parameters", differing),
+                 {"rope_parameters.sliding_attention", "full_attention", "differs"});
+  expect_refused(with(small_llama(), "rope_parameters", with(same, "rope_theta", 7.0)),
+                 {"rope_parameters.rope_theta is 7.0", "JSON object"});
+  expect_refused(with(small_llama(), "rope_parameters", with(same, "chunked_attention", nullptr)),
+                 {"rope_parameters.chunked_attention"});
+}
+
+TEST(ConfigTest, RefusesFieldsThatWouldChangeTheResult) {
+  for (const UnsupportedField& field : unsupported_fields()) {
+    const std::string name(field.name);
+    EXPECT_NO_THROW(parse(with(small_llama(), name, nullptr))) << name;
+    if (!field.neutral.empty()) {
+      EXPECT_NO_THROW(parse(with(small_llama(), name, json::parse(field.neutral)))) << name;
+    }
+    expect_refused(with(small_llama(), name, 0.5), {name, "0.5", "not supported"});
+  }
+  EXPECT_NO_THROW(parse(with(small_llama(), "logit_scale", 1.0)));
+  const json mistral = small_of("MistralForCausalLM");
+  EXPECT_NO_THROW(parse(with(mistral, "attention_bias", false)));
+  expect_refused(with(mistral, "attention_bias", true), {"attention_bias is true"});
+}
+
+TEST(ConfigTest, ToleratesNumbersThatAreNoneInFieldsNobodyReads) {
+  std::string text = small_llama().dump();
+  text.pop_back();
+  const std::string odd = text + R"(,"unread": [NaN, -Infinity], "more": "NaN \" Infinity"})";
+  EXPECT_EQ(parse_config(odd, "config.json").hidden_size, 8);
+  for (const char* value : {"NaN", "Infinity", "-Infinity"}) {
+    const std::string needed = text + ",\"rms_norm_eps\": " + value + "}";
+    expect_error([&] { parse_config(needed, "config.json"); }, {"rms_norm_eps", value});
+  }
 }
 
 TEST(ConfigTest, ReadsDtypeInOldAndNewStyle) {
@@ -176,6 +249,8 @@ TEST(ConfigTest, ReadsDtypeInOldAndNewStyle) {
   EXPECT_EQ(parse(bare).stored_dtype, DType::f32);
   EXPECT_EQ(parse(with(bare, "torch_dtype", "bfloat16")).stored_dtype, DType::bf16);
   EXPECT_EQ(parse(with(bare, "dtype", "float16")).stored_dtype, DType::f16);
+  EXPECT_EQ(parse(with(bare, "torch_dtype", "torch.bfloat16")).stored_dtype, DType::bf16);
+  EXPECT_NO_THROW(parse(with(bare, "torch_dtype", "auto")));
   expect_refused(with(bare, "dtype", "float8_e4m3fn"), {"dtype is \"float8_e4m3fn\"", "bfloat16"});
 }
 
@@ -208,29 +283,93 @@ TEST(ConfigTest, ReadsMistralWindows) {
   expect_refused(with(mistral, "sliding_window", 0), {"sliding_window is 0"});
 }
 
-TEST(ConfigTest, UsesQwen2WindowsOnlyWhenAllLayersHaveThem) {
+std::vector<std::int64_t> windows(const json& fields) {
+  const ModelConfig config = parse(fields);
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    tokens.push_back(config.window_tokens(layer));
+  return tokens;
+}
+
+using Windows = std::vector<std::int64_t>;
+
+TEST(ConfigTest, ReadsMistralWindowsByLayer) {
+  const json mistral = with(small_of("MistralForCausalLM"), "sliding_window", 16);
+  EXPECT_EQ(windows(mistral), (Windows{16, 16}));
+  const json alternating = with(mistral, "layer_types", {"full_attention", "sliding_attention"});
+  EXPECT_EQ(windows(alternating), (Windows{0, 16}));
+  EXPECT_EQ(parse(alternating).num_full_attention_layers(), 1);
+  EXPECT_EQ(windows(with(mistral, "layer_types", {"full_attention", "full_attention"})),
+            (Windows{0, 0}));
+  EXPECT_EQ(windows(with(mistral, "layer_types", nullptr)), (Windows{16, 16}));
+  expect_refused(with(mistral, "layer_types", {"full_attention"}),
+                 {"layer_types has 1 entries", "num_hidden_layers 2"});
+  expect_refused(with(mistral, "layer_types", {"full_attention", "chunked_attention"}),
+                 {"layer_types has \"chunked_attention\""});
+  expect_refused(with(alternating, "sliding_window", nullptr),
+                 {"layer_types", "there is no window", "sliding_window"});
+}
+
+TEST(ConfigTest, ReadsQwen2WindowsByLayer) {
   const json off = with(small_of("Qwen2ForCausalLM"), "sliding_window", 16);
   EXPECT_TRUE(parse(off).qkv_bias);
   EXPECT_FALSE(parse(off).out_bias);
-  EXPECT_EQ(parse(off).sliding_window_tokens, 0);
+  EXPECT_EQ(windows(off), (Windows{0, 0}));
   const json on = with(off, "use_sliding_window", true);
-  EXPECT_EQ(parse(on).sliding_window_tokens, 0);  // max_window_layers is 28, there are 2
-  EXPECT_EQ(parse(with(on, "max_window_layers", 0)).sliding_window_tokens, 16);
-  expect_refused(with(on, "max_window_layers", 1), {"use_sliding_window", "1 of 2 layers"});
-  expect_refused(with(on, "layer_types", {"full_attention", "sliding_attention"}),
-                 {"1 of 2 layers"});
-  EXPECT_EQ(parse(with(on, "layer_types", {"sliding_attention", "sliding_attention"}))
-                .sliding_window_tokens,
-            16);
+  EXPECT_EQ(windows(on), (Windows{0, 0}));  // max_window_layers is 28, there are 2
+  EXPECT_EQ(windows(with(on, "max_window_layers", 0)), (Windows{16, 16}));
+  EXPECT_EQ(windows(with(on, "max_window_layers", 1)), (Windows{0, 16}));
+  EXPECT_EQ(windows(with(on, "layer_types", {"sliding_attention", "full_attention"})),
+            (Windows{16, 0}));
+  EXPECT_EQ(windows(with(on, "layer_types", {"sliding_attention", "sliding_attention"})),
+            (Windows{16, 16}));
+  expect_refused(with(off, "layer_types", {"sliding_attention", "full_attention"}),
+                 {"layer_types", "use_sliding_window"});
+}
+
+TEST(ConfigTest, WritesWindowsByLayerAgain) {
+  for (const char* architecture : {"MistralForCausalLM", "Qwen2ForCausalLM"}) {
+    json fields = with(small_of(architecture), "sliding_window", 16);
+    fields["use_sliding_window"] = true;
+    fields["layer_types"] = {"sliding_attention", "full_attention"};
+    const std::string text = config_json(parse(fields));
+    EXPECT_EQ(windows(json::parse(text)), (Windows{16, 0})) << architecture;
+    EXPECT_EQ(config_json(parse_config(text, "again")), text);
+  }
+}
+
+TEST(ConfigTest, TakesTheDefaultsOfTransformersForMissingSizes) {
+  const auto positions = [](json fields) {
+    return parse(without(std::move(fields), "max_position_embeddings")).max_positions;
+  };
+  EXPECT_EQ(positions(small_llama()), 2048);
+  EXPECT_EQ(positions(small_of("MistralForCausalLM")), 131072);
+  EXPECT_EQ(positions(small_of("Qwen2ForCausalLM")), 32768);
+  EXPECT_EQ(positions(small_opt()), 2048);
+
+  json mistral = without(small_of("MistralForCausalLM"), "num_key_value_heads");
+  mistral["num_attention_heads"] = 16;
+  mistral["head_dim"] = 2;
+  EXPECT_EQ(parse(mistral).num_kv_heads, 8);
+  EXPECT_EQ(parse(with(mistral, "num_key_value_heads", nullptr)).num_kv_heads, 16);
+  EXPECT_EQ(parse(without(small_llama(), "num_key_value_heads")).num_kv_heads, 4);
+}
+
+TEST(ConfigTest, GoesByModelTypeWhateverTheArchitectureIsCalled) {
+  for (const char* architecture : {"LlamaModel", "LLaMAForCausalLM", "Anything"})
+    EXPECT_EQ(parse(with(small_llama(), "architectures", {architecture})).family, "llama");
+  EXPECT_EQ(parse(with(small_llama(), "model_type", "mistral")).family, "mistral");
+  EXPECT_EQ(parse(with(small_llama(), "model_type", "ministral")).family, "mistral");
+  EXPECT_EQ(parse(with(small_llama(), "model_type", "a relative")).family, "llama");
 }
 
 TEST(ConfigTest, NamesMissingFields) {
   for (const char* field : {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
-                            "max_position_embeddings", "intermediate_size"}) {
+                            "intermediate_size"}) {
     expect_refused(without(small_llama(), field), {"config.json", field, "is missing"});
   }
   expect_refused(without(small_opt(), "ffn_dim"), {"ffn_dim", "is missing"});
-  expect_refused(json::object(), {"architectures", "is missing"});
+  expect_refused(json::object(), {"model_type", "is missing"});
 }
 
 TEST(ConfigTest, ListsSupportedArchitecturesForOthers) {
@@ -254,7 +393,10 @@ TEST(ConfigTest, RefusesQuantizedModels) {
 }
 
 TEST(ConfigTest, RefusesOtherActivations) {
-  expect_refused(with(small_llama(), "hidden_act", "gelu"), {"hidden_act is \"gelu\"", "silu"});
+  EXPECT_EQ(parse(with(small_llama(), "hidden_act", "gelu")).activation, Activation::gelu);
+  EXPECT_EQ(parse(with(small_llama(), "hidden_act", "gelu_pytorch_tanh")).activation,
+            Activation::gelu_tanh);
+  expect_refused(with(small_llama(), "hidden_act", "mish"), {"hidden_act is \"mish\"", "silu"});
   expect_refused(with(small_opt(), "activation_function", "mish"),
                  {"activation_function is \"mish\"", "relu"});
 }
@@ -290,7 +432,7 @@ TEST(ConfigTest, RefusesSizesWhoseProductsOverflow) {
   fields["num_key_value_heads"] = 1;
   expect_refused(fields, {"parameters", "2^53"});
   expect_refused(with(small_llama(), "num_hidden_layers", 2000000000),
-                 {"number of layers is 2000000000"});
+                 {"num_hidden_layers is 2000000000"});
   expect_refused(with(small_llama(), "intermediate_size", 2000000000), {"FFN size is 2000000000"});
 }
 

@@ -119,6 +119,117 @@ TEST_F(OpenModelTest, NeedsNoHeadWhenItIsTied) {
   expect_error([&] { model.weights->tensor({TensorRole::lm_head}); }, {"no lm_head"});
 }
 
+TestTensor& tensor_named(std::vector<TestTensor>& tensors, std::string_view name) {
+  return *std::find_if(tensors.begin(), tensors.end(),
+                       [&](const TestTensor& tensor) { return tensor.name == name; });
+}
+
+json tied_llama() {
+  json config = small_llama();
+  config["tie_word_embeddings"] = true;
+  return config;
+}
+
+TEST_F(OpenModelTest, TiesAHeadThatEqualsTheEmbedding) {
+  write_model(tied_llama(), tensors_of(small_llama()));  // both count from 0
+  EXPECT_TRUE(open().config.tied_embeddings);
+}
+
+TEST_F(OpenModelTest, TakesAHeadThatDiffersFromTheEmbedding) {
+  auto tensors = tensors_of(small_llama());
+  std::string& head = tensor_named(tensors, "lm_head.weight").data;
+  head = head.substr(32) + head.substr(0, 32);  // rows moved by one
+  write_model(tied_llama(), tensors);
+  ::testing::internal::CaptureStderr();
+  const Model model = open();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("lm_head.weight"), std::string::npos);
+  EXPECT_FALSE(model.config.tied_embeddings);
+  EXPECT_EQ(first_value(model, {TensorRole::lm_head}, 0), 8.0F);
+  EXPECT_EQ(first_value(model, {TensorRole::token_embedding}, 0), 0.0F);
+}
+
+TEST_F(OpenModelTest, TakesTheHeadOfAnOptThatSaysNothingOfTying) {
+  json config = {{"model_type", "opt"},
+                 {"hidden_size", 8},
+                 {"word_embed_proj_dim", 4},
+                 {"num_hidden_layers", 1},
+                 {"ffn_dim", 12},
+                 {"num_attention_heads", 2},
+                 {"vocab_size", 10},
+                 {"max_position_embeddings", 16}};
+  json untied = config;
+  untied["tie_word_embeddings"] = false;
+  auto tensors = tensors_of(untied);
+  write_model(config, tensors);
+  EXPECT_TRUE(open().config.tied_embeddings);
+  std::string& head = tensor_named(tensors, "lm_head.weight").data;
+  head = head.substr(16) + head.substr(0, 16);
+  write_model(config, tensors);
+  EXPECT_FALSE(open().config.tied_embeddings);
+}
+
+TEST_F(OpenModelTest, ComparesHeadAndEmbeddingByValue) {
+  auto tensors = tensors_of(small_llama());
+  for (const char* name : {"lm_head.weight", "model.embed_tokens.weight"}) {
+    TestTensor& tensor = tensor_named(tensors, name);
+    for (std::size_t i = 0; i < 80; ++i) tensor.data.replace(4 * i, 4, "\0\0\x80\x3f", 4);  // 1.0
+  }
+  TestTensor& head = tensor_named(tensors, "lm_head.weight");
+  head.dtype = "BF16";
+  head.data.clear();
+  for (std::size_t i = 0; i < 80; ++i) head.data += "\x80\x3f";
+  write_model(tied_llama(), tensors);
+  EXPECT_TRUE(open().config.tied_embeddings);
+  head.data[158] = '\x40';
+  head.data[159] = '\x40';
+  write_model(tied_llama(), tensors);
+  EXPECT_FALSE(open().config.tied_embeddings);
+}
+
+TEST_F(OpenModelTest, TakesATiedHeadForAMissingEmbedding) {
+  auto tensors = tensors_of(small_llama());
+  tensors.erase(tensors.begin());
+  write_model(tied_llama(), tensors);
+  EXPECT_EQ(open().weights->tensor({TensorRole::token_embedding}).name, "lm_head.weight");
+}
+
+TEST_F(OpenModelTest, ReadsWhatShardsHaveWhateverTheIndexNames) {
+  write_config(small_llama());
+  const auto tensors = tensors_of(small_llama());
+  write_shards(tensors);
+  json index =
+      json::parse(*ModelFiles::open(folder_.path().string()).read("model.safetensors.index.json"));
+  index["weight_map"]["nobody.needs.this"] = shard_name(0);
+  index["weight_map"].erase(tensors[3].name);
+  folder_.write("model.safetensors.index.json", index.dump());
+  EXPECT_EQ(first_value(open(), {TensorRole::k_weight, 0}, 5), 5.0F);
+}
+
+TEST_F(OpenModelTest, TakesASingleFileBeforeShardsAndSaysSo) {
+  auto tensors = tensors_of(small_llama());
+  write_model(small_llama(), tensors);
+  write_shards(tensors);
+  ::testing::internal::CaptureStderr();
+  const Model model = open();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("index.json"), std::string::npos);
+  EXPECT_EQ(model.weights->tensor({TensorRole::lm_head}).file, folder_.file("model.safetensors"));
+}
+
+TEST_F(OpenModelTest, CallsAGitLfsPointerOne) {
+  const char* pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n";
+  write_model(small_llama(), tensors_of(small_llama()));
+  for (const char* file : {"model.safetensors", "generation_config.json", "config.json"}) {
+    folder_.write(file, pointer);
+    expect_refused({file, "Git LFS pointer", "git lfs pull"});
+  }
+}
+
+TEST_F(OpenModelTest, ReadsTheConfigAlone) {
+  write_config(small_llama());
+  EXPECT_EQ(read_model_config(folder_.path().string()).hidden_size, 8);
+  expect_error([] { read_model_config("opt-125m"); }, {"'opt-125m' is a shape"});
+}
+
 TEST_F(OpenModelTest, NamesMissingTensors) {
   auto tensors = tensors_of(small_llama());
   tensors.erase(tensors.begin() + 2);

@@ -241,6 +241,22 @@ TEST(MeasuredModelTest, AWindowEndsTheGrowth) {
               1, 1e-9);
 }
 
+TEST(MeasuredModelTest, AWindowInSomeLayersIsCountedFromMeasurementsWithoutOne) {
+  const Calibration calibration = round_calibration(smooth_attention_s);
+  ModelDimensions mixed = calibration.model;
+  mixed.num_layers = 4;
+  mixed.sliding_window_tokens = 512;
+  mixed.full_attention_layers = 1;
+  const MeasuredModel full(calibration, calibration.model);
+  const MeasuredModel costs(calibration, mixed);
+  const double far_s = attention_s(full, BatchShape::decode(4, 2048));
+  const double near_s = attention_s(full, BatchShape::decode(4, 512));
+  EXPECT_DOUBLE_EQ(attention_s(costs, BatchShape::decode(4, 2048)), (far_s + 3 * near_s) / 4);
+  const BatchShape prompt = BatchShape::prefill(1, 1024);
+  const double share = visible_keys(1024, 0, 512) / visible_keys(1024, 0, 0);
+  EXPECT_DOUBLE_EQ(attention_s(costs, prompt), attention_s(full, prompt) * (1 + 3 * share) / 4);
+}
+
 TEST(MeasuredModelTest, IsNeverZeroOrInfinite) {
   const MeasuredModel costs = smooth_model();
   for (const std::int64_t batch : {std::int64_t{1}, std::int64_t{3}, std::int64_t{1} << 30}) {

@@ -117,6 +117,21 @@ TEST(IterationWorkTest, ASlidingWindowHidesKeysAndTokens) {
   EXPECT_EQ(beyond.at("attention"), std::pair(5.0 * 2 * 16 * 2, 4.0 * 16 * 8));
 }
 
+TEST(IterationWorkTest, AWindowIsALayersAndNotAModels) {
+  ModelDimensions model = opt;
+  model.num_layers = 2;
+  const ModelDimensions without = model;
+  const std::vector<SequenceWork> rows = {{.rows = 2, .context = 10, .logit_rows = 2}};
+  const auto attention = [&] { return work_of(model, rows).at("attention"); };
+  const auto full = attention();
+  model.sliding_window_tokens = 4;
+  const auto windowed = attention();
+  model.full_attention_layers = 1;  // of two
+  EXPECT_DOUBLE_EQ(attention().first, (full.first + windowed.first) / 2);
+  EXPECT_DOUBLE_EQ(attention().second, (full.second + windowed.second) / 2);
+  EXPECT_EQ(measured_form(model), without);
+}
+
 TEST(IterationWorkTest, ProjectionsCountWithTheirNeighbours) {
   ModelDimensions model = opt;
   model.embed_size = 8;
