@@ -16,7 +16,8 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFiles& files) {
   if (const auto json = files.read("tokenizer.json")) {
     return tokenizers::make_tokenizer_from_json(*json, files.path("tokenizer.json"),
-                                                tokenizers::read_tokenizer_config(files));
+                                                tokenizers::read_tokenizer_config(files),
+                                                tokenizers::read_model_hint(files));
   }
   if (files.contains("vocab.json") && files.contains("merges.txt")) {
     return tokenizers::make_tokenizer_from_vocab_and_merges(files);

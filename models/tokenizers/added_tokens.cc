@@ -3,17 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/tokenizers/unicode.h"
 #include "models/tokenizers/utf8.h"
 
 namespace sluice::tokenizers {
 namespace {
-
-/// The last character of well-formed text (not empty).
-std::string_view last_character(std::string_view text) {
-  std::size_t begin = text.size() - 1;
-  while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
-  return text.substr(begin);
-}
 
 bool ends_with_word(std::string_view text) {
   return !text.empty() && is_word_character(decode_utf8(last_character(text)));
@@ -21,23 +15,6 @@ bool ends_with_word(std::string_view text) {
 
 bool starts_with_word(std::string_view text) {
   return !text.empty() && is_word_character(decode_utf8(text));
-}
-
-/// Where the white space at the end begins, not before `limit`.
-std::size_t white_space_at_end(std::string_view text, std::size_t limit) {
-  while (text.size() > limit) {
-    const std::string_view last = last_character(text);
-    if (!is_white_space(decode_utf8(last))) break;
-    text.remove_suffix(last.size());
-  }
-  return std::max(text.size(), limit);
-}
-
-std::size_t white_space_at_start(std::string_view text) {
-  std::size_t size = 0;
-  while (size < text.size() && is_white_space(decode_utf8(text.substr(size))))
-    size += utf8_length(text[size]);
-  return size;
 }
 
 }  // namespace

@@ -253,10 +253,20 @@ void refuse_affix(const JsonField& model, const std::string& key) {
   }
 }
 
+/// Older files leave the type out; then the fields tell, as they do to Hugging Face's.
+std::string model_type(const JsonField& model) {
+  if (const auto type = model.find("type")) return type->text();
+  if (model.find("merges")) return "BPE";
+  const auto vocab = model.find("vocab");
+  if (vocab && vocab->value().is_array()) return "Unigram";
+  if (model.find("max_input_chars_per_word")) return "WordPiece";
+  return "BPE";
+}
+
 }  // namespace
 
-Bpe make_bpe(const JsonField& model) {
-  const std::string type = model.text_or("type", "BPE");
+Bpe make_bpe(const JsonField& model, const std::optional<BpeOptions>& instead) {
+  const std::string type = model_type(model);
   if (type != "BPE")
     throw Error("{}: type {} is not supported (BPE is)", model.where(), quote(type));
   refuse_affix(model, "continuing_subword_prefix");
@@ -278,7 +288,7 @@ Bpe make_bpe(const JsonField& model) {
     if (merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version")) continue;
     merges.push_back(make_merge(merge, list.where(), merges.size()));
   }
-  return {make_vocab(model.at("vocab")), merges, std::move(options), model.where()};
+  return {make_vocab(model.at("vocab")), merges, instead.value_or(options), model.where()};
 }
 
 }  // namespace sluice::tokenizers

@@ -98,8 +98,9 @@ class Bpe {
   std::array<std::int32_t, 256> byte_ids_;           ///< of <0x00> to <0xFF>
 };
 
-/// Reads tokenizer.json's "model". Throws Error that names what is not supported.
-Bpe make_bpe(const JsonField& model);
+/// Reads tokenizer.json's "model", with the options `instead` of its own where they are given.
+/// Throws Error that names what is not supported.
+Bpe make_bpe(const JsonField& model, const std::optional<BpeOptions>& instead = std::nullopt);
 
 /// Reads GPT-2's vocab.json.
 Vocab make_vocab(const JsonField& field);

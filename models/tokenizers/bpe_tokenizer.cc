@@ -2,27 +2,24 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "models/tokenizers/added_token_list.h"
 #include "models/tokenizers/added_tokens.h"
 #include "models/tokenizers/bpe.h"
 #include "models/tokenizers/decoder.h"
 #include "models/tokenizers/normalizer.h"
+#include "models/tokenizers/post_processor.h"
 #include "models/tokenizers/pre_tokenizer.h"
 
 namespace sluice::tokenizers {
 namespace {
-
-/// Special tokens around the text.
-struct Template {
-  std::vector<std::int32_t> before;
-  std::vector<std::int32_t> after;
-};
 
 struct Parts {
   std::unique_ptr<Normalizer> normalizer;       ///< may be null
@@ -30,6 +27,7 @@ struct Parts {
   Bpe model;
   Decoder decoder;
   std::vector<AddedToken> added_tokens;
+  std::unordered_set<std::string> special_contents;
   Template around;
 };
 
@@ -42,7 +40,7 @@ class BpeTokenizer final : public Tokenizer {
         added_(std::move(parts.added_tokens), normalizer_.get()),
         around_(std::move(parts.around)),
         strips_leading_space_(parts.decoder.strips_leading_space()) {
-    fill_entries(parts.decoder, path);
+    fill_entries(parts, path);
     for (const auto& ids : {around_.before, around_.after}) {
       for (const std::int32_t id : ids) {
         if (entry(id) == nullptr)
@@ -64,8 +62,10 @@ class BpeTokenizer final : public Tokenizer {
         encode_raw(part.span.of(text), part.span.begin == 0, ids, scratch);
       }
     }
-    if (special == SpecialTokens::add)
+    if (special == SpecialTokens::add) {
+      warn_about_second_bos(around_.before, ids);
       ids.insert(ids.end(), around_.after.begin(), around_.after.end());
+    }
     return ids;
   }
 
@@ -112,26 +112,18 @@ class BpeTokenizer final : public Tokenizer {
     entries_.push_back(std::move(entry));
   }
 
-  void fill_entries(const Decoder& decoder, const std::string& path) {
+  void fill_entries(const Parts& parts, const std::string& path) {
     entries_.reserve(model_.vocab().size() + added_.tokens().size());
     for (const auto& [token, id] : model_.vocab()) {
       if (entry(id) != nullptr)
         throw Error("{}: two tokens have the id {}; one of them is {}", path, id, quote(token));
-      add_entry(id, {decoder.token_bytes(token), token, false});
+      add_entry(id, {parts.decoder.token_bytes(token), token, false});
     }
-    std::unordered_set<std::string_view> special;
+    // Where a hole in the vocabulary gave an added token an id that the model has, it is the added
+    // one that is decoded, as in Hugging Face's.
     for (const AddedToken& token : added_.tokens()) {
-      if (token.special) special.insert(token.content);
-      const bool in_model = model_.find(token.content) == token.id;
-      if (entry(token.id) != nullptr && !in_model) {
-        throw Error("{}: two tokens have the id {}; one of them is the added token {}", path,
-                    token.id, quote(token.content));
-      }
-      if (entry(token.id) == nullptr)
-        add_entry(token.id, {decoder.token_bytes(token.content), token.content, false});
-    }
-    for (const AddedToken& token : added_.tokens()) {
-      if (special.contains(token.content)) entries_[entry_of_id_[token.id]].is_special = true;
+      add_entry(token.id, {parts.decoder.token_bytes(token.content), token.content,
+                           parts.special_contents.contains(token.content)});
     }
   }
 
@@ -167,121 +159,245 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<std::int32_t> entry_of_id_;  ///< -1: no such token
 };
 
-// --- tokenizer.json's post_processor
-// ---------------------------------------------------------------
+// --- what a class of Transformers puts in place of tokenizer.json's parts
 
-void add_template(const JsonField& field, Template& around) {
-  const JsonField single = field.at("single");
-  Template ours;
-  bool seen_text = false;
-  for (std::size_t i = 0; i < single.size(); ++i) {
-    const JsonField piece = single.item(i);
-    if (const auto sequence = piece.find("Sequence")) {
-      if (seen_text || sequence->at("id").text() != "A") {
-        throw Error("{}: expected the sequence A once", single.where());
-      }
-      seen_text = true;
-      continue;
-    }
-    const std::string& name = piece.at("SpecialToken").at("id").text();
-    const JsonField ids = field.at("special_tokens").at(name).at("ids");
-    for (std::size_t j = 0; j < ids.size(); ++j) {
-      (seen_text ? ours.after : ours.before).push_back(ids.item(j).token_id());
-    }
+constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581
+
+/// Special tokens that a class has where tokenizer_config.json does not speak of them.
+std::vector<std::pair<std::string, std::string>> default_tokens(TokenizerClass tokenizer_class) {
+  const std::string end = "<|endoftext|>";
+  switch (tokenizer_class) {
+    case TokenizerClass::llama:
+    case TokenizerClass::code_llama:
+      return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+    case TokenizerClass::gpt2:
+      return {{"unk_token", end}, {"bos_token", end}, {"eos_token", end}};
+    case TokenizerClass::gpt_neox:
+      return {
+          {"unk_token", end}, {"bos_token", end}, {"eos_token", end}, {"pad_token", "<|padding|>"}};
+    case TokenizerClass::qwen2:
+      return {{"unk_token", end}, {"eos_token", end}, {"pad_token", end}};
+    case TokenizerClass::as_file:
+      break;
   }
-  if (!seen_text) throw Error("{}: the sequence A is missing", single.where());
-  around.before.insert(around.before.begin(), ours.before.begin(), ours.before.end());
-  around.after.insert(around.after.end(), ours.after.begin(), ours.after.end());
+  return {};
 }
 
-constexpr int max_nesting = 16;
+TokenizerConfig with_defaults(TokenizerConfig config, TokenizerClass tokenizer_class) {
+  for (const auto& [key, content] : default_tokens(tokenizer_class)) {
+    if (config.named_keys.contains(key)) continue;
+    if (key == "bos_token") config.bos_token = content;
+    if (key == "eos_token") config.eos_token = content;
+    AddedToken token;
+    token.content = content;
+    token.special = true;
+    config.special_tokens.push_back(token);
+  }
+  return config;
+}
 
-void add_post_processor(const JsonField& field, int nesting, Template& around) {
-  const std::string& type = field.type();
-  if (type == "ByteLevel") return;  // only about offsets
-  if (type == "TemplateProcessing") {
-    add_template(field, around);
-  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-    around.before.insert(around.before.begin(), field.at("cls").item(1).token_id());
-    around.after.push_back(field.at("sep").item(1).token_id());
-  } else if (type == "Sequence") {
-    if (nesting == max_nesting)
-      throw Error("{}: Sequence nested more than {} deep", field.where(), max_nesting);
-    const JsonField items = field.at("processors");
-    for (std::size_t i = 0; i < items.size(); ++i)
-      add_post_processor(items.item(i), nesting + 1, around);
-  } else {
-    throw Error(
-        "{}: type {} is not supported (BertProcessing, ByteLevel, RobertaProcessing, Sequence, "
-        "TemplateProcessing are)",
-        field.where(), quote(type));
+/// The options of a class's own BPE; nothing when the file's count.
+std::optional<BpeOptions> class_options(TokenizerClass tokenizer_class,
+                                        const TokenizerConfig& config) {
+  BpeOptions options;
+  switch (tokenizer_class) {
+    case TokenizerClass::as_file:
+      return std::nullopt;
+    case TokenizerClass::code_llama:
+      options.unk_token = config.unk_token.value_or("<unk>");
+      [[fallthrough]];
+    case TokenizerClass::llama:
+      options.fuse_unk = true;
+      options.byte_fallback = true;
+      break;
+    default:
+      break;
+  }
+  return options;
+}
+
+std::unique_ptr<PreTokenizer> class_pre_tokenizer(TokenizerClass tokenizer_class,
+                                                  const TokenizerConfig& config) {
+  const bool wants_prefix = config.add_prefix_space.value_or(
+      tokenizer_class == TokenizerClass::llama || tokenizer_class == TokenizerClass::code_llama);
+  if (tokenizer_class == TokenizerClass::llama || tokenizer_class == TokenizerClass::code_llama) {
+    const bool every_piece =
+        tokenizer_class == TokenizerClass::llama && config.legacy.value_or(false);
+    const auto prefix = every_piece ? MetaspacePrefix::always : MetaspacePrefix::first;
+    return make_metaspace(std::string(space_mark), wants_prefix ? prefix : MetaspacePrefix::never);
+  }
+  if (tokenizer_class == TokenizerClass::qwen2) return make_qwen2_pre_tokenizer(wants_prefix);
+  return make_byte_level(wants_prefix);
+}
+
+Decoder class_decoder(TokenizerClass tokenizer_class, const TokenizerConfig& config) {
+  if (tokenizer_class == TokenizerClass::code_llama) return Decoder::sentencepiece();
+  if (tokenizer_class == TokenizerClass::llama) {
+    return config.add_prefix_space.value_or(true) ? Decoder::sentencepiece()
+                                                  : Decoder::sentencepiece_without_prefix();
+  }
+  return Decoder::byte_level();
+}
+
+std::unique_ptr<Normalizer> class_normalizer(TokenizerClass tokenizer_class) {
+  const bool composes =
+      tokenizer_class == TokenizerClass::qwen2 || tokenizer_class == TokenizerClass::gpt_neox;
+  return composes ? make_nfc() : nullptr;
+}
+
+// --- added tokens
+
+using Contents = std::unordered_set<std::string>;
+
+/// tokenizer_config.json's special tokens. One whose text is not in the model, among the added
+/// tokens or in tokenizer.json is left out: the weights have no row for it. Those that are added
+/// tokens keep their flags; bos_token and the like become special where the config (or, without
+/// added_tokens_decoder, any file) lists them.
+void add_special_tokens(const TokenizerConfig& config, const Contents& in_file,
+                        AddedTokenList& tokens) {
+  std::unordered_set<std::string_view> listed;
+  for (const AddedToken& token : config.added_tokens) listed.insert(token.content);
+  for (AddedToken token : config.special_tokens) {
+    if (!tokens.find(token.content) && !in_file.contains(token.content)) continue;
+    if (const AddedToken* known = tokens.find_token(token.content)) {
+      const bool becomes_special =
+          !config.extra_contents.contains(token.content) &&
+          (!config.has_added_tokens_decoder || listed.contains(token.content));
+      if (!becomes_special) continue;
+      token = *known;
+    }
+    token.special = true;
+    token.id = -1;
+    tokens.add(std::move(token));
   }
 }
 
-// --- added tokens and tokenizer_config.json
-// --------------------------------------------------------
-
-/// The added tokens in the making.
-class AddedTokens {
- public:
-  explicit AddedTokens(const Bpe& model) : model_(&model) {}
-
-  const AddedToken* find(const std::string& content) const {
-    const auto found = index_.find(content);
-    return found == index_.end() ? nullptr : &tokens_[found->second];
+/// Qwen2Tokenizer adds its special tokens once more, with no flag set.
+void reset_special_tokens(const TokenizerConfig& config, AddedTokenList& tokens) {
+  for (const AddedToken& token : config.special_tokens) {
+    if (!tokens.find(token.content)) continue;
+    AddedToken plain;
+    plain.content = token.content;
+    plain.special = true;
+    tokens.add(std::move(plain));
   }
+}
 
-  /// As Hugging Face's: a token whose text the model knows keeps the model's id; the last of two
-  /// wins.
-  void add(AddedToken token) {
-    if (token.content.empty()) return;
-    token.id = model_->find(token.content).value_or(token.id);
-    const auto [at, is_new] = index_.try_emplace(token.content, tokens_.size());
-    if (is_new) {
-      tokens_.push_back(std::move(token));
-    } else {
-      token.special = token.special || tokens_[at->second].special;
-      tokens_[at->second] = std::move(token);
-    }
+std::vector<AddedToken> tokens_of_file(const JsonField& root) {
+  std::vector<AddedToken> out;
+  if (const auto added = root.find("added_tokens")) {
+    for (std::size_t i = 0; i < added->size(); ++i) out.push_back(make_added_token(added->item(i)));
   }
+  return out;
+}
 
-  /// Declares what only tokenizer_config.json knows. Tokens without an id there and in the model
-  /// are left out: the weights have no row for them.
-  void add_from(const TokenizerConfig& config) {
-    for (const AddedToken& token : config.added_tokens) {
-      if (find(token.content) == nullptr) add(token);
-    }
-    for (const AddedToken& token : config.special_tokens) {
-      if (find(token.content) == nullptr && model_->find(token.content)) add(token);
-    }
+Contents contents_of(const std::vector<AddedToken>& tokens) {
+  Contents out;
+  for (const AddedToken& token : tokens) out.insert(token.content);
+  return out;
+}
+
+void add_all(const std::vector<AddedToken>& added, AddedTokenList& tokens) {
+  for (const AddedToken& token : added) tokens.add(token);
+}
+
+/// Moves the tokens into `parts`, whose model they refer to.
+void finish(AddedTokenList tokens, Parts& parts) {
+  for (const auto& content : tokens.special_contents()) parts.special_contents.insert(content);
+  parts.added_tokens = tokens.take();
+}
+
+// --- BOS and EOS
+
+std::vector<std::int32_t> ids_of(const std::optional<std::string>& content,
+                                 const AddedTokenList& tokens) {
+  if (!content) return {};
+  const auto id = tokens.find(*content);
+  return id ? std::vector{*id} : std::vector<std::int32_t>();
+}
+
+/// A template of BOS and EOS alone, as Transformers builds it from the flags.
+Template template_of_flags(const TokenizerConfig& config, const AddedTokenList& tokens,
+                           const std::string& path) {
+  Template around;
+  if (config.add_bos_token.value_or(false)) around.before = ids_of(config.bos_token, tokens);
+  if (config.add_eos_token.value_or(false)) around.after = ids_of(config.eos_token, tokens);
+  if (config.add_bos_token.value_or(false) && around.before.empty()) {
+    logger().warn("{}: add_bos_token is true, but there is no bos_token: none is put in front",
+                  path);
   }
+  if (config.add_eos_token.value_or(false) && around.after.empty()) {
+    logger().warn("{}: add_eos_token is true, but there is no eos_token: none is put behind", path);
+  }
+  return around;
+}
 
-  std::vector<AddedToken> take() { return std::move(tokens_); }
-
- private:
-  const Bpe* model_;
-  std::vector<AddedToken> tokens_;
-  std::unordered_map<std::string, std::size_t> index_;
-};
-
-/// transformers rebuilds the template when tokenizer_config.json has add_bos_token or
-/// add_eos_token.
-void apply_config(const TokenizerConfig& config, const Bpe& model, const AddedTokens& tokens,
-                  Template& around) {
-  const auto ids = [&](const std::optional<std::string>& content) -> std::vector<std::int32_t> {
-    if (!content) return {};
-    if (const AddedToken* token = tokens.find(*content)) return {token->id};
-    if (const auto id = model.find(*content)) return {*id};
-    return {};
+/// Says when tokenizer_config.json's flags want another thing than tokenizer.json's post_processor
+/// does. Transformers 5 leaves the flags aside where there is a tokenizer.json; 4 goes by them.
+void warn_about_flags(const TokenizerConfig& config, const Template& around,
+                      const std::string& path) {
+  const auto check = [&](const char* flag, const std::optional<bool>& wanted,
+                         const std::vector<std::int32_t>& ids, const char* where) {
+    if (!wanted || *wanted == !ids.empty()) return;
+    logger().warn(
+        "{}: its post_processor puts {} {} a text, although tokenizer_config.json has {} {}; the "
+        "post_processor counts (as in Transformers 5; version 4 goes by the flag for some classes)",
+        path, ids.empty() ? "nothing" : fmt::format("the token {}", ids.front()), where, flag,
+        *wanted);
   };
-  if (config.add_bos_token)
-    around.before = *config.add_bos_token ? ids(config.bos_token) : std::vector<std::int32_t>();
-  if (config.add_eos_token)
-    around.after = *config.add_eos_token ? ids(config.eos_token) : std::vector<std::int32_t>();
+  check("add_bos_token", config.add_bos_token, around.before, "before");
+  check("add_eos_token", config.add_eos_token, around.after, "after");
+}
+
+Template template_of_file(const JsonField& root, TokenizerClass tokenizer_class,
+                          const TokenizerConfig& config, const AddedTokenList& tokens) {
+  Template around;
+  if (tokenizer_class == TokenizerClass::gpt_neox) return around;
+  if (tokenizer_class == TokenizerClass::code_llama) {
+    around.before = ids_of(config.bos_token, tokens);
+  } else if (const auto processor = root.find("post_processor")) {
+    around = make_template(*processor);
+  }
+  return around;
+}
+
+// --- tokenizer.json
+
+/// Whether a component, or one in a Sequence of them, is ByteLevel.
+bool has_byte_level(const std::optional<JsonField>& field, const std::string& list) {
+  if (!field || !field->value().is_object()) return false;
+  const std::string type = field->text_or("type", "");
+  if (type == "ByteLevel") return true;
+  if (type != "Sequence") return false;
+  const JsonField items = field->at(list);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const nlohmann::json& item = items.item(i).value();
+    if (item.is_object() && item.value("type", nlohmann::json()) == "ByteLevel") return true;
+  }
+  return false;
+}
+
+Parts parts_of_file(const JsonField& root) {
+  return {make_normalizer(root.find("normalizer")),
+          make_pre_tokenizer(root.find("pre_tokenizer")),
+          make_bpe(root.at("model")),
+          Decoder(root.find("decoder")),
+          {},
+          {},
+          {}};
+}
+
+Parts parts_of_class(TokenizerClass tokenizer_class, const TokenizerConfig& config, Bpe model) {
+  return {class_normalizer(tokenizer_class),
+          class_pre_tokenizer(tokenizer_class, config),
+          std::move(model),
+          class_decoder(tokenizer_class, config),
+          {},
+          {},
+          {}};
 }
 
 // --- vocab.json and merges.txt
-// ---------------------------------------------------------------------
 
 std::string read_file(const ModelFiles& files, const std::string& name) {
   auto text = files.read(name);
@@ -307,83 +423,74 @@ std::vector<std::pair<std::string, std::string>> parse_merges(std::string_view t
   return merges;
 }
 
-bool is_opt(const ModelFiles& files) {
-  const auto text = files.read("config.json");
-  if (!text) return false;
-  const nlohmann::json json =
-      parse_json(quote_non_finite(*text), files.path("config.json"), DuplicateKeys::last_wins);
-  return JsonField(json, files.path("config.json")).text_or("model_type", "") == "opt";
-}
-
-TokenizerConfig gpt2_config(const ModelFiles& files) {
-  TokenizerConfig config = read_tokenizer_config(files);
-  const std::string& name = config.tokenizer_class;
-  if (!name.empty() && name != "GPT2Tokenizer" && name != "GPT2TokenizerFast") {
-    throw Error(
-        "{}: tokenizer_class {} without tokenizer.json is not supported (GPT2Tokenizer is); save "
-        "it with "
-        "transformers' save_pretrained() to get a tokenizer.json",
-        files.path("tokenizer_config.json"), quote(name));
-  }
-  const bool opt = is_opt(files);
-  if (!config.add_bos_token) config.add_bos_token = opt;
-  if (!config.bos_token) config.bos_token = opt ? "</s>" : "<|endoftext|>";
-  if (config.special_tokens.empty()) {
-    for (const char* content : opt ? std::vector{"</s>", "<pad>"} : std::vector{"<|endoftext|>"}) {
-      AddedToken token;
-      token.content = content;
-      token.special = true;
-      config.special_tokens.push_back(token);
-    }
-  }
-  return config;
+/// The class that stands in tokenizer_config.json, else the one for the model's type, else GPT-2's.
+TokenizerClass class_of_vocab(const TokenizerConfig& config, const ModelHint& hint,
+                              const ModelFiles& files) {
+  TokenizerClass chosen = choose_class(config.tokenizer_class, hint, false);
+  if (chosen == TokenizerClass::as_file) chosen = class_named(config.tokenizer_class);
+  const bool is_silent = config.tokenizer_class.empty() && hint.tokenizer_class.empty();
+  if (is_silent && hint.model_type.empty()) return TokenizerClass::gpt2;
+  if (chosen == TokenizerClass::gpt2 || chosen == TokenizerClass::qwen2) return chosen;
+  const std::string what =
+      is_silent ? fmt::format("model_type {}", quote(hint.model_type))
+                : fmt::format("tokenizer_class {}",
+                              quote(config.tokenizer_class.empty() ? hint.tokenizer_class
+                                                                   : config.tokenizer_class));
+  throw Error(
+      "{}: {} without tokenizer.json is not supported (GPT2Tokenizer and Qwen2Tokenizer are); save "
+      "it with transformers' save_pretrained() to get a tokenizer.json",
+      files.path(config.tokenizer_class.empty() ? "config.json" : "tokenizer_config.json"), what);
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer_from_json(std::string_view json, const std::string& path,
-                                                    const TokenizerConfig& config) {
+                                                    const TokenizerConfig& read_config,
+                                                    const ModelHint& hint) {
   const nlohmann::json document = parse_json(json, path, DuplicateKeys::last_wins);
   const JsonField root(document, path);
-  const auto decoder = root.find("decoder");
-  if (!decoder) throw Error("{}: a tokenizer without a decoder is not supported", path);
-  Parts parts{make_normalizer(root.find("normalizer")),
-              make_pre_tokenizer(root.find("pre_tokenizer")),
-              make_bpe(root.at("model")),
-              Decoder(*decoder),
-              {},
-              {}};
-  AddedTokens tokens(parts.model);
-  if (const auto added = root.find("added_tokens")) {
-    for (std::size_t i = 0; i < added->size(); ++i) {
-      tokens.add(make_added_token(added->item(i)));
-    }
-  }
-  tokens.add_from(config);
-  if (const auto processor = root.find("post_processor"))
-    add_post_processor(*processor, 0, parts.around);
-  apply_config(config, parts.model, tokens, parts.around);
-  parts.added_tokens = tokens.take();
+  const bool is_byte_level = has_byte_level(root.find("pre_tokenizer"), "pretokenizers") ||
+                             has_byte_level(root.find("decoder"), "decoders");
+  const TokenizerClass tokenizer_class =
+      choose_class(read_config.tokenizer_class, hint, is_byte_level);
+  const TokenizerConfig config = with_defaults(read_config, tokenizer_class);
+  Parts parts =
+      tokenizer_class == TokenizerClass::as_file
+          ? parts_of_file(root)
+          : parts_of_class(tokenizer_class, config,
+                           make_bpe(root.at("model"), class_options(tokenizer_class, config)));
+  AddedTokenList tokens(parts.model, path);
+  // A class with parts of its own takes tokenizer.json's list only where there is no other.
+  const std::vector<AddedToken> in_file = tokens_of_file(root);
+  if (tokenizer_class == TokenizerClass::as_file || !config.has_added_tokens_decoder)
+    add_all(in_file, tokens);
+  add_all(config.added_tokens, tokens);
+  add_special_tokens(config, contents_of(in_file), tokens);
+  if (tokenizer_class == TokenizerClass::qwen2) reset_special_tokens(config, tokens);
+  parts.around = template_of_file(root, tokenizer_class, config, tokens);
+  warn_about_flags(config, parts.around, path);
+  finish(std::move(tokens), parts);
   return std::make_unique<BpeTokenizer>(std::move(parts), path);
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer_from_vocab_and_merges(const ModelFiles& files) {
   const std::string path = files.path("vocab.json");
-  const TokenizerConfig config = gpt2_config(files);
+  const TokenizerConfig read_config = read_tokenizer_config(files);
+  const TokenizerClass tokenizer_class = class_of_vocab(read_config, read_model_hint(files), files);
+  const TokenizerConfig config = with_defaults(read_config, tokenizer_class);
   const nlohmann::json vocab =
       parse_json(read_file(files, "vocab.json"), path, DuplicateKeys::last_wins);
   const auto merges = parse_merges(read_file(files, "merges.txt"), files.path("merges.txt"));
-  Parts parts{
-      nullptr,
-      make_byte_level(config.add_prefix_space.value_or(false)),
-      Bpe(make_vocab(JsonField(vocab, path)), merges, BpeOptions{}, files.path("merges.txt")),
-      Decoder::byte_level(),
-      {},
-      {}};
-  AddedTokens tokens(parts.model);
-  tokens.add_from(config);
-  apply_config(config, parts.model, tokens, parts.around);
-  parts.added_tokens = tokens.take();
+  Parts parts =
+      parts_of_class(tokenizer_class, config,
+                     Bpe(make_vocab(JsonField(vocab, path)), merges,
+                         *class_options(tokenizer_class, config), files.path("merges.txt")));
+  AddedTokenList tokens(parts.model, files.path("tokenizer_config.json"));
+  add_all(config.added_tokens, tokens);
+  add_special_tokens(config, {}, tokens);
+  if (tokenizer_class == TokenizerClass::qwen2) reset_special_tokens(config, tokens);
+  parts.around = template_of_flags(config, tokens, files.path("tokenizer_config.json"));
+  finish(std::move(tokens), parts);
   return std::make_unique<BpeTokenizer>(std::move(parts), path);
 }
 

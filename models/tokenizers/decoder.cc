@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "models/tokenizer.h"
 #include "models/tokenizers/normalizer.h"
 #include "models/tokenizers/pattern.h"
 #include "models/tokenizers/pre_tokenizer.h"
@@ -44,21 +45,44 @@ std::string from_byte_fallback(std::string token) {
   return std::string(1, static_cast<char>(static_cast<std::uint8_t>(high * 16 + low)));
 }
 
+/// Takes one character, at most so many times, off both ends.
+std::string strip(std::string token, std::string_view character, std::size_t at_most_at_start,
+                  std::size_t at_most_at_end) {
+  std::string_view rest = token;
+  for (; at_most_at_start > 0 && rest.starts_with(character); --at_most_at_start)
+    rest.remove_prefix(character.size());
+  for (; at_most_at_end > 0 && rest.ends_with(character); --at_most_at_end)
+    rest.remove_suffix(character.size());
+  return std::string(rest);
+}
+
 }  // namespace
 
-Decoder::Decoder(const JsonField& field) { add(field, 0); }
+Decoder::Decoder(const std::optional<JsonField>& field) {
+  if (field) {
+    add(*field, 0);
+    return;
+  }
+  steps_.emplace_back(PrependSpace());
+  strips_leading_space_ = true;
+}
 
 Decoder Decoder::byte_level() {
   Decoder decoder;
-  decoder.steps_.push_back({StepKind::byte_level, "", ""});
+  decoder.steps_.emplace_back(FromByteLevel());
   return decoder;
 }
 
 Decoder Decoder::sentencepiece() {
-  Decoder decoder;
-  decoder.steps_.push_back({StepKind::replace, "\xE2\x96\x81", " "});
-  decoder.steps_.push_back({StepKind::byte_fallback, "", ""});
+  Decoder decoder = sentencepiece_without_prefix();
   decoder.strips_leading_space_ = true;
+  return decoder;
+}
+
+Decoder Decoder::sentencepiece_without_prefix() {
+  Decoder decoder;
+  decoder.steps_.emplace_back(Replace{Pattern::literal("\xE2\x96\x81"), " "});
+  decoder.steps_.emplace_back(FromByteFallback());
   return decoder;
 }
 
@@ -76,18 +100,17 @@ void Decoder::add(const JsonField& field, int nesting) {
   } else if (is_fused_) {
     throw Error("{}: {} after Fuse is not supported (Strip is)", field.where(), quote(type));
   } else if (type == "ByteLevel") {
-    steps_.push_back({StepKind::byte_level, "", ""});
+    steps_.emplace_back(FromByteLevel());
     is_fused_ = true;
   } else if (type == "ByteFallback") {
-    steps_.push_back({StepKind::byte_fallback, "", ""});
+    steps_.emplace_back(FromByteFallback());
   } else if (type == "Replace") {
-    const std::string& from = field.at("pattern").at("String").text();
-    if (from.empty()) throw Error("{}.pattern: empty, expected some text", field.where());
-    steps_.push_back({StepKind::replace, from, field.at("content").text()});
+    steps_.emplace_back(Replace{make_pattern(field.at("pattern")), field.at("content").text()});
   } else if (type == "Metaspace") {
-    steps_.push_back({StepKind::replace, field.at("replacement").text(), " "});
-    if (steps_.back().from.empty())
-      throw Error("{}.replacement: empty, expected one character", field.where());
+    const JsonField replacement = field.at("replacement");
+    if (replacement.text().empty())
+      throw Error("{}: empty, expected one character", replacement.where());
+    steps_.emplace_back(Replace{Pattern::literal(replacement.text()), " "});
     strips_leading_space_ = field.text_or("prepend_scheme", "always") != "never" &&
                             field.boolean_or("add_prefix_space", true);
   } else {
@@ -99,31 +122,38 @@ void Decoder::add(const JsonField& field, int nesting) {
 }
 
 void Decoder::add_strip(const JsonField& field) {
-  const auto number = [&](const char* key) { return field.at(key).token_id(); };
-  const bool one_space =
-      field.at("content").text() == " " && number("start") == 1 && number("stop") == 0;
-  if (!is_fused_ || !one_space) {
-    throw Error("{}: only Strip of one space at the start, after Fuse, is supported",
-                field.where());
+  const std::string& character = field.at("content").text();
+  if (character.empty() || utf8_length(character[0]) != character.size())
+    throw Error("{}.content: {}, expected one character", field.where(), quote(character));
+  const auto at_start = static_cast<std::size_t>(field.at("start").token_id());
+  const auto at_end = static_cast<std::size_t>(field.at("stop").token_id());
+  if (!is_fused_) {
+    steps_.emplace_back(Strip{character, at_start, at_end});
+    return;
+  }
+  if (at_start == 0 && at_end == 0) return;
+  if (character != " " || at_start != 1 || at_end != 0) {
+    throw Error("{}: after Fuse, only Strip of one space at the start is supported", field.where());
   }
   strips_leading_space_ = true;
 }
 
+std::string Decoder::apply(const Step& step, std::string token) {
+  if (std::holds_alternative<FromByteLevel>(step)) return from_byte_level(std::move(token));
+  if (std::holds_alternative<FromByteFallback>(step)) return from_byte_fallback(std::move(token));
+  if (std::holds_alternative<PrependSpace>(step)) return " " + token;
+  if (const auto* ends = std::get_if<Strip>(&step)) {
+    return strip(std::move(token), ends->character, ends->at_most_at_start, ends->at_most_at_end);
+  }
+  const auto& replace = std::get<Replace>(step);
+  // After ByteFallback a token may be a lone byte, where no character can be looked for.
+  if (find_invalid_utf8(token)) return token;
+  return replace_all(replace.pattern, replace.content, token, max_token_bytes);
+}
+
 std::string Decoder::token_bytes(std::string_view token) const {
   std::string out(token);
-  for (const Step& step : steps_) {
-    switch (step.kind) {
-      case StepKind::byte_level:
-        out = from_byte_level(std::move(out));
-        break;
-      case StepKind::byte_fallback:
-        out = from_byte_fallback(std::move(out));
-        break;
-      case StepKind::replace:
-        out = replace_all(Pattern::literal(step.from), step.to, out, max_token_bytes);
-        break;
-    }
-  }
+  for (const Step& step : steps_) out = apply(step, std::move(out));
   return out;
 }
 

@@ -8,12 +8,22 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "models/tokenizers/pattern.h"
+#include "models/tokenizers/pre_tokenizer.h"
+#include "models/tokenizers/unicode.h"
 #include "models/tokenizers/utf8.h"
 
 namespace sluice::tokenizers {
 namespace {
 
 constexpr int max_nesting = 16;
+
+void check_text_size(std::size_t num_bytes, std::size_t num_bytes_before,
+                     std::size_t max_bytes = max_text_bytes) {
+  if (num_bytes > max_bytes) {
+    throw Error("a normalizer makes a text of {} bytes longer than {}", num_bytes_before,
+                max_bytes);
+  }
+}
 
 class Sequence final : public Normalizer {
  public:
@@ -60,8 +70,113 @@ class ToUnicodeForm final : public Normalizer {
   UnicodeForm form_;
 };
 
+/// Rewrites each character on its own: `rewrite(character, its UTF-8, out)` appends to `out`.
+template <typename Rewrite>
+class EachCharacter final : public Normalizer {
+ public:
+  explicit EachCharacter(Rewrite rewrite) : rewrite_(rewrite) {}
+  std::string normalize(std::string text) const override {
+    std::string out;
+    out.reserve(text.size());
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::string_view character = rest.substr(0, utf8_length(rest[0]));
+      rewrite_(decode_utf8(character), character, out);
+      rest.remove_prefix(character.size());
+    }
+    check_text_size(out.size(), text.size());
+    return out;
+  }
+
+ private:
+  Rewrite rewrite_;
+};
+
+template <typename Rewrite>
+std::unique_ptr<Normalizer> each_character(Rewrite rewrite) {
+  return std::make_unique<EachCharacter<Rewrite>>(rewrite);
+}
+
+/// A normalizer that leaves out the characters of one kind.
+std::unique_ptr<Normalizer> remove_characters(bool (*is_removed)(char32_t)) {
+  return each_character([is_removed](char32_t c, std::string_view utf8, std::string& out) {
+    if (!is_removed(c)) out += utf8;
+  });
+}
+
+std::unique_ptr<Normalizer> make_lower_case() {
+  return each_character(
+      [](char32_t c, std::string_view, std::string& out) { append_lower_case(c, out); });
+}
+
+std::unique_ptr<Normalizer> make_nmt() {
+  return each_character([](char32_t c, std::string_view utf8, std::string& out) {
+    if (is_space_to_nmt(c)) {
+      out += ' ';
+    } else if (!is_removed_by_nmt(c)) {
+      out += utf8;
+    }
+  });
+}
+
+std::unique_ptr<Normalizer> make_byte_level_normalizer() {
+  return each_character([](char32_t, std::string_view utf8, std::string& out) {
+    for (const char byte : utf8) out += byte_level_character(static_cast<std::uint8_t>(byte));
+  });
+}
+
+std::unique_ptr<Normalizer> make_bert(const JsonField& field) {
+  std::vector<std::unique_ptr<Normalizer>> parts;
+  if (field.boolean_or("clean_text", true)) {
+    parts.push_back(each_character([](char32_t c, std::string_view utf8, std::string& out) {
+      if (is_space_to_bert(c)) {
+        out += ' ';
+      } else if (!is_removed_by_bert(c)) {
+        out += utf8;
+      }
+    }));
+  }
+  if (field.boolean_or("handle_chinese_chars", true)) {
+    parts.push_back(each_character([](char32_t c, std::string_view utf8, std::string& out) {
+      const std::string_view space = is_chinese_to_bert(c) ? " " : "";
+      out.append(space).append(utf8).append(space);
+    }));
+  }
+  const bool lower_case = field.boolean_or("lowercase", true);
+  if (field.boolean_or("strip_accents", lower_case)) {
+    parts.push_back(std::make_unique<ToUnicodeForm>(UnicodeForm::nfd));
+    parts.push_back(remove_characters(is_accent_to_bert));
+  }
+  if (lower_case) parts.push_back(make_lower_case());
+  return std::make_unique<Sequence>(std::move(parts));
+}
+
+class Strip final : public Normalizer {
+ public:
+  Strip(bool left, bool right) : left_(left), right_(right) {}
+  std::string normalize(std::string text) const override {
+    if (right_) text.resize(white_space_at_end(text, 0));
+    if (left_) text.erase(0, white_space_at_start(text));
+    return text;
+  }
+
+ private:
+  bool left_;
+  bool right_;
+};
+
+std::unique_ptr<Normalizer> make_sequence(const JsonField& field, int nesting);
+
 std::unique_ptr<Normalizer> make(const JsonField& field, int nesting) {
   const std::string& type = field.type();
+  if (type == "BertNormalizer") return make_bert(field);
+  if (type == "ByteLevel") return make_byte_level_normalizer();
+  if (type == "Lowercase") return make_lower_case();
+  if (type == "Nmt") return make_nmt();
+  if (type == "StripAccents") return remove_characters(is_accent);
+  if (type == "Strip") {
+    return std::make_unique<Strip>(field.boolean_or("strip_left", true),
+                                   field.boolean_or("strip_right", true));
+  }
   if (type == "NFC") return std::make_unique<ToUnicodeForm>(UnicodeForm::nfc);
   if (type == "NFD") return std::make_unique<ToUnicodeForm>(UnicodeForm::nfd);
   if (type == "NFKC") return std::make_unique<ToUnicodeForm>(UnicodeForm::nfkc);
@@ -70,17 +185,20 @@ std::unique_ptr<Normalizer> make(const JsonField& field, int nesting) {
   if (type == "Replace") {
     return std::make_unique<Replace>(make_pattern(field.at("pattern")), field.at("content").text());
   }
-  if (type == "Sequence") {
-    if (nesting == max_nesting)
-      throw Error("{}: Sequence nested more than {} deep", field.where(), max_nesting);
-    const JsonField items = field.at("normalizers");
-    std::vector<std::unique_ptr<Normalizer>> parts;
-    for (std::size_t i = 0; i < items.size(); ++i)
-      parts.push_back(make(items.item(i), nesting + 1));
-    return std::make_unique<Sequence>(std::move(parts));
-  }
-  throw Error("{}: type {} is not supported (NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence are)",
-              field.where(), quote(type));
+  if (type == "Sequence") return make_sequence(field, nesting);
+  throw Error(
+      "{}: type {} is not supported (BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, "
+      "Nmt, Prepend, Replace, Sequence, Strip, StripAccents are)",
+      field.where(), quote(type));
+}
+
+std::unique_ptr<Normalizer> make_sequence(const JsonField& field, int nesting) {
+  if (nesting == max_nesting)
+    throw Error("{}: Sequence nested more than {} deep", field.where(), max_nesting);
+  const JsonField items = field.at("normalizers");
+  std::vector<std::unique_ptr<Normalizer>> parts;
+  for (std::size_t i = 0; i < items.size(); ++i) parts.push_back(make(items.item(i), nesting + 1));
+  return std::make_unique<Sequence>(std::move(parts));
 }
 
 int combining_class(utf8proc_int32_t code_point) {
@@ -203,9 +321,7 @@ std::string replace_all(const Pattern& pattern, std::string_view content, std::s
     if (out.size() > max_bytes) break;
   }
   out += text.substr(done);
-  if (out.size() > max_bytes) {
-    throw Error("a replacement makes a text of {} bytes longer than {}", text.size(), max_bytes);
-  }
+  check_text_size(out.size(), text.size(), max_bytes);
   return out;
 }
 
@@ -217,6 +333,8 @@ Pattern make_pattern(const JsonField& field) {
   const JsonField expression = field.at("Regex");
   return Pattern::regex(expression.text(), expression.where());
 }
+
+std::unique_ptr<Normalizer> make_nfc() { return std::make_unique<ToUnicodeForm>(UnicodeForm::nfc); }
 
 std::unique_ptr<Normalizer> make_normalizer(const std::optional<JsonField>& field) {
   return field ? make(*field, 0) : nullptr;

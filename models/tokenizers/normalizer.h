@@ -14,9 +14,12 @@ class Normalizer {
   virtual std::string normalize(std::string text) const = 0;
 };
 
-/// Null (nothing to do) for an absent or null field. Known: NFC, NFD, NFKC, NFKD, Prepend, Replace
-/// and Sequence. Throws Error that names any other type.
+/// Null (nothing to do) for an absent or null field. Known: every type of Hugging Face's but
+/// Precompiled. Throws Error that names any other type.
 std::unique_ptr<Normalizer> make_normalizer(const std::optional<JsonField>& field);
+
+/// NFC, as Qwen2's.
+std::unique_ptr<Normalizer> make_nfc();
 
 /// The pattern of Replace and Split: {"String": ...} or {"Regex": ...}.
 class Pattern;

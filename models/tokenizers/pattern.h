@@ -21,9 +21,9 @@ struct Span {
 class Pattern {
  public:
   static Pattern literal(std::string text);
-  /// `expression` is in Oniguruma's syntax, which Hugging Face uses; it runs on PCRE2. The classes
-  /// `\s \S \w \p{L} \p{N}` are spelt out so that they agree with Oniguruma's newer Unicode. What
-  /// means something else to PCRE2 is refused. Throws Error that begins with `where`.
+  /// `expression` is in Oniguruma's syntax, which Hugging Face uses; it runs on PCRE2 over labels
+  /// of characters (see regex.h), so that classes and case are Oniguruma's. What is not known is
+  /// refused. Throws Error that begins with `where`.
   static Pattern regex(const std::string& expression, const std::string& where);
 
   /// All matches from left to right, not overlapping (an empty match directly after a match does
@@ -39,9 +39,5 @@ class Pattern {
   std::string literal_;
   std::shared_ptr<const Compiled> compiled_;  ///< null for a literal
 };
-
-/// Oniguruma's syntax to PCRE2's (UTF, UCP). Exposed for tests. Throws Error that begins with
-/// `where`.
-std::string translate_regex(const std::string& expression, const std::string& where);
 
 }  // namespace sluice::tokenizers

@@ -1,13 +1,12 @@
 #include "models/tokenizers/pre_tokenizer.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "models/tokenizers/normalizer.h"
+#include "models/tokenizers/unicode.h"
 #include "models/tokenizers/utf8.h"
 
 namespace sluice::tokenizers {
@@ -16,6 +15,10 @@ namespace {
 constexpr int max_nesting = 16;
 constexpr const char* gpt2_expression =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+constexpr const char* qwen2_expression =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 struct ByteAlphabet {
   std::array<std::string, 256> character;
@@ -214,16 +217,15 @@ class ByteLevel final : public PreTokenizer {
   Pattern pattern_;
 };
 
-enum class Prefix : std::uint8_t { never, first, always };
-
 class Metaspace final : public PreTokenizer {
  public:
-  Metaspace(std::string replacement, Prefix prefix, bool cut)
+  Metaspace(std::string replacement, MetaspacePrefix prefix, bool cut)
       : replacement_(std::move(replacement)), prefix_(prefix), cut_(cut) {}
 
   void apply(Pieces& pieces) const override {
     rewrite_pieces(pieces, [this](std::string_view piece, bool at_start, std::string& out) {
-      const bool wanted = prefix_ == Prefix::always || (prefix_ == Prefix::first && at_start);
+      const bool wanted =
+          prefix_ == MetaspacePrefix::always || (prefix_ == MetaspacePrefix::first && at_start);
       if (wanted && !piece.starts_with(' ') && !piece.starts_with(replacement_))
         out += replacement_;
       for (const char c : piece) {
@@ -243,7 +245,7 @@ class Metaspace final : public PreTokenizer {
 
  private:
   std::string replacement_;
-  Prefix prefix_;
+  MetaspacePrefix prefix_;
   bool cut_;
 };
 
@@ -262,6 +264,119 @@ class Digits final : public PreTokenizer {
  private:
   bool individual_;
   Pattern pattern_;
+};
+
+enum class Kind : std::uint8_t { text, word, space, punctuation };
+
+/// Runs of one kind; punctuation is cut off character by character, white space is dropped.
+template <typename KindOf>
+std::vector<Span> cut_by_kind(std::string_view text, KindOf kind_of) {
+  std::vector<Span> out;
+  Kind previous = Kind::space;
+  for (std::size_t at = 0; at < text.size();) {
+    const Kind kind = kind_of(decode_utf8(text.substr(at)));
+    const std::size_t end = at + utf8_length(text[at]);
+    if (kind == previous && kind != Kind::space && kind != Kind::punctuation) {
+      out.back().end = end;
+    } else if (kind != Kind::space) {
+      out.push_back({at, end});
+    }
+    previous = kind;
+    at = end;
+  }
+  return out;
+}
+
+template <typename KindOf>
+class CutByKind final : public PreTokenizer {
+ public:
+  explicit CutByKind(KindOf kind_of) : kind_of_(kind_of) {}
+  void apply(Pieces& pieces) const override {
+    cut_pieces(pieces, [this](std::string_view text) { return cut_by_kind(text, kind_of_); });
+  }
+
+ private:
+  KindOf kind_of_;
+};
+
+template <typename KindOf>
+std::unique_ptr<PreTokenizer> by_kind(KindOf kind_of) {
+  return std::make_unique<CutByKind<KindOf>>(kind_of);
+}
+
+/// Null when the type is none of these.
+std::unique_ptr<PreTokenizer> make_by_kind(const std::string& type) {
+  if (type == "WhitespaceSplit") {
+    return by_kind([](char32_t c) { return is_white_space(c) ? Kind::space : Kind::text; });
+  }
+  if (type == "Whitespace") {
+    return by_kind([](char32_t c) {
+      if (is_word_character(c)) return Kind::word;
+      return is_white_space(c) ? Kind::space : Kind::text;
+    });
+  }
+  if (type == "BertPreTokenizer") {
+    return by_kind([](char32_t c) {
+      if (is_white_space(c)) return Kind::space;
+      return is_punctuation(c) ? Kind::punctuation : Kind::text;
+    });
+  }
+  return nullptr;
+}
+
+/// Matches are single characters: punctuation, or one character that the file names.
+template <typename IsMatch>
+class SplitAtCharacters final : public PreTokenizer {
+ public:
+  SplitAtCharacters(IsMatch is_match, Behavior behavior)
+      : is_match_(is_match), behavior_(behavior) {}
+
+  void apply(Pieces& pieces) const override {
+    cut_pieces(pieces, [this](std::string_view text) {
+      std::vector<Span> matches;
+      for (std::size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
+        if (is_match_(decode_utf8(text.substr(at))))
+          matches.push_back({at, at + utf8_length(text[at])});
+      }
+      return split(cover(matches, text.size()), behavior_);
+    });
+  }
+
+ private:
+  IsMatch is_match_;
+  Behavior behavior_;
+};
+
+template <typename IsMatch>
+std::unique_ptr<PreTokenizer> split_at(IsMatch is_match, Behavior behavior) {
+  return std::make_unique<SplitAtCharacters<IsMatch>>(is_match, behavior);
+}
+
+/// Pieces of so many characters; the last one may be shorter.
+class FixedLength final : public PreTokenizer {
+ public:
+  explicit FixedLength(std::size_t num_characters) : num_characters_(num_characters) {}
+
+  void apply(Pieces& pieces) const override {
+    cut_pieces(pieces, [this](std::string_view text) {
+      std::vector<Span> out;
+      std::size_t num_left = 0;
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = at + utf8_length(text[at]);
+        if (num_left == 0) {
+          out.push_back({at, end});
+          num_left = num_characters_;
+        }
+        out.back().end = end;
+        --num_left;
+        at = end;
+      }
+      return out;
+    });
+  }
+
+ private:
+  std::size_t num_characters_;
 };
 
 class Sequence final : public PreTokenizer {
@@ -288,22 +403,47 @@ Behavior behavior_named(const JsonField& field) {
       field.where(), quote(name));
 }
 
-Prefix prefix_named(const std::string& name, const std::string& where) {
-  if (name == "never") return Prefix::never;
-  if (name == "first") return Prefix::first;
-  if (name == "always") return Prefix::always;
+MetaspacePrefix prefix_named(const std::string& name, const std::string& where) {
+  if (name == "never") return MetaspacePrefix::never;
+  if (name == "first") return MetaspacePrefix::first;
+  if (name == "always") return MetaspacePrefix::always;
   throw Error("{}: prepend_scheme {} is not one of never, first, always", where, quote(name));
 }
 
-std::unique_ptr<PreTokenizer> make_metaspace(const JsonField& field) {
-  Prefix prefix = prefix_named(field.text_or("prepend_scheme", "always"), field.where());
-  if (!field.boolean_or("add_prefix_space", true)) prefix = Prefix::never;  // older files
+char32_t one_character(const JsonField& field) {
+  const std::string& text = field.text();
+  if (text.empty() || utf8_length(text[0]) != text.size())
+    throw Error("{}: {}, expected one character", field.where(), quote(text));
+  return decode_utf8(text);
+}
+
+std::unique_ptr<PreTokenizer> read_metaspace(const JsonField& field) {
+  MetaspacePrefix prefix = prefix_named(field.text_or("prepend_scheme", "always"), field.where());
+  if (!field.boolean_or("add_prefix_space", true)) prefix = MetaspacePrefix::never;  // older files
   const std::string& replacement = field.at("replacement").text();
-  if (replacement.empty() || utf8_length(replacement[0]) != replacement.size()) {
-    throw Error("{}.replacement: {}, expected one character", field.where(), quote(replacement));
-  }
+  one_character(field.at("replacement"));
   return std::make_unique<Metaspace>(replacement, prefix, field.boolean_or("split", true));
 }
+
+std::unique_ptr<PreTokenizer> make_split(const JsonField& field) {
+  return std::make_unique<Split>(make_pattern(field.at("pattern")),
+                                 behavior_named(field.at("behavior")),
+                                 field.boolean_or("invert", false));
+}
+
+std::unique_ptr<PreTokenizer> make_punctuation(const JsonField& field) {
+  const auto behavior = field.find("behavior");
+  return split_at(is_punctuation, behavior ? behavior_named(*behavior) : Behavior::isolated);
+}
+
+std::unique_ptr<PreTokenizer> make_fixed_length(const JsonField& field) {
+  const auto length = field.find("length");
+  const std::int32_t num_characters = length ? length->token_id() : 5;
+  if (num_characters == 0) throw Error("{}: found 0, expected at least 1", length->where());
+  return std::make_unique<FixedLength>(static_cast<std::size_t>(num_characters));
+}
+
+std::unique_ptr<PreTokenizer> make_sequence(const JsonField& field, int nesting);
 
 std::unique_ptr<PreTokenizer> make(const JsonField& field, int nesting) {
   const std::string& type = field.type();
@@ -312,25 +452,31 @@ std::unique_ptr<PreTokenizer> make(const JsonField& field, int nesting) {
         field.boolean_or("add_prefix_space", true),
         field.boolean_or("use_regex", true) ? ByteLevelCut::gpt2 : ByteLevelCut::none);
   }
-  if (type == "Split") {
-    return std::make_unique<Split>(make_pattern(field.at("pattern")),
-                                   behavior_named(field.at("behavior")),
-                                   field.boolean_or("invert", false));
+  if (type == "CharDelimiterSplit") {
+    const char32_t delimiter = one_character(field.at("delimiter"));
+    return split_at([delimiter](char32_t c) { return c == delimiter; }, Behavior::removed);
   }
-  if (type == "Metaspace") return make_metaspace(field);
   if (type == "Digits")
     return std::make_unique<Digits>(field.boolean_or("individual_digits", false));
-  if (type == "Sequence") {
-    if (nesting == max_nesting)
-      throw Error("{}: Sequence nested more than {} deep", field.where(), max_nesting);
-    const JsonField items = field.at("pretokenizers");
-    std::vector<std::unique_ptr<PreTokenizer>> parts;
-    for (std::size_t i = 0; i < items.size(); ++i)
-      parts.push_back(make(items.item(i), nesting + 1));
-    return std::make_unique<Sequence>(std::move(parts));
-  }
-  throw Error("{}: type {} is not supported (ByteLevel, Digits, Metaspace, Split, Sequence are)",
-              field.where(), quote(type));
+  if (type == "FixedLength") return make_fixed_length(field);
+  if (type == "Metaspace") return read_metaspace(field);
+  if (type == "Punctuation") return make_punctuation(field);
+  if (type == "Sequence") return make_sequence(field, nesting);
+  if (type == "Split") return make_split(field);
+  if (auto made = make_by_kind(type)) return made;
+  throw Error(
+      "{}: type {} is not supported (BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, "
+      "FixedLength, Metaspace, Punctuation, Sequence, Split, Whitespace, WhitespaceSplit are)",
+      field.where(), quote(type));
+}
+
+std::unique_ptr<PreTokenizer> make_sequence(const JsonField& field, int nesting) {
+  if (nesting == max_nesting)
+    throw Error("{}: Sequence nested more than {} deep", field.where(), max_nesting);
+  const JsonField items = field.at("pretokenizers");
+  std::vector<std::unique_ptr<PreTokenizer>> parts;
+  for (std::size_t i = 0; i < items.size(); ++i) parts.push_back(make(items.item(i), nesting + 1));
+  return std::make_unique<Sequence>(std::move(parts));
 }
 
 }  // namespace
@@ -349,6 +495,19 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const std::optional<JsonField>&
 
 std::unique_ptr<PreTokenizer> make_byte_level(bool add_prefix_space) {
   return std::make_unique<ByteLevel>(add_prefix_space, ByteLevelCut::gpt2);
+}
+
+std::unique_ptr<PreTokenizer> make_qwen2_pre_tokenizer(bool add_prefix_space) {
+  std::vector<std::unique_ptr<PreTokenizer>> parts;
+  parts.push_back(std::make_unique<Split>(Pattern::regex(qwen2_expression, "Qwen2Tokenizer"),
+                                          Behavior::isolated, false));
+  parts.push_back(std::make_unique<ByteLevel>(add_prefix_space, ByteLevelCut::none));
+  return std::make_unique<Sequence>(std::move(parts));
+}
+
+std::unique_ptr<PreTokenizer> make_metaspace(const std::string& replacement,
+                                             MetaspacePrefix prefix) {
+  return std::make_unique<Metaspace>(replacement, prefix, false);
 }
 
 }  // namespace sluice::tokenizers

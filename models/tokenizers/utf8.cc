@@ -1,7 +1,6 @@
 #include "models/tokenizers/utf8.h"
 
-#include <utf8proc.h>
-
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -96,27 +95,26 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
-bool is_word_character(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      break;
+std::string_view last_character(std::string_view text) {
+  std::size_t begin = text.size() - 1;
+  while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  return text.substr(begin);
+}
+
+std::size_t white_space_at_end(std::string_view text, std::size_t limit) {
+  while (text.size() > limit) {
+    const std::string_view last = last_character(text);
+    if (!is_white_space(decode_utf8(last))) break;
+    text.remove_suffix(last.size());
   }
-  // The joiners, and the letters in circles and squares, which are Alphabetic symbols.
-  return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
-         (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-         (c >= 0x1F170 && c <= 0x1F189);
+  return std::max(text.size(), limit);
+}
+
+std::size_t white_space_at_start(std::string_view text) {
+  std::size_t size = 0;
+  while (size < text.size() && is_white_space(decode_utf8(text.substr(size))))
+    size += utf8_length(text[size]);
+  return size;
 }
 
 }  // namespace tokenizers

@@ -26,12 +26,16 @@ char32_t decode_utf8(std::string_view text);
 
 void append_utf8(char32_t code_point, std::string& out);
 
-/// Unicode's White_Space (25 characters): what `\s` means to Hugging Face's regex engines. PCRE2's
-/// own
-/// `\s` has U+180E too.
+/// Unicode's White_Space (25 characters): what `\s` means to Hugging Face's regex engines.
 bool is_white_space(char32_t code_point);
 
-/// What `\w` means to Rust's regex crate: Alphabetic, marks, decimal numbers, connectors, joiners.
-bool is_word_character(char32_t code_point);
+/// The last character of well-formed text (not empty).
+std::string_view last_character(std::string_view text);
+
+/// Where the white space at the end of a text begins, not before `limit`.
+std::size_t white_space_at_end(std::string_view text, std::size_t limit);
+
+/// Bytes of white space at the start of a text.
+std::size_t white_space_at_start(std::string_view text);
 
 }  // namespace sluice::tokenizers

@@ -87,7 +87,8 @@ TEST_P(GoldenTest, EveryIdIsBelowVocabSize) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GoldenTest,
                          testing::Values("gpt2", "llama2", "llama2_model", "llama2_model_new",
-                                         "llama3", "mistral", "opt", "qwen2", "roberta"),
+                                         "llama3", "mistral", "opt", "qwen2", "qwen2_vocab",
+                                         "roberta"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

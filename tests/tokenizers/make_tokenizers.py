@@ -6,6 +6,10 @@ themselves need none of this. Usage: make_tokenizers.py [output folder]
 
   lines.json            the lines, a JSON array of strings
   unicode_classes.json  which code points Hugging Face's regular expressions put into which class
+  unicode_sets.json     the same for more of them: numbers of code points and ranges, and a checksum,
+                        of the code points below U+20000
+  components.json       every normalizer, pre-tokenizer and decoder on its own
+  classes.json          what AutoTokenizer makes of tokenizer_config.json and config.json beside a tokenizer.json
   <kind>/               a model folder's tokenizer files, and
   <kind>/ids.bin        for each line: varint count, varint ids (without special tokens around the text)
   <kind>/expected.json  "before" and "after": ids that add_special_tokens puts around the text;
@@ -17,11 +21,12 @@ import os
 import random
 import shutil
 import sys
+import tempfile
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import GPT2Tokenizer, LlamaTokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer, LlamaTokenizer
 
 NUM_LINES = 2000
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -385,12 +390,176 @@ def make_unicode_classes(writer):
     writer.json(".", "unicode_classes.json", classes)
 
 
+PROPERTY_EXPRESSIONS = [rf"\p{{{name}}}" for name in (
+    "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn L M N P S Z C LC "
+    "Uppercase_Letter Punctuation Alphabetic Uppercase Lowercase Emoji Emoji_Presentation Extended_Pictographic "
+    "Ideographic Han Hani Latin Greek Cyrillic Arabic Hiragana Katakana Hangul Thai Devanagari Common Inherited Kawi "
+    "Todhri Punct XDigit Blank Graph Print Alnum Word Any ASCII Assigned ^L").split()]
+CLASS_EXPRESSIONS = [
+    r"\w", r"\W", r"\d", r"\D", r"\h", r"\S", r"[\S]", r"[\W\d]", r"[\w]", r"[^\W]", r"[[:word:]]",
+    r"[\p{Word}]", r"[\p{Punct}]", r"[\p{Graph}]", r"[\p{Print}]", r"[\p{Alnum}]", r"[[:punct:]]", r"[[:alpha:]]", r"[[:^alpha:]]",
+    r"[[:graph:]]", r"[[:print:]]", r"[[:blank:]]", r"[^\s\p{L}\p{N}]", r"[\p{L}&&[^a-z]]", r"[^\p{L}&&\p{Lu}]",
+    r"[[a-c]x-z]", r"\P{Emoji}", r".", r"(?m:.)", r"(?i:k)", r"(?i:[a-k])", r"(?i:\u017F)", r"(?i:\p{Lu})",
+    r"(?i:[^\p{Lu}])", r"(?i:[[:upper:]])", r"(?i:\w)", r"[!-\/:-@\[-`{-~]", r"[\u4e00-\u9fa5\u3040-\u30ff]"]
+# Characters that came with Unicode 15 to 16, and what older tables and engines have otherwise.
+NEW_CHARACTERS = [" \U0001fa75", "\U0001fae8 \U0001f6dc", "\U00011f04\U00011f02", "\U00010d50\U00010d70", "\u1c89\u1c8a",
+                  "\ua7da\ua7db", "\U0001ccf3\U0001ccd0", "\U0001e5f1", "\u0897", "\U00016d40\U00016d70 x", "\u2427\u2429",
+                  "\u31e4\u31ef", "x\u00b2\u00bd", "\U0001fbf5", "\U00011bc0\U00011bf0"]
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+          r"|\s+(?!\S)|\s+")
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+KIMI = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+|\p{N}{1,3}|\s+"
+RIGHT_TO_LEFT_DIGITS = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+EXPRESSIONS = [LLAMA3, CL100K, O200K, DEEPSEEK, KIMI, RIGHT_TO_LEFT_DIGITS, r"\b", r"\B\w", r"^.", r".$", r"\s+$", r"a(?i)b|c",
+               r"(?<word>\w)(?!\w)", r"(?<=\d)\D", r"(?<![a-z])[a-z]{2,3}", r"x{,2}y|{z", r"\w+?\b", r"(?>a+)b?", r"\Aa|\z",
+               r"[a-c-e]", r"[\]a]", r"\x41|\x{e9}|\u00df|\0", r"(?#note)a", r"[\b\t]"]
+COMPONENT_TEXTS = ["", " ", "a", "Hello, World! ", "  two  spaces\t\nline\r\n ", "It's 123,456.5 (x_y) A1b22C333", "a--b__c..d  e",
+                   "ÉCOLE École e\u0301cole İI ΑΣ ς Ǆ ẞ", "人人abc中文。日本", "a\u0000b\u0007c\u200bd\ufeffe\ufffdf\u00adg\u0085h",
+                   "v\u00b2 \u00bd \u2160 \u216b x\u0660\u0661", "\u0344\u0f73 \u1100\u1161\u11a8 \u2581x\u2581 y", "don't  STOP... $5+3=8 <b> `x` ^~|",
+                   "aab\nab\n", "\u02b9\u0903 \u20dd \U0001f44d\U0001f3fd", *NEW_CHARACTERS]
+
+
+def summary(points):
+    """Small enough to keep: how many code points and ranges, and a checksum (FNV-1a) of the ranges."""
+    pairs = ranges(points)
+    checksum = 0xCBF29CE484222325
+    for byte in ",".join(f"{low}-{high}" for low, high in pairs).encode():
+        checksum = (checksum ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return [sum(high - low + 1 for low, high in pairs), len(pairs), f"{checksum:016x}"]
+
+
+def make_unicode_sets(writer):
+    characters = [chr(c) for c in range(0x20000) if not 0xD800 <= c < 0xE000]  # above lie ideographs
+    text = "".join(characters)
+    sets = {}
+    for expression in PROPERTY_EXPRESSIONS + CLASS_EXPRESSIONS:
+        left = pre_tokenizers.Split(Regex(f"(?:{expression})+"), "removed").pre_tokenize_str(text)
+        points, done = set(), 0
+        for begin, end in [span for _, span in left] + [(len(text), len(text))]:
+            points.update(map(ord, text[done:begin]))
+            done = end
+        sets[expression] = summary(points)
+    writer.json(".", "unicode_sets.json", sets, indent=0)
+
+
+def to_config(component):
+    """What a tokenizer.json has for it."""
+    return json.loads(component.__getstate__())
+
+
+def make_components(writer):
+    """Every normalizer, pre-tokenizer and decoder on its own."""
+    norms = [normalizers.Lowercase(), normalizers.Strip(), normalizers.Strip(left=False), normalizers.StripAccents(),
+             normalizers.ByteLevel(), normalizers.Replace("a", "<a>"), normalizers.Replace(Regex(r"\s+"), "_"),
+             normalizers.Prepend("_"), normalizers.BertNormalizer(), normalizers.BertNormalizer(True, True, False, False),
+             normalizers.BertNormalizer(False, False, True, False), normalizers.Nmt(), normalizers.NFC(), normalizers.NFD(),
+             normalizers.NFKC(), normalizers.NFKD(),
+             normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()])]
+    pres = [pre_tokenizers.Punctuation(behavior) for behavior in
+            ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous")]
+    pres += [pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit(), pre_tokenizers.BertPreTokenizer(),
+             pre_tokenizers.CharDelimiterSplit("a"), pre_tokenizers.FixedLength(3), pre_tokenizers.Digits(True),
+             pre_tokenizers.Digits(False), pre_tokenizers.ByteLevel(False), pre_tokenizers.ByteLevel(True),
+             pre_tokenizers.Metaspace("\u2581", "always", True), pre_tokenizers.Metaspace("\u2581", "never", False),
+             pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(False, use_regex=False)]),
+             pre_tokenizers.Sequence([pre_tokenizers.Punctuation("isolated"), pre_tokenizers.Digits(True),
+                                      pre_tokenizers.ByteLevel(False)])]
+    pres += [pre_tokenizers.Split(Regex(e), "isolated") for e in EXPRESSIONS]
+    pres += [pre_tokenizers.Split("a", "merged_with_next", True)]
+    tokens = [["\u2581a", "b\u2581c", "<0xC3>", "<0xA9>", "  d "], ["\u2581", "x"], ["Ġa", "Ã©"], ["xx", "axx"]]
+    decs = [decoders.ByteLevel(), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 1), decoders.Strip("x", 1, 0),
+            decoders.Replace("\u2581", " "), decoders.Replace(Regex("[ab]+"), "_"), decoders.Metaspace(),
+            decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])]
+    writer.json(".", "components.json", {
+        "texts": COMPONENT_TEXTS,
+        "normalizers": [[to_config(n), [n.normalize_str(t) for t in COMPONENT_TEXTS]] for n in norms],
+        "pre_tokenizers": [[to_config(p), [[piece for piece, _ in p.pre_tokenize_str(t)] for t in COMPONENT_TEXTS]] for p in pres],
+        "tokens": tokens,
+        "decoders": [[to_config(d), [d.decode(t) for t in tokens]] for d in decs]}, indent=0)
+
+
+CLASS_TEXTS = ["", "a", " two", "  Hello  world", "<s> a", "a<s> b", "x <mask> y", "The <tool>  it's", "caf\u00e9 cafe\u0301 123", "\u2581x",
+               "<|endoftext|>a", "a\n\n  b", " \U0001fa75", "solo soloist", "<|im_start|>user\n <|im_end|> x", "a <|endoftext|> b", "a <|im_start|> b"]
+
+
+def class_cases():
+    """(folder whose tokenizer.json is taken, tokenizer_config.json, config.json)"""
+    flags = lambda **more: {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False, **more}
+    for name in ("PreTrainedTokenizerFast", "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer"):
+        for more in ({}, {"legacy": True}, {"legacy": False}, {"add_prefix_space": False}, {"add_bos_token": False},
+                     {"add_bos_token": True, "add_eos_token": True}):
+            yield "llama2", {"tokenizer_class": name, **more}, {"model_type": "llama"}
+    yield "llama2", {"tokenizer_class": "LlamaTokenizer"}, {"model_type": "mistral"}
+    yield "llama2", {}, {"model_type": "llama"}
+    for base in ("gpt2", "roberta"):
+        # Transformers gives a special token without an id a new one, past the weights' rows; we do not.
+        known = {} if base == "gpt2" else {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+        for name in ("GPT2Tokenizer", "GPT2TokenizerFast", "PreTrainedTokenizerFast", "GPTNeoXTokenizer"):
+            for more in ({}, {"add_prefix_space": True}, {"add_prefix_space": False, "add_bos_token": True}):
+                yield base, {"tokenizer_class": name, **known, **more}, {"model_type": "llama"}
+        yield base, {"tokenizer_class": "GPT2Tokenizer", **known, "add_prefix_space": True}, {"model_type": "opt"}
+    for name in ("Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast"):
+        for more in ({}, {"add_prefix_space": True}, {"add_bos_token": False, "bos_token": None}):
+            for model_type in ("qwen2", "llama"):
+                yield "qwen2", {"tokenizer_class": name, **more}, {"model_type": model_type}
+    yield "llama3", {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}, {"model_type": "llama"}
+    yield "llama3", {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False}, {"model_type": "llama"}
+    # The flags of tokenizer_config.json's tokens count, not tokenizer.json's.
+    for more in ({"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": True}, {"special": True}):
+        yield ("gpt2", {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"1199": {"content": "<|endoftext|>", **flags(**more)}}},
+               {"model_type": "llama"})
+        yield ("roberta", {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {
+            "0": {"content": "<s>", **flags(**more)}, "700": {"content": "<mask>", **flags(**more)},
+            "701": {"content": "<tool>", **flags(**more)}}}, {"model_type": "llama"})
+        yield ("qwen2", {"tokenizer_class": "Qwen2Tokenizer", "additional_special_tokens": ["<tool>"], "added_tokens_decoder": {
+            "1200": {"content": "<|endoftext|>", **flags(**more)}, "1201": {"content": "<|im_start|>", **flags(**more)},
+            "1202": {"content": "<|im_end|>", **flags()}}, "pad_token": "<|im_start|>"}, {"model_type": "qwen2"})
+
+
+def make_classes(writer):
+    """What AutoTokenizer makes of a folder, by class and options."""
+    cases = []
+    for base, tokenizer_config, config in class_cases():
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(os.path.join(writer.folder(base), "tokenizer.json"), folder)
+            for name, value in (("tokenizer_config.json", tokenizer_config), ("config.json", config)):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    json.dump(value, file)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            cases.append({"base": base, "tokenizer_config": tokenizer_config, "config": config,
+                          "ids": [tokenizer.encode(text) for text in CLASS_TEXTS]})
+    writer.json(".", "classes.json", {"texts": CLASS_TEXTS, "cases": cases})
+
+
+def make_qwen2_vocab(writer):
+    """As Qwen2 is published without tokenizer.json: vocab.json and merges.txt."""
+    with open(os.path.join(writer.folder("qwen2"), "tokenizer.json"), encoding="utf-8") as file:
+        model = json.load(file)["model"]
+    writer.json("qwen2_vocab", "vocab.json", model["vocab"])
+    writer.text("qwen2_vocab", "merges.txt", "#version: 0.2\n" + "".join(" ".join(merge) + "\n" for merge in model["merges"]))
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    size = len(model["vocab"])
+    writer.json("qwen2_vocab", "tokenizer_config.json", {
+        "add_prefix_space": False, "added_tokens_decoder": {str(size + i): {"content": n, **flags} for i, n in enumerate(names)},
+        "additional_special_tokens": list(names[1:]), "bos_token": None, "eos_token": names[2], "pad_token": names[0],
+        "tokenizer_class": "Qwen2Tokenizer", "unk_token": None}, indent=1)
+    tokenizer = AutoTokenizer.from_pretrained(writer.folder("qwen2_vocab"))
+    writer.expected("qwen2_vocab", lambda line, add: tokenizer.encode(line, add_special_tokens=add),
+                    lambda ids: tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True))
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
     shutil.rmtree(root, ignore_errors=True)
     writer = Writer(root, make_lines())
     writer.json(".", "lines.json", writer.lines, indent=0)
-    for make in (make_gpt2, make_roberta, make_opt, make_llama3, make_qwen2, make_llama2, make_unicode_classes):
+    for make in (make_gpt2, make_roberta, make_opt, make_llama3, make_qwen2, make_llama2, make_qwen2_vocab, make_unicode_classes,
+                 make_unicode_sets, make_components, make_classes):
         make(writer)
 
 

@@ -188,26 +188,27 @@ json added(const char* content, std::int32_t id, const json& flags = json::objec
 
 TEST(AddedTokenTest, LongestAtTheLeftmostPlace) {
   json document = words_tokenizer();
-  document["added_tokens"] = json::array({added("<x", 20), added("<x>", 21), added("x>y", 22)});
-  EXPECT_EQ(encode(document, "a<x>yb"), (Ids{1, 21, 0, 2}));
-  EXPECT_EQ(encode(document, "<x<x>"), (Ids{20, 21}));
+  document["added_tokens"] = json::array({added("<x", 8), added("<x>", 9), added("x>y", 10)});
+  EXPECT_EQ(encode(document, "a<x>yb"), (Ids{1, 9, 0, 2}));
+  EXPECT_EQ(encode(document, "<x<x>"), (Ids{8, 9}));
 }
 
 TEST(AddedTokenTest, StripTakesWhiteSpaceAlong) {
   json document = words_tokenizer();
   document["added_tokens"] =
-      json::array({added("<l>", 20, {{"lstrip", true}}), added("<r>", 21, {{"rstrip", true}})});
-  EXPECT_EQ(encode(document, "a  <l> b"), (Ids{1, 20, 3, 2}));
-  EXPECT_EQ(encode(document, "a <r> \t\u3000b"), (Ids{1, 3, 21, 2}));
-  EXPECT_EQ(encode(document, "<r> <l>"), (Ids{21, 20}));
+      json::array({added("<l>", 8, {{"lstrip", true}}), added("<r>", 9, {{"rstrip", true}})});
+  EXPECT_EQ(encode(document, "a  <l> b"), (Ids{1, 8, 3, 2}));
+  EXPECT_EQ(encode(document, "a <r> \t\u3000b"), (Ids{1, 3, 9, 2}));
+  EXPECT_EQ(encode(document, "<r> <l>"), (Ids{9, 8}));
 }
 
 TEST(AddedTokenTest, SingleWord) {
   json document = words_tokenizer();
-  document["added_tokens"] = json::array({added("ab", 20, {{"single_word", true}})});
+  document["added_tokens"] = json::array({added("ab", 8, {{"single_word", true}})});
   EXPECT_EQ(encode(document, "ab"), (Ids{4}));  // the model's id, as Hugging Face's
   document["model"]["vocab"].erase("ab");
-  EXPECT_EQ(encode(document, "ab ab!"), (Ids{20, 3, 20, 7}));
+  document["model"]["vocab"]["other"] = 4;
+  EXPECT_EQ(encode(document, "ab ab!"), (Ids{8, 3, 8, 7}));
   EXPECT_EQ(encode(document, "aab abb"), (Ids{1, 1, 2, 3, 1, 2, 2}));
 }
 
@@ -215,52 +216,70 @@ TEST(AddedTokenTest, NormalizedOnesAreFoundInNormalizedText) {
   json document = words_tokenizer();
   document["normalizer"] = {{"type", "NFC"}};
   document["added_tokens"] =
-      json::array({added("e\u0301", 20, {{"normalized", true}}), added("o\u0301", 21)});
-  EXPECT_EQ(encode(document, "\u00E9"), (Ids{20}));
-  EXPECT_EQ(encode(document, "e\u0301"), (Ids{20}));
+      json::array({added("e\u0301", 8, {{"normalized", true}}), added("o\u0301", 9)});
+  EXPECT_EQ(encode(document, "\u00E9"), (Ids{8}));
+  EXPECT_EQ(encode(document, "e\u0301"), (Ids{8}));
   EXPECT_EQ(encode(document, "\u00F3"), (Ids{0}));
-  EXPECT_EQ(encode(document, "o\u0301"), (Ids{21}));
+  EXPECT_EQ(encode(document, "o\u0301"), (Ids{9}));
 }
 
 TEST(AddedTokenTest, SpecialOnesAreLeftOutOfText) {
   json document = words_tokenizer();
-  document["added_tokens"] = json::array({added("<s>", 20, {{"special", true}}), added("<t>", 21)});
+  document["added_tokens"] = json::array({added("<s>", 8, {{"special", true}}), added("<t>", 9)});
   const auto tokenizer = make_tokenizer_from_json(document.dump(), "test");
-  EXPECT_TRUE(tokenizer->is_special(20));
-  EXPECT_FALSE(tokenizer->is_special(21));
-  EXPECT_EQ(tokenizer->decode(Ids{20, 1, 21, 20, 2}), "a<t>b");
+  EXPECT_TRUE(tokenizer->is_special(8));
+  EXPECT_FALSE(tokenizer->is_special(9));
+  EXPECT_EQ(tokenizer->decode(Ids{8, 1, 9, 8, 2}), "a<t>b");
 }
 
-TEST(TokenizerConfigTest, DecidesAboutBosAndEos) {
+TEST(TokenizerConfigTest, PostProcessorCountsAndNotTheFlags) {
   json document = words_tokenizer();
   document["added_tokens"] =
-      json::array({added("<s>", 20, {{"special", true}}), added("</s>", 21, {{"special", true}})});
+      json::array({added("<s>", 8, {{"special", true}}), added("</s>", 9, {{"special", true}})});
   document["post_processor"] = {
-      {"type", "BertProcessing"}, {"cls", {"<s>", 20}}, {"sep", {"</s>", 21}}};
-  const auto ids = [&](const TokenizerConfig& config) {
-    return make_tokenizer_from_json(document.dump(), "test", config)
-        ->encode("a", Tokenizer::SpecialTokens::add);
-  };
+      {"type", "BertProcessing"}, {"cls", {"<s>", 8}}, {"sep", {"</s>", 9}}};
   TokenizerConfig config;
-  EXPECT_EQ(ids(config), (Ids{20, 1, 21}));
-  config.bos_token = "</s>";
-  config.add_eos_token = false;
-  EXPECT_EQ(ids(config), (Ids{20, 1}));
-  config.add_bos_token = true;
-  EXPECT_EQ(ids(config), (Ids{21, 1}));
   config.add_bos_token = false;
-  EXPECT_EQ(ids(config), (Ids{1}));
+  config.add_eos_token = true;
+  testing::internal::CaptureStderr();
+  const auto tokenizer = make_tokenizer_from_json(document.dump(), "x/tokenizer.json", config);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(tokenizer->encode("a", Tokenizer::SpecialTokens::add), (Ids{8, 1, 9}));
+  EXPECT_NE(said.find("x/tokenizer.json: "), std::string::npos) << said;
+  EXPECT_NE(said.find("add_bos_token false"), std::string::npos) << said;
+  EXPECT_EQ(said.find("add_eos_token"), std::string::npos) << said;
+}
+
+TEST(TokenizerConfigTest, SecondBosIsSaidOnce) {
+  json document = words_tokenizer();
+  document["added_tokens"] = json::array({added("<s>", 8), added("</s>", 9)});
+  document["post_processor"] = {
+      {"type", "BertProcessing"}, {"cls", {"<s>", 8}}, {"sep", {"</s>", 9}}};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(encode(document, "<s>a"), (Ids{8, 8, 1, 9}));  // as Transformers
+  EXPECT_EQ(encode(document, "<s>b"), (Ids{8, 8, 2, 9}));
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::size_t first = said.find("a prompt begins with the token 8");
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("a prompt begins", first + 1), std::string::npos) << said;
 }
 
 TEST(TokenizerConfigTest, DeclaresMoreSpecialTokens) {
   TokenizerConfig config;
   config.special_tokens.push_back({-1, "ab", false, false, false, false, true});
   config.special_tokens.push_back({-1, "unheard of", false, false, false, false, true});
-  config.added_tokens.push_back({30, "<x>", false, false, false, false, false});
+  config.added_tokens.push_back({8, "<x>", false, false, false, false, false});
   const auto tokenizer = make_tokenizer_from_json(words_tokenizer().dump(), "test", config);
-  EXPECT_EQ(tokenizer->encode("aab<x>", Tokenizer::SpecialTokens::add), (Ids{1, 4, 30}));
+  EXPECT_EQ(tokenizer->encode("aab<x>", Tokenizer::SpecialTokens::add), (Ids{1, 4, 8}));
   EXPECT_TRUE(tokenizer->is_special(4));
-  EXPECT_EQ(tokenizer->vocab_size(), 31);
+  EXPECT_EQ(tokenizer->vocab_size(), 9);
+}
+
+TEST(DecoderTest, TokensWithoutADecoderAreJoinedWithSpaces) {
+  json document = words_tokenizer();
+  document["decoder"] = nullptr;
+  const auto tokenizer = make_tokenizer_from_json(document.dump(), "test");
+  EXPECT_EQ(tokenizer->decode(Ids{1, 2, 3, 4}), "a b   ab");  // tokenizers 0.23.3
 }
 
 TEST(TokenizerTest, ManyThreadsMayEncodeAtOnce) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/tokenizer.h"
+#include "models/tokenizers/unicode.h"
 
 namespace sluice {
 namespace {
