@@ -163,7 +163,7 @@ std::int64_t GenerationConfig::min_new_tokens_after(std::int64_t prompt_tokens) 
 }
 
 GenerationConfig parse_generation_config(std::string_view text, const std::string& where) {
-  const json parsed = parse_json(text, where, DuplicateKeys::last_wins);
+  const json parsed = parse_json(quote_non_finite(text), where, DuplicateKeys::last_wins);
   const ConfigReader fields(parsed, where);
   const auto number = [&fields](std::string_view key, double highest) -> std::optional<float> {
     if (!fields.has(key)) return std::nullopt;

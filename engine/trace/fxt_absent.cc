@@ -6,7 +6,8 @@ namespace sluice {
 
 bool has_fxt() { return false; }
 
-Trace read_fxt(const std::string& /*path*/, const StageParts& /*parts*/) {
+Trace read_fxt(const std::string& /*path*/, const StageParts& /*parts*/,
+               const std::map<std::int64_t, std::string>& /*request_ids*/) {
   throw Error("this sluice was built without FxT, which reads StarPU's records");
 }
 

@@ -70,7 +70,7 @@ ModelHint read_model_hint(const ModelFiles& files) {
   const auto text = files.read("config.json");
   if (!text) return {};
   const std::string path = files.path("config.json");
-  const nlohmann::json json = parse_json(*text, path, DuplicateKeys::last_wins);
+  const nlohmann::json json = parse_json(quote_non_finite(*text), path, DuplicateKeys::last_wins);
   const JsonField root(json, path);
   return {root.text_or("model_type", ""), root.text_or("tokenizer_class", "")};
 }

@@ -127,7 +127,8 @@ void read_if_there(const ModelFiles& files, const std::string& name, Read read,
                    TokenizerConfig& config) {
   const auto text = files.read(name);
   if (!text) return;
-  const nlohmann::json json = parse_json(*text, files.path(name), DuplicateKeys::last_wins);
+  const nlohmann::json json =
+      parse_json(quote_non_finite(*text), files.path(name), DuplicateKeys::last_wins);
   read(JsonField(json, files.path(name)), config);
 }
 

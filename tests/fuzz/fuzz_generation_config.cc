@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "models/config_json.h"
+#include "models/generation_config.h"
 
 // NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it by this name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
