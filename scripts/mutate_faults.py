@@ -120,7 +120,7 @@ FAULTS = [
     Fault("seed-upper-half-lost", "engine/generator.cc",
           ".seed_high = static_cast<std::uint32_t>(params.seed >> 32),", ".seed_high = 0,", ENGINE),
     Fault("stop-text-across-tokens-missed", "engine/text_output.cc",
-          "return release(pending_.size() - held_back());", "return release(pending_.size());", ENGINE),
+          "return release(begin_of_held_back());", "return release(pending_.text.size());", ENGINE),
     Fault("resume-keeps-a-cut-line", "engine/output_file.cc", "text.resize(whole);  // what follows",
           "// what follows", ENGINE),
     # Models and tokenizers

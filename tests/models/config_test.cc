@@ -444,12 +444,13 @@ TEST(ConfigTest, CountsParametersByHand) {
   EXPECT_EQ(num_parameters(parse(small_opt())), 80 + 144 + 2 * (288 + 32 + 288 + 264) + 16);
 }
 
-TEST(ConfigTest, SurvivesDeepNesting) {
+TEST(ConfigTest, RefusesDeepNesting) {
   const std::size_t depth = 500000;
   std::string text = small_llama().dump();
   text.pop_back();
   text += ",\"x\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
-  EXPECT_NO_THROW(parse_config(text, "config.json"));
+  expect_error([&] { parse_config(text, "config.json"); },
+               {"config.json: nested deeper than 500 levels"});
 }
 
 }  // namespace

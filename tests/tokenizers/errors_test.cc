@@ -216,7 +216,12 @@ TEST(TokenizerErrorTest, DeepNestingIsRefused) {
       {"nested"});
   expect_refusal(refusal(document("decoder", nest(depth, "decoders", R"({"type":"ByteLevel"})"))),
                  {"nested"});
-  const std::string brackets = std::string(depth, '[') + std::string(depth, ']');
+  const std::string endless = std::string(depth, '[') + std::string(depth, ']');
+  for (const char* key : {"model", "added_tokens", "truncation"})  // the last one is not looked at
+    expect_refusal(refusal(document(key, endless)), {"tokenizer.json: nested deeper than 500"});
+
+  constexpr int allowed = 400;
+  const std::string brackets = std::string(allowed, '[') + std::string(allowed, ']');
   expect_refusal(refusal(document("model", brackets)), {"model"});
   expect_refusal(refusal(document("added_tokens", "[" + brackets + "]")), {"added_tokens[0]"});
   json bad = small_tokenizer();
@@ -224,7 +229,7 @@ TEST(TokenizerErrorTest, DeepNestingIsRefused) {
   std::string text = bad.dump();
   text.replace(text.find("\"@\""), 3, "{\"a\":" + brackets + "}");
   expect_refusal(refusal(text), {"model.vocab"});
-  EXPECT_EQ(refusal(document("truncation", brackets)), "accepted");  // is not looked at
+  EXPECT_EQ(refusal(document("truncation", brackets)), "accepted");
 }
 
 TEST(TokenizerErrorTest, UnknownCharacterWithoutUnknownToken) {
