@@ -163,16 +163,37 @@ tidy_one() {
   fi
 }
 
+# The files that commits of the last commit's day have touched, and those that are not committed.
+recent_files() {
+  {
+    git log --since="@$(($(git log -1 --format=%ct) - 24 * 60 * 60))" --name-only --format=
+    git diff --name-only HEAD
+    git ls-files --others --exclude-standard
+  } | sort -u
+}
+
+# is_recent <source>: it, or the header of its name, is among $recent.
+is_recent() {
+  local file=${1#"$PWD"/}
+  grep -qxF -e "$file" -e "${file%.cc}.h" <<<"$recent"
+}
+
 run_clang_tidy() {
-  local source key total=0
+  local source key recent total=0 left_out=0
+  recent=$(recent_files)
   local -a to_check=()
   mkdir -p "$tidy_dir"
   while read -r source key; do
     total=$((total + 1))
-    if [[ ! -e $tidy_dir/$key ]]; then to_check+=("$source" "$key"); fi
+    if [[ -e $tidy_dir/$key ]]; then continue; fi
+    if [[ ${SLUICE_TIDY:-} == all ]] || is_recent "$source"; then
+      to_check+=("$source" "$key")
+    else
+      left_out=$((left_out + 1))
+    fi
   done < <(sources_and_keys)
   ((total > 0)) || die "clang-tidy: the build compiled none of our sources?"
-  say "clang-tidy: $((${#to_check[@]} / 2)) of $total files have changed"
+  say "clang-tidy: $((${#to_check[@]} / 2)) of $total files; $left_out that nobody touched for a day are left to SLUICE_TIDY=all"
   ((${#to_check[@]} > 0)) || return 0
   export tidy_dir
   export -f tidy_one
