@@ -41,15 +41,13 @@ Pointer advance(Pointer base, std::int64_t elements, DType dtype) {
 }
 
 /// What our own kernels multiply a weight with, which is packed as strips then (as oneDNN would
-/// itself, but for a few narrow, deep panels); nothing where oneDNN computes: f32 by AVX-512, and
-/// odd depths in bf16 unless there is AMX, with which its sums change with the number of rows.
+/// itself, but for a few narrow, deep panels); nothing where oneDNN computes: f32 by AVX-512. In
+/// bf16 its sums change with the number of rows, with AMX and, at odd depths, without AVX512_BF16.
 std::optional<Bf16Arithmetic> strip_arithmetic(const LinearShape& shape) {
   const bool even = shape.in % 2 == 0;
   if (fastest_bf16_arithmetic() == Bf16Arithmetic::portable) return Bf16Arithmetic::portable;
   if (shape.dtype != DType::bf16) return {};
-  if (even) return fastest_strip_arithmetic();
-  if (fastest_strip_arithmetic() == Bf16Arithmetic::amx) return Bf16Arithmetic::portable;
-  return {};
+  return even ? fastest_strip_arithmetic() : Bf16Arithmetic::portable;
 }
 
 /// Held while oneDNN compiles a primitive: one at a time in the process.

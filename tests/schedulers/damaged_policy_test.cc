@@ -101,7 +101,10 @@ class DamagedPolicyTest : public ::testing::Test {
     // Its own check failed: it says so and ends the process.
     if (WEXITSTATUS(ending.status) == 127 && ending.said.find("ld.so") != std::string::npos) return;
     EXPECT_EQ(WEXITSTATUS(ending.status), 1) << what << ": " << ending.said;
-    EXPECT_EQ(std::count(ending.said.begin(), ending.said.end(), '\n'), 1) << ending.said;
+    // The C library's stack protector says "*** stack smashing detected ***" on a line of its own.
+    const std::string ours = ending.said.substr(
+        ending.said.starts_with("*** ") ? ending.said.find('\n') + 1 : std::size_t{0});
+    EXPECT_EQ(std::count(ours.begin(), ours.end(), '\n'), 1) << ending.said;
     EXPECT_NE(ending.said.find("polic"), std::string::npos) << ending.said;
   }
 
