@@ -5,9 +5,9 @@
 
 namespace sluice {
 
-/// The word of `known` that is nearest to `word` by edit distance, or nothing when none is near.
-std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
-/// All of `known`, those nearest to `word` by edit distance first.
-std::vector<std::string> nearest_first(const std::string& word, std::vector<std::string> known);
+/// The word of `known` that is nearest to `given` by edit distance, or nothing when none is near.
+std::string nearest_word(const std::string& given, const std::vector<std::string>& known);
+/// All of `known`, those nearest to `given` by edit distance first.
+std::vector<std::string> nearest_first(const std::string& given, std::vector<std::string> known);
 
 }  // namespace sluice
