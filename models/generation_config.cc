@@ -141,9 +141,9 @@ std::vector<FieldNotDone> find_not_done(const json& object) {
 /// A text or a list of texts; no empty one.
 std::vector<std::string> read_stop_strings(const json& object, const ConfigReader& fields) {
   if (!fields.has("stop_strings")) return {};
-  const std::vector<std::string> texts = object.at("stop_strings").is_string()
-                                             ? std::vector{fields.text("stop_strings", "")}
-                                             : fields.texts("stop_strings");
+  std::vector<std::string> texts = object.at("stop_strings").is_string()
+                                       ? std::vector{fields.text("stop_strings", "")}
+                                       : fields.texts("stop_strings");
   if (std::find(texts.begin(), texts.end(), "") != texts.end())
     fields.refuse("stop_strings", "texts that are not empty");
   return texts;

@@ -246,7 +246,7 @@ Rope read_all(const ConfigReader& fields, const ModelConfig& config) {
     const nlohmann::json nothing = nlohmann::json::object();
     return RopeReader(ConfigReader(nothing, fields.where()), fields, config).read();
   }
-  const Rope rope = read_object(scaling ? *scaling : *parameters, fields, config);
+  Rope rope = read_object(scaling ? *scaling : *parameters, fields, config);
   if (scaling && parameters)
     warn_of_contradiction(fields, rope, read_object(*parameters, fields, config));
   return rope;
