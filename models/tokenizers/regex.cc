@@ -165,11 +165,11 @@ class Parser {
 
   void word_boundary(bool negated) {
     const CodePointSet word = *unicode_property("word");
-    emit(negated ? "(?:(?<=" : "(?:(?<=");
+    emit("(?:(?<=");
     emit_set(word);
     emit(negated ? ")(?=" : ")(?!");
     emit_set(word);
-    emit(negated ? ")|(?<!" : ")|(?<!");
+    emit(")|(?<!");
     emit_set(word);
     emit(negated ? ")(?!" : ")(?=");
     emit_set(word);
