@@ -79,14 +79,14 @@ std::string format_objects(OutputFormat format, const nlohmann::ordered_json& ob
   return format == OutputFormat::json ? json_text(objects, 2) + "\n" : format_objects_csv(objects);
 }
 
-std::string format_table(const Rows& given) {
-  Rows rows = given;
-  for (auto& row : rows) {
+std::string format_table(const Rows& rows) {
+  Rows shown = rows;
+  for (auto& row : shown) {
     for (std::string& cell : row) cell = printable(cell);
   }
   std::string text;
-  for (const auto& row : rows) {
-    std::string line = joined(rows, row, "  ");
+  for (const auto& row : shown) {
+    std::string line = joined(shown, row, "  ");
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
