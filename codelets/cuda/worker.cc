@@ -119,7 +119,7 @@ class Worker : public GpuWorker {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     if (code == DeviceFailure::none) return "";
-    const std::string what = describe(*parts_.failure);
+    std::string what = describe(*parts_.failure);
     *parts_.failure = {};
     return what;
   }
