@@ -9,7 +9,8 @@ namespace sluice {
 struct CpuContext;
 namespace cuda {
 struct Context;
-/// The same on a GPU, aligned to 256 bytes.
+/// The same on a GPU, aligned to 256 bytes. Kernels have it from codelets/cuda/context.h.
+// NOLINTNEXTLINE(readability-redundant-declaration): CUDA's headers are not needed to name it
 std::byte* stage_memory(const Context& gpu, std::size_t bytes);
 }  // namespace cuda
 

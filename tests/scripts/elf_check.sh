@@ -6,7 +6,7 @@ failed=
 fail() { echo "$*" && failed=1; }
 
 # Prints the values of a kind of entry, such as NEEDED.
-entries() { readelf -dW "$2" | sed -n "s/.*($1).*\[\(.*\)\]/\1/p"; }
+entries() { readelf -dW "$2" | sed -n "s/.*(\($1\)).*\[\(.*\)\].*/\2/p"; }
 
 check_path() {
   local path element
