@@ -18,7 +18,7 @@ for file in bin/sluice lib/sluice/policies/lia.so share/man/man1/sluice.1 \
   share/bash-completion/completions/sluice share/zsh/vendor-completions/_sluice share/doc/sluice/README.md; do
   [[ -e $root/$file || -e $root/$file.gz ]] || fail "it lacks $file"
 done
-for package_name in libboost-program-options libdnnl libsentencepiece libhwloc; do
+for package_name in libboost-program-options libdnnl libpcre2-8-0 libhwloc; do
   dpkg-deb -f "$package" Depends | grep -q "$package_name" || fail "it does not depend on $package_name"
 done
 dpkg-deb -f "$package" Description | grep -q 'FxT' || fail "it does not say whether FxT is in it"
