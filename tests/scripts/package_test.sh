@@ -11,8 +11,8 @@ fail() { echo "package_test: $*" >&2 && exit 1; }
 (cd "$work" && cpack --config "$build/CPackConfig.cmake" -G DEB) >"$work/log" 2>&1 || fail "cpack: $(tail -n 20 "$work/log")"
 package=$(echo "$work"/*.deb)
 dpkg-deb --info "$package"
-dpkg-deb -x "$package" "$work/root"
-root=$work/root/usr
+dpkg-deb -x "$package" "$work/unpacked"
+root=$work/unpacked/usr
 
 for file in bin/sluice lib/sluice/policies/lia.so share/man/man1/sluice.1 \
   share/bash-completion/completions/sluice share/zsh/vendor-completions/_sluice share/doc/sluice/README.md; do
