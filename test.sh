@@ -156,7 +156,8 @@ sources_and_keys() {
 # tidy_one <source> <key>
 tidy_one() {
   local output
-  if output=$(clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option "$1" 2>&1); then
+  if output=$(clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option \
+    --extra-arg=-Wno-unused-command-line-argument "$1" 2>&1); then
     touch "$tidy_dir/$2"
   else
     printf '%s\n' "$output" && return 1

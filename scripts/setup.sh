@@ -5,8 +5,10 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 readonly logs=build/logs
 readonly seconds_a_step_tenths=20 # of processor time, for how_long
-# Compilations are found again in another checkout of the same sources, and under another locale.
+# Compilations are found again in another checkout of the same sources, and under another locale; what is not found is not
+# preprocessed first.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=locale,pch_defines,time_macros CCACHE_COMPILERCHECK=content
+export CCACHE_DEPEND=1
 # shellcheck disable=SC2034  # for run.sh
 readonly sluice_program=$PWD/build/release/engine/sluice
 mkdir -p "$logs"

@@ -290,7 +290,9 @@ compile() {
     cc+=" -Wl,--as-needed" cxx+=" -Wl,--as-needed"
   fi
   mkdir "$work/build" && cd "$work/build"
-  logged ../source/configure --prefix="$prefix" CC="$cc" CXX="$cxx" LDFLAGS="$link_flags" "${flags[@]}"
+  # Autoconf's own flags less -g, which is a quarter of the time.
+  logged ../source/configure --prefix="$prefix" CC="$cc" CXX="$cxx" CFLAGS="${CFLAGS:--O2}" CXXFLAGS="${CXXFLAGS:--O2}" \
+    LDFLAGS="$link_flags" "${flags[@]}"
   logged make -j"$(nproc)"
   logged make install DESTDIR="$work/installed"
   cd "$cache"
