@@ -350,34 +350,21 @@ class Parser {
 
   /// An escape for one character; `\` and the next character are there.
   char32_t character_escape() {
+    constexpr std::string_view names = "ntrfvae";
+    constexpr std::u32string_view meanings = U"\n\t\r\f\v\a\x1B";
     const char c = peek(1);
-    switch (c) {
-      case 'n':
-        return pos_ += 2, U'\n';
-      case 't':
-        return pos_ += 2, U'\t';
-      case 'r':
-        return pos_ += 2, U'\r';
-      case 'f':
-        return pos_ += 2, U'\f';
-      case 'v':
-        return pos_ += 2, U'\v';
-      case 'a':
-        return pos_ += 2, U'\a';
-      case 'e':
-        return pos_ += 2, U'\x1B';
-      case 'u': {
-        if (in_.size() < pos_ + 6) unsupported("\\u");
-        const char32_t value = hex(in_.substr(pos_ + 2, 4));
-        return pos_ += 6, value;
-      }
-      case 'x':
-        return hex_escape();
-      case '0':
-        return octal_escape();
-      default:
-        break;
+    if (const std::size_t found = names.find(c); found != std::string_view::npos) {
+      pos_ += 2;
+      return meanings[found];
     }
+    if (c == 'u') {
+      if (in_.size() < pos_ + 6) unsupported("\\u");
+      const char32_t value = hex(in_.substr(pos_ + 2, 4));
+      pos_ += 6;
+      return value;
+    }
+    if (c == 'x') return hex_escape();
+    if (c == '0') return octal_escape();
     // Any other letter or digit is a back reference, or means something else there.
     if (std::isalnum(static_cast<unsigned char>(c)) != 0) unsupported(rest(2));
     ++pos_;
