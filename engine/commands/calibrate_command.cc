@@ -30,13 +30,13 @@ namespace po = boost::program_options;
 
 void declare_options(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("tiny"),
+      ("model,m", po::value<std::string>()->default_value("tiny"),
        "Hugging Face folder; tiny: the embedded model; or the name of a shape. Only the sizes of "
        "its "
        "layers matter")  //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16; without it, what suits the processor")                           //
-      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+       "f32, bf16 or f16; without it, what suits the processor")                             //
+      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains")                                   //
       ("repeat", po::value<int>()->default_value(3), "repetitions of each measurement")  //

@@ -23,7 +23,7 @@ std::vector<Workload> PointLists::workloads() const {
 
 void declare_points(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("opt-30b"),
+      ("model,m", po::value<std::string>()->default_value("opt-30b"),
        "shape, or Hugging Face folder; a list")  //
       ("machine", po::value<std::string>()->default_value("spr-a100"),
        "profile of a machine: a known name, a .json file, or this: the one at hand, as sluice "
@@ -32,11 +32,11 @@ void declare_points(CommandLine& line) {
        "name or shared object of a policy; a list; auto: the fastest of all that come with Sluice")(
           "policy-option", po::value<std::vector<std::string>>()->composing(),
           "KEY=VALUE for the policy; may be given several times")  //
-      ("batch", po::value<std::string>()->default_value("1"),
+      ("batch,b", po::value<std::string>()->default_value("1"),
        "sequences at once, or max: as many as fit; a list")  //
-      ("input-tokens", po::value<std::string>()->default_value("512"),
+      ("input-tokens,p", po::value<std::string>()->default_value("512"),
        "tokens of each prompt; a list")  //
-      ("output-tokens", po::value<std::string>()->default_value("128"),
+      ("output-tokens,n", po::value<std::string>()->default_value("128"),
        "tokens to generate for each sequence; a list")  //
       ("weight-bits", po::value<double>()->default_value(16),
        "16, or 4.5: groups of 4 bits with their scales");

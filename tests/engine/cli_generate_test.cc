@@ -49,6 +49,28 @@ TEST(CliHelpTest, IsThereForEveryCommand) {
   }
 }
 
+TEST(CliHelpTest, HelpOfACommandIsItsOwn) {
+  for (const char* command : {"generate", "plan", "trace"})
+    EXPECT_EQ(run_well({"help", command}).out, run_well({command, "--help"}).out);
+  const CliResult wrong = run_cli({"help", "plann"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("did you mean plan?"), std::string::npos) << wrong.err;
+}
+
+TEST(CliHelpTest, LettersStandForTheOptionsThatPeopleTypeMost) {
+  const Arguments rest = {"--dtype", "f32", "-q"};
+  EXPECT_EQ(
+      run_well(Arguments{"generate", "-m", "tiny", "-p", "Once", "-n", "5", "-t", "1"} + rest).out,
+      run_well(Arguments{"generate", "--model", "tiny", "--prompt", "Once", "--max-tokens", "5",
+                         "--threads", "1"} +
+               rest)
+          .out);
+  // Not the letter p with the text "rompt".
+  const CliResult wrong = run_cli({"generate", "-prompt", "Once"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("did you mean --prompt?"), std::string::npos) << wrong.err;
+}
+
 TEST(CliHelpTest, VersionIsOneLine) {
   const CliResult result = run_well({"--version"});
   EXPECT_TRUE(result.out.starts_with("sluice ")) << result.out;
@@ -242,6 +264,28 @@ TEST_F(CliPromptsTest, BatchAndThreadsChangeNothing) {
   for (const char* threads : {"1", "2", "3"}) {
     EXPECT_EQ(run_well(run() + Arguments{"--threads", threads}).out, alone) << threads;
   }
+}
+
+TEST_F(CliPromptsTest, WithoutABatchAsManyRunAsFitUpTo64) {
+  const auto without_batch = [&] {
+    Arguments all = run("2");
+    const auto batch = std::find(all.begin(), all.end(), "--batch");
+    all.erase(batch, batch + 2);
+    std::erase(all, "-q");
+    return run_well(all);
+  };
+  const CliResult nine = without_batch();
+  EXPECT_EQ(nine.out, run_well(run("2", "1")).out);
+  EXPECT_NE(nine.err.find("up to 9 prompts at once"), std::string::npos) << nine.err;
+  write_prompts(70);
+  const CliResult many = without_batch();
+  EXPECT_NE(many.err.find("up to 64 prompts at once"), std::string::npos) << many.err;
+
+  // As cli_errors_test asks for three in so little memory, and is refused.
+  folder.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"c\"}\n");
+  const CliResult little = run_well({"generate", "--prompts", folder.file("prompts.jsonl"),
+                                     "--dtype", "f32", "--ddr", "17MiB", "--max-tokens", "500"});
+  EXPECT_NE(little.err.find("up to 2 prompts at once"), std::string::npos) << little.err;
 }
 
 TEST_F(CliPromptsTest, SampledLinesDependOnTheSeedAlone) {
