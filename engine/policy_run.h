@@ -61,8 +61,8 @@ class PolicyRun {
   const std::vector<KvCohort>& kv_cohorts() const { return kv_cohorts_; }
 
   /// Which requests run next, and together.
-  IterationPlan plan_iteration(const std::vector<RequestView>& requests) {
-    return policy_.plan_iteration(requests);
+  IterationPlan plan_iteration(const std::vector<RequestView>& requests, Awaited awaited) {
+    return policy_.plan_iteration(requests, awaited);
   }
 
   /// How a sub-batch is cut. One of prompts and others is of prompts.

@@ -47,6 +47,9 @@ class LoadedPolicy {
   void set_staging(const Staging& staging);
 
  private:
+  LoadedPolicy(const std::filesystem::path& file,
+               const std::map<std::string, std::string>& options);
+
   const PolicyDescriptor* descriptor_;
   std::unique_ptr<Policy, void (*)(Policy*)> instance_;
   std::unique_ptr<CheckedPolicy> policy_;
