@@ -389,6 +389,15 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["tokens_per_s"] = report.tokens_per_s();
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
+  stats["policy"] = plan.policy_run().name();
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    nlohmann::json& placed = stats["placements"][std::string(to_string(phase))];
+    placed = nlohmann::json::object();
+    const auto& layers = plan.policy_run().placed_layers(phase);
+    for (unsigned bits = 0; bits < num_placements; ++bits) {
+      if (layers.at(bits) > 0) placed[Placement::from_bits(bits).to_string()] = layers.at(bits);
+    }
+  }
   if (plan.accelerated() != nullptr) {
     plan.accelerated()->add_to(stats, run.runtime());
     stats["device"]["prefill_mini_batches"] = plan.prefill_mini_batches();

@@ -316,6 +316,19 @@ TEST_F(CliPromptsTest, StatsHaveTheContractsFields) {
   }
   EXPECT_GT(stats.at("peak_bytes").at("ddr").get<std::int64_t>(), 1000000);
   EXPECT_EQ(stats.at("finish_reason"), json(std::vector<std::string>(9, "length")));
+  EXPECT_EQ(stats.at("policy"), "cpu-only");
+  EXPECT_GT(stats.at("placements").at("prefill").at("111111").get<std::int64_t>(), 0);
+}
+
+TEST_F(CliPromptsTest, StatsCountTheLayersOfEachPlacement) {
+  run_well({"generate", "--prompt", "Once", "--max-tokens", "5", "--ignore-eos", "-q", "--stats",
+            folder.file("stats.json")});
+  const json placements = json::parse(output("stats.json")).at("placements");
+  // A prompt and four further tokens, each through all layers, all on the CPU.
+  const auto layers = placements.at("prefill").at("111111").get<std::int64_t>();
+  EXPECT_GT(layers, 1);
+  EXPECT_EQ(placements,
+            json({{"prefill", {{"111111", layers}}}, {"decode", {{"111111", 4 * layers}}}}));
 }
 
 TEST_F(CliPromptsTest, SummaryIsOnStandardErrorOnly) {
