@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "engine/command_line.h"
 #include "engine/commands/output_options.h"
 #include "engine/compute_options.h"
@@ -93,6 +94,13 @@ class Planner {
       if (name == any_policy) continue;
       policies_.push_back(std::make_unique<LoadedPolicy>(name, lists_.policy_options));
       policies_.back()->policy().set_host_tiers(lists_.host_tiers);
+      if (policies_.back()->has_own_scheduler()) {
+        logger().warn(
+            "policy {} has a scheduler of its own: the figures are for the shared one, which "
+            "brings "
+            "data ahead; sluice simulate runs its own",
+            policies_.back()->name());
+      }
     }
     if (!policies_.empty()) return;
     if (!lists_.policy_options.empty()) throw UsageError("--policy-option needs --policy");
