@@ -216,9 +216,9 @@ std::vector<std::string> find_policies(const std::vector<fs::path>& folders) {
 LoadedPolicy::LoadedPolicy(const std::string& name_or_file,
                            const std::map<std::string, std::string>& options,
                            const std::vector<fs::path>& folders)
-    : LoadedPolicy(find_file(name_or_file, folders), options) {}
+    : LoadedPolicy(options, find_file(name_or_file, folders)) {}
 
-LoadedPolicy::LoadedPolicy(const fs::path& file, const std::map<std::string, std::string>& options)
+LoadedPolicy::LoadedPolicy(const std::map<std::string, std::string>& options, const fs::path& file)
     : descriptor_(read_descriptor(file)), instance_(make_policy(*descriptor_)) {
   if (!instance_) throw Error("policy {}: it made no policy", descriptor_->name);
   policy_ = std::make_unique<CheckedPolicy>(*instance_, descriptor_->name, origin_of(file));

@@ -50,8 +50,8 @@ class LoadedPolicy {
   void set_staging(const Staging& staging);
 
  private:
-  LoadedPolicy(const std::filesystem::path& file,
-               const std::map<std::string, std::string>& options);
+  LoadedPolicy(const std::map<std::string, std::string>& options,
+               const std::filesystem::path& file);
 
   const PolicyDescriptor* descriptor_;
   std::unique_ptr<Policy, void (*)(Policy*)> instance_;

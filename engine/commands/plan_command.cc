@@ -114,7 +114,7 @@ class Planner {
       const ModelConfig config = find_model_config(model);
       for (const std::string& machine : lists_.machines) {
         const MachineCosts costs = costs_of(machine, model);
-        for (const Workload& workload : lists_.workloads()) {
+        for (const Workload& workload : lists_.workloads(config.max_positions)) {
           if (interrupt_flag()) throw Interrupted();
           if (std::string problem = length_problem(config, workload); problem.empty()) {
             add(model, costs, workload, points);
