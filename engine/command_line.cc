@@ -27,6 +27,16 @@ void check_values(const po::option& option, const po::options_description& known
                    option.original_tokens[0], value);
 }
 
+/// `-batch 8` would be the letter b with the value "atch".
+void check_dashes(const CommandLine::Arguments& arguments, const po::options_description& known) {
+  for (const std::string& argument : arguments) {
+    if (argument.size() <= 2 || argument[0] != '-' || argument[1] == '-') continue;
+    const std::string name = argument.substr(1, argument.find('=') - 1);
+    if (name.size() > 1 && known.find_nothrow(name, false) != nullptr)
+      throw UsageError("unknown option -{0}; did you mean --{0}?", name);
+  }
+}
+
 thread_local HelpCollector* collector = nullptr;
 
 }  // namespace
@@ -58,6 +68,7 @@ bool CommandLine::parse(const Arguments& arguments) {
     collector->set(help());
     return false;
   }
+  check_dashes(arguments, options_);
   try {
     const po::parsed_options parsed =
         po::command_line_parser(arguments)

@@ -268,12 +268,8 @@ IterationPlan Generator::plan_iteration(const std::vector<RequestView>& requests
     for (const RequestView& request : requests) all.requests.push_back(request.id);
     return {.sub_batches = {std::move(all)}};
   }
-  IterationPlan plan = options_.policy->plan_iteration(requests);
-  if (plan.sub_batches.empty() && !under_way) {
-    throw Error("the policy runs none of {} requests, and nothing else is under way; correct it",
-                requests.size());
-  }
-  return plan;
+  return options_.policy->plan_iteration(requests,
+                                         under_way ? Awaited::an_iteration : Awaited::nothing);
 }
 
 std::vector<Generator::Sequences> Generator::cut_into_mini_batches(

@@ -167,6 +167,7 @@ void PolicyRun::place(SubBatch& sub_batch) {
       LayerHomes homes = memory_.layers[layer];
       if (!has_kv_on_disk_ || kv[layer] == Tier::hbm) homes.kv = kv[layer];
       part.placements[layer] = policy_.place(static_cast<std::int64_t>(layer), shape, homes);
+      ++placed_layers_.at(static_cast<std::size_t>(shape.phase)).at(part.placements[layer].bits());
     }
   }
   sub_batch.join_alike();

@@ -61,8 +61,8 @@ class PolicyRun {
   const std::vector<KvCohort>& kv_cohorts() const { return kv_cohorts_; }
 
   /// Which requests run next, and together.
-  IterationPlan plan_iteration(const std::vector<RequestView>& requests) {
-    return policy_.plan_iteration(requests);
+  IterationPlan plan_iteration(const std::vector<RequestView>& requests, Awaited awaited) {
+    return policy_.plan_iteration(requests, awaited);
   }
 
   /// How a sub-batch is cut. One of prompts and others is of prompts.
@@ -72,11 +72,17 @@ class PolicyRun {
     pipelines_[static_cast<std::size_t>(Phase::prefill)].mini_batches = mini_batches;
   }
   const MemoryPlan& memory() const { return memory_; }
+  const std::string& name() const { return policy_.name(); }
 
   /// Fills in where each layer of a sub-batch runs, part by part; parts that turn out alike become
   /// one. Says once, on stderr, when the policy wants a
   /// device that the machine does not have.
   void place(SubBatch& sub_batch);
+  /// Of a phase, how many layers of all sub-batches so far had each placement, by
+  /// Placement::bits().
+  const std::array<std::int64_t, num_placements>& placed_layers(Phase phase) const {
+    return placed_layers_.at(static_cast<std::size_t>(phase));
+  }
   /// Every sub-batch placed from now on is added to `record`, which outlives this; null: none.
   void record_into(RunRecord* record) { record_ = record; }
 
@@ -94,6 +100,7 @@ class PolicyRun {
   std::vector<Tier> host_layers_;  ///< as set_host_homes() had them
   std::vector<KvCohort> kv_cohorts_;
   std::array<Pipeline, 2> pipelines_;
+  std::array<std::array<std::int64_t, num_placements>, 2> placed_layers_{};
   bool said_lacking_ = false;
   RunRecord* record_ = nullptr;
 };

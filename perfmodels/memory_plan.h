@@ -37,6 +37,8 @@ struct Pipeline {
   /// plan_iteration() takes at most so many requests of the phase into one iteration, which the
   /// footprint counts on; 0: as many as there are.
   std::int64_t requests_at_once = 0;
+
+  bool operator==(const Pipeline&) const = default;
 };
 
 }  // namespace sluice

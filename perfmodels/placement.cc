@@ -4,14 +4,14 @@
 
 namespace sluice {
 
-std::optional<Placement> Placement::parse(std::string_view text) {
-  if (text.size() != 6) return std::nullopt;
+ParsedPlacement Placement::parse(std::string_view text) {
+  if (text.size() != 6) return ParsedPlacement(text);
   Placement placement(Device::gpu);
   for (std::size_t i = 0; i < 6; ++i) {
-    if (text[i] != '0' && text[i] != '1') return std::nullopt;
+    if (text[i] != '0' && text[i] != '1') return ParsedPlacement(text);
     placement.devices_[i] = text[i] == '1' ? Device::cpu : Device::gpu;
   }
-  return placement;
+  return ParsedPlacement(placement);
 }
 
 bool Placement::uses(Device device) const {

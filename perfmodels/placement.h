@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,8 @@ namespace sluice {
 
 inline constexpr std::array<Sublayer, 6> layer_sublayers = {
     Sublayer::qkv, Sublayer::qk, Sublayer::sv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2};
+
+class ParsedPlacement;
 
 /// Where each of a layer's six sublayers runs: LIA's vector p (section 5.1).
 class Placement {
@@ -27,7 +30,7 @@ class Placement {
     return placement;
   }
   /// Six digits, p1 first, 1 = CPU: "011000". Nothing when `text` is anything else.
-  static std::optional<Placement> parse(std::string_view text);
+  static ParsedPlacement parse(std::string_view text);
 
   /// `sublayer` is one of LIA's six.
   constexpr Device operator[](Sublayer sublayer) const {
@@ -47,6 +50,26 @@ class Placement {
 
  private:
   std::array<Device, 6> devices_;
+};
+
+/// What Placement::parse() gives. `*Placement::parse("0110")` throws std::runtime_error that quotes
+/// the text, where a std::optional would be read though it is empty.
+class ParsedPlacement : public std::optional<Placement> {
+ public:
+  explicit ParsedPlacement(Placement placement) : optional(placement) {}
+  explicit ParsedPlacement(std::string_view wrong) : text_(wrong) {}
+
+  const Placement& operator*() const {
+    if (!has_value())
+      throw std::runtime_error("\"" + text_ +
+                               "\" is no placement: six digits are, 0 for the GPU and 1 for the "
+                               "CPU, such as 011000");
+    return optional::operator*();
+  }
+  const Placement* operator->() const { return &**this; }
+
+ private:
+  std::string text_;
 };
 
 inline constexpr std::size_t num_placements = 64;

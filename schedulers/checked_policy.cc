@@ -31,6 +31,8 @@ void check_tier(const CostModel& costs, Tier tier, const std::string& what) {
 }
 
 void check_homes(const MemoryPlan& plan, const CostModel& costs) {
+  if (plan.hbm_requests < 0)
+    throw Error("hbm_requests is {}; 0 or more are possible", plan.hbm_requests);
   const auto num_layers = static_cast<std::size_t>(costs.model().num_layers);
   if (plan.layers.size() != num_layers)
     throw Error("it gives homes to {} layers, the model has {}", plan.layers.size(), num_layers);
@@ -89,6 +91,8 @@ void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
   if (pipeline.mini_batches < 1 || pipeline.mini_batches > workload.batch)
     throw Error("{} mini-batches for a batch of {}; 1 to {} are possible", pipeline.mini_batches,
                 workload.batch, workload.batch);
+  if (pipeline.prefetch > Prefetch::layer)
+    throw Error("its prefetch is {}, which is no Prefetch", static_cast<int>(pipeline.prefetch));
   if (pipeline.requests_at_once < 0)
     throw Error("{} requests at once; 0, for all, or more are possible", pipeline.requests_at_once);
 }
@@ -119,7 +123,10 @@ std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
 
 template <typename Call>
 auto CheckedPolicy::guarded(const char* what, const Call& call) {
-  return guarded(what, "correct the policy, or take another with --policy", call);
+  return guarded(what,
+                 origin_ == PolicyOrigin::own ? "correct the policy, or take another with --policy"
+                                              : "take another with --policy",
+                 call);
 }
 
 template <typename Call>
@@ -155,6 +162,7 @@ void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
   costs_ = &costs;
   workload_ = workload;
   lacked_device_ = false;
+  pipelines_ = {};
   guarded("start", [&] { policy_.start(costs, workload); });
 }
 
@@ -180,26 +188,37 @@ void CheckedPolicy::move_to_host_tiers(MemoryPlan& plan) const {
 MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
   check_host_tier("parameters-tier", host_tiers_.parameters);
   check_host_tier("kv-tier", host_tiers_.kv);
-  return guarded("plan_memory", [&] {
+  const MemoryPlan plan = guarded("plan_memory", [&] {
     MemoryPlan plan = policy_.plan_memory();
     check_homes(plan, costs());
     move_to_host_tiers(plan);
-    const std::array<Pipeline, 2> pipelines = {policy_.pipeline(Phase::prefill),
-                                               policy_.pipeline(Phase::decode)};
-    for (const Pipeline& pipeline : pipelines) check_pipeline(pipeline, workload_);
-    const std::string problem =
-        capacity_problem(footprint(costs(), plan, pipelines, workload_), costs(), check);
-    if (!problem.empty()) throw Error("{}", problem);
     return plan;
   });
+  pipelines_ = {};
+  const std::array<Pipeline, 2> pipelines = {pipeline(Phase::prefill), pipeline(Phase::decode)};
+  const std::string problem =
+      capacity_problem(footprint(costs(), plan, pipelines, workload_), costs(), check);
+  // It says itself what would do.
+  if (!problem.empty()) throw Error("policy {}: plan_memory: {}", name_, problem);
+  return plan;
+}
+
+Pipeline CheckedPolicy::ask_pipeline(Phase phase) {
+  const Pipeline answer = policy_.pipeline(phase);
+  check_pipeline(answer, workload_);
+  std::optional<Pipeline>& first = pipelines_.at(static_cast<std::size_t>(phase));
+  if (!first) first = answer;
+  if (answer != *first) {
+    throw Error(
+        "its answer for {} is another one than at first ({} mini-batches after {}); it "
+        "may only change with plan_memory",
+        to_string(phase), answer.mini_batches, first->mini_batches);
+  }
+  return answer;
 }
 
 Pipeline CheckedPolicy::pipeline(Phase phase) {
-  return guarded("pipeline", [&] {
-    const Pipeline answer = policy_.pipeline(phase);
-    check_pipeline(answer, workload_);
-    return answer;
-  });
+  return guarded("pipeline", [&] { return ask_pipeline(phase); });
 }
 
 Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
@@ -207,7 +226,12 @@ Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
   return guarded("place", [&] {
     Placement placement = policy_.place(layer, shape, homes);
     for (const Sublayer sublayer : layer_sublayers) {
-      if (costs().has(placement[sublayer])) continue;
+      const Device device = placement[sublayer];
+      if (device > Device::cpu) {
+        throw Error("layer {}'s {} is to run on device {}; Device::gpu and Device::cpu are there",
+                    layer, to_string(sublayer), static_cast<int>(device));
+      }
+      if (costs().has(device)) continue;
       lacked_device_ = true;
       placement[sublayer] = placement[sublayer] == Device::gpu ? Device::cpu : Device::gpu;
     }
@@ -215,11 +239,14 @@ Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
   });
 }
 
-IterationPlan CheckedPolicy::plan_iteration(const std::vector<RequestView>& requests) {
+IterationPlan CheckedPolicy::plan_iteration(const std::vector<RequestView>& requests,
+                                            Awaited awaited) {
   return guarded("plan_iteration", [&] {
     IterationPlan plan = policy_.plan_iteration(requests);
+    if (plan.sub_batches.empty() && !requests.empty() && awaited == Awaited::nothing)
+      throw Error("it runs none of {} requests, and nothing else is under way", requests.size());
     check_iteration_plan(plan, requests);
-    check_prompts(plan, requests, policy_.pipeline(Phase::prefill).requests_at_once);
+    check_prompts(plan, requests, ask_pipeline(Phase::prefill).requests_at_once);
     return plan;
   });
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,13 +26,20 @@ struct HostTiers {
 std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
                              CapacityCheck check);
 
+/// Whether results are awaited, so that a policy may let all requests wait for them.
+enum class Awaited : std::uint8_t { nothing, an_iteration };
+
+/// What an error that a policy causes ends with: whose it is to correct.
+enum class PolicyOrigin : std::uint8_t { shipped, own };
+
 /// A policy's calls (policy.h says which come when), its mistakes caught. Whatever it throws, and
 /// any answer that this model or machine cannot follow, becomes an Error of one line that names the
 /// policy, the call, the problem and what to do.
 class CheckedPolicy {
  public:
   /// Both outlive it.
-  CheckedPolicy(Policy& policy, std::string name) : policy_(policy), name_(std::move(name)) {}
+  CheckedPolicy(Policy& policy, std::string name, PolicyOrigin origin = PolicyOrigin::own)
+      : policy_(policy), name_(std::move(name)), origin_(origin) {}
 
   const std::string& name() const { return name_; }
 
@@ -40,17 +49,21 @@ class CheckedPolicy {
   /// From now on what the policy puts into DDR or CXL memory lives in these tiers; embedding and LM
   /// head stay (LIA section 6).
   void set_host_tiers(HostTiers tiers) { host_tiers_ = tiers; }
-  /// Refused: another number of layers than the model's, a tier that the machine does not have,
-  /// more bytes on a tier than it holds (footprint.h).
+  /// Refused: another number of layers than the model's, a tier that the machine does not have, a
+  /// negative number of requests in HBM, more bytes on a tier than it holds (footprint.h), and what
+  /// pipeline() refuses.
   MemoryPlan plan_memory(CapacityCheck check = CapacityCheck::every_tier);
-  /// Refused: no mini-batch, or more of them than sequences.
+  /// Refused: no mini-batch, or more of them than sequences; a Prefetch that is none; another
+  /// answer than the first one behind plan_memory().
   Pipeline pipeline(Phase phase);
   /// Sublayers for a device that the machine does not have go to the one that it has;
-  /// lacked_device() tells.
+  /// lacked_device() tells. Refused: a device that is neither.
   Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
   bool lacked_device() const { return lacked_device_; }
-  /// Refused: an id that is not among `requests`, one that comes twice, an empty sub-batch.
-  IterationPlan plan_iteration(const std::vector<RequestView>& requests);
+  /// Refused: an id that is not among `requests`, one that comes twice, an empty sub-batch, no
+  /// sub-batch at all though nothing is awaited.
+  IterationPlan plan_iteration(const std::vector<RequestView>& requests,
+                               Awaited awaited = Awaited::nothing);
 
  private:
   template <typename Call>
@@ -58,11 +71,16 @@ class CheckedPolicy {
   template <typename Call>
   auto guarded(const char* what, const char* advice, const Call& call);
   const CostModel& costs() const;
+  /// The policy's answer, checked.
+  Pipeline ask_pipeline(Phase phase);
   void check_host_tier(const char* option, std::optional<Tier> tier) const;
   void move_to_host_tiers(MemoryPlan& plan) const;
 
   Policy& policy_;
   std::string name_;
+  PolicyOrigin origin_;
+  /// By phase, from the first answer behind plan_memory() on.
+  std::array<std::optional<Pipeline>, 2> pipelines_;
   const CostModel* costs_ = nullptr;
   Workload workload_;
   HostTiers host_tiers_;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "base/environment.h"
@@ -152,6 +153,23 @@ const PolicyDescriptor* read_descriptor(const fs::path& file) {
   return descriptor;
 }
 
+/// Beside the program, installed or just built.
+std::vector<fs::path> shipped_folders() {
+  std::vector<fs::path> folders;
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  if (!failed) add_folders(folders, SLUICE_POLICY_FOLDERS, program.parent_path());
+  for (fs::path& folder : folders) folder = folder.lexically_normal();
+  return folders;
+}
+
+PolicyOrigin origin_of(const fs::path& file) {
+  const std::vector<fs::path> shipped = shipped_folders();
+  const bool is_shipped =
+      std::find(shipped.begin(), shipped.end(), file.parent_path()) != shipped.end();
+  return is_shipped ? PolicyOrigin::shipped : PolicyOrigin::own;
+}
+
 /// While the policy's own functions are called for the first time.
 std::string crash_line(const PolicyDescriptor& descriptor) {
   return fmt::format(
@@ -176,10 +194,8 @@ std::unique_ptr<Policy, void (*)(Policy*)> make_policy(const PolicyDescriptor& d
 std::vector<fs::path> policy_folders() {
   std::vector<fs::path> folders;
   add_folders(folders, environment().policy_path, "");
-  std::error_code failed;
-  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
-  if (!failed) add_folders(folders, SLUICE_POLICY_FOLDERS, program.parent_path());
   for (fs::path& folder : folders) folder = folder.lexically_normal();
+  std::ranges::copy(shipped_folders(), std::back_inserter(folders));
   return folders;
 }
 
@@ -200,10 +216,12 @@ std::vector<std::string> find_policies(const std::vector<fs::path>& folders) {
 LoadedPolicy::LoadedPolicy(const std::string& name_or_file,
                            const std::map<std::string, std::string>& options,
                            const std::vector<fs::path>& folders)
-    : descriptor_(read_descriptor(find_file(name_or_file, folders))),
-      instance_(make_policy(*descriptor_)) {
+    : LoadedPolicy(options, find_file(name_or_file, folders)) {}
+
+LoadedPolicy::LoadedPolicy(const std::map<std::string, std::string>& options, const fs::path& file)
+    : descriptor_(read_descriptor(file)), instance_(make_policy(*descriptor_)) {
   if (!instance_) throw Error("policy {}: it made no policy", descriptor_->name);
-  policy_ = std::make_unique<CheckedPolicy>(*instance_, descriptor_->name);
+  policy_ = std::make_unique<CheckedPolicy>(*instance_, descriptor_->name, origin_of(file));
   const CrashGuard guard(crash_line(*descriptor_));
   policy_->configure(options);
 }

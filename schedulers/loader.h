@@ -43,10 +43,16 @@ class LoadedPolicy {
   std::string description() const { return descriptor_->description; }
   starpu_sched_policy* scheduler() const { return descriptor_->scheduler; }
 
+  /// Whether tasks run in an order that plans do not know.
+  bool has_own_scheduler() const { return !descriptor_->has_shared_scheduler; }
+
   /// What may be on its way into a GPU's memory; before StarPU starts.
   void set_staging(const Staging& staging);
 
  private:
+  LoadedPolicy(const std::map<std::string, std::string>& options,
+               const std::filesystem::path& file);
+
   const PolicyDescriptor* descriptor_;
   std::unique_ptr<Policy, void (*)(Policy*)> instance_;
   std::unique_ptr<CheckedPolicy> policy_;

@@ -44,16 +44,16 @@ struct PolicyDescriptor {
   starpu_sched_policy* scheduler = nullptr;  ///< for starpu_conf::sched_policy
   /// What may be on its way into a GPU's memory; before starpu_init(). May be null.
   void (*set_staging)(const Staging&) = nullptr;
+  /// It runs on the shared scheduler (look_ahead.h), whose order plans count on.
+  bool has_shared_scheduler = false;
 };
 
 }  // namespace sluice
 
 #define SLUICE_PLUGIN_EXPORT __attribute__((visibility("default")))
 
-/// Makes a shared object of a class derived from sluice::Policy that runs on the scheduler
-/// `Scheduler`, a starpu_sched_policy that lives as long as the process. The two functions are what
-/// StarPU itself asks for when STARPU_SCHED_LIB names the object. Once an object, at its top level.
-#define SLUICE_POLICY_ON(Class, Name, Description, Scheduler, SetStaging)                   \
+/// What both macros below make.
+#define SLUICE_POLICY_OBJECT(Class, Name, Description, Scheduler, SetStaging, IsShared)     \
   extern "C" {                                                                              \
   extern SLUICE_PLUGIN_EXPORT const sluice::PolicyDescriptor sluice_policy;                 \
   const constinit sluice::PolicyDescriptor sluice_policy = {                                \
@@ -62,7 +62,8 @@ struct PolicyDescriptor {
       .create = []() -> sluice::Policy* { return new Class(); },                            \
       .destroy = [](sluice::Policy* policy) { delete policy; },                             \
       .scheduler = &(Scheduler),                                                            \
-      .set_staging = (SetStaging)};                                                         \
+      .set_staging = (SetStaging),                                                          \
+      .has_shared_scheduler = (IsShared)};                                                  \
   SLUICE_PLUGIN_EXPORT starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) { \
     return std::strcmp(name, Name) == 0 ? &(Scheduler) : nullptr;                           \
   }                                                                                         \
@@ -73,9 +74,16 @@ struct PolicyDescriptor {
   }                                                                                         \
   static_assert(true)
 
+/// Makes a shared object of a class derived from sluice::Policy that runs on the scheduler
+/// `Scheduler`, a starpu_sched_policy that lives as long as the process. The two functions are what
+/// StarPU itself asks for when STARPU_SCHED_LIB names the object. Once an object, at its top level.
+/// Plans do not know its order: sluice plan says so.
+#define SLUICE_POLICY_ON(Class, Name, Description, Scheduler, SetStaging) \
+  SLUICE_POLICY_OBJECT(Class, Name, Description, Scheduler, SetStaging, false)
+
 /// The same on the shared scheduler (look_ahead.h): what a policy wants unless it places single
 /// tasks itself.
 #define SLUICE_POLICY(Class, Name, Description)           \
   static constinit starpu_sched_policy sluice_scheduler = \
       sluice::look_ahead_scheduler(Name, Description);    \
-  SLUICE_POLICY_ON(Class, Name, Description, sluice_scheduler, sluice::set_staging)
+  SLUICE_POLICY_OBJECT(Class, Name, Description, sluice_scheduler, sluice::set_staging, true)

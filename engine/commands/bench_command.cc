@@ -25,22 +25,22 @@ namespace po = boost::program_options;
 
 void declare_options(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("tiny"),
+      ("model,m", po::value<std::string>()->default_value("tiny"),
        "Hugging Face folder; tiny: the embedded model; or the name of a shape, such as "
        "llama-3.2-1b, which gets random weights in memory")  //
-      ("prompt-tokens", po::value<std::string>()->default_value("512"),
+      ("prompt-tokens,p", po::value<std::string>()->default_value("512"),
        "tokens of each prompt; a list 128,512 makes several tests, 0 none")  //
-      ("gen-tokens", po::value<std::string>()->default_value("128"),
-       "tokens to generate for each sequence; a list, 0: no such test")                     //
-      ("batch", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
+      ("gen-tokens,n", po::value<std::string>()->default_value("128"),
+       "tokens to generate for each sequence; a list, 0: no such test")                       //
+      ("batch,b", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
       ("depth", po::value<std::string>()->default_value("0"),
        "tokens in each sequence's KV cache before the test; a list")                         //
       ("repeat", po::value<int>()->default_value(5), "repetitions of each test")             //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("no-warmup", po::bool_switch(), "measure from the first run on")                      //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16; without it, what suits the processor")                           //
-      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+       "f32, bf16 or f16; without it, what suits the processor")                             //
+      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains");
   declare_policy_options(line);

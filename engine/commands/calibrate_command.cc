@@ -30,13 +30,13 @@ namespace po = boost::program_options;
 
 void declare_options(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("tiny"),
+      ("model,m", po::value<std::string>()->default_value("tiny"),
        "Hugging Face folder; tiny: the embedded model; or the name of a shape. Only the sizes of "
        "its "
        "layers matter")  //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16; without it, what suits the processor")                           //
-      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+       "f32, bf16 or f16; without it, what suits the processor")                             //
+      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains")                                   //
       ("repeat", po::value<int>()->default_value(3), "repetitions of each measurement")  //
@@ -59,6 +59,8 @@ struct Settings {
 
   ModelDimensions dimensions() const { return model_dimensions(config, dtype); }
   Device device() const { return accelerator ? Device::gpu : Device::cpu; }
+  /// Standard output is for programs to read.
+  bool has_objects() const { return format == OutputFormat::json || format == OutputFormat::csv; }
   /// "--model tiny", and what else names the calibration.
   std::string options() const {
     std::string text = "--model " + model;
@@ -177,6 +179,10 @@ Calibration started(const Settings& settings, bool force) {
   return calibration;
 }
 
+/// What is shown of a calibration.
+constexpr std::array<std::int64_t, 4> shown_rows = {1, 8, 64, 512};
+constexpr std::int64_t shown_context = 2048;
+
 std::string duration_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::lround(seconds));
   return whole < 60 ? fmt::format("{} s", whole)
@@ -218,15 +224,56 @@ std::string links_text(const Calibration& calibration, const MeasuredModel& cost
   return text;
 }
 
+/// The same figures as objects, in seconds and bytes per second: CSV has the predictions alone.
+std::string describe_objects(const Settings& settings, const Calibration& calibration,
+                             const MeasuredModel& costs) {
+  Json predicted = Json::array();
+  for (const std::int64_t count : shown_rows) {
+    const BatchShape shape = BatchShape::decode(count, shown_context);
+    Json& row = predicted.emplace_back();
+    row["rows"] = count;
+    for (const Sublayer sublayer :
+         {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2, Sublayer::attention})
+      row[fmt::format("{}_s", to_string(sublayer))] =
+          costs.compute_s(settings.device(), sublayer, shape);
+    row["context_tokens"] = shown_context;
+    row["lm_head_s"] = costs.lm_head_s(settings.device(), count);
+  }
+  if (settings.format == OutputFormat::csv) return format_objects(settings.format, predicted);
+  Json json;
+  json["model"] = settings.model;
+  json["device"] = to_string(settings.device());
+  json["dtype"] = settings.setup.dtype;
+  json["threads"] = settings.setup.threads;
+  json["file"] = file_of(settings);
+  json["batches"] = calibration.points.size();
+  json["repetitions"] = calibration.repetitions;
+  json["read_bandwidth_bytes_per_s"] = costs.rates().read_bandwidth_bytes_per_s;
+  json["gemm_flop_per_s"] = costs.rates().gemm_flop_per_s;
+  json["task_overhead_s"] = costs.task_overhead_s(settings.device(), 1);
+  json["predicted"] = std::move(predicted);
+  json["links"] = Json::array();
+  for (const CalibrationLink& link : calibration.links) {
+    for (const auto& point : link.points) {
+      json["links"].push_back({{"from", to_string(link.from)},
+                               {"to", to_string(link.to)},
+                               {"bytes", point.bytes},
+                               {"seconds", costs.transfer_s(link.from, link.to, point.bytes)}});
+    }
+  }
+  return format_objects(settings.format, Json::array({json}));
+}
+
 /// What is predicted at some of the buckets, and the rates that it is for.
 std::string describe(const Settings& settings, const Calibration& calibration) {
   const MeasuredModel costs(calibration, settings.dimensions());
+  if (settings.has_objects()) return describe_objects(settings, calibration, costs);
   TableRows rows = {
       {"rows", "qkv", "out_proj", "fc1", "fc2", "lm_head", "attention, context 2048"}};
-  for (const std::int64_t count : {1, 8, 64, 512}) {
+  for (const std::int64_t count : shown_rows) {
     std::vector<std::string>& row = rows.emplace_back();
     row.push_back(fmt::format("{}", count));
-    const BatchShape shape = BatchShape::decode(count, 2048);
+    const BatchShape shape = BatchShape::decode(count, shown_context);
     for (const Sublayer sublayer :
          {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2})
       row.push_back(format_seconds(costs.compute_s(settings.device(), sublayer, shape)));
@@ -251,7 +298,8 @@ int run_measurements(const Settings& settings, bool force) {
   if (calibration.complete()) {
     fmt::print(stderr, "sluice: {} is calibrated already; --force measures again\n",
                settings.model);
-    std::cout << describe(settings, calibration) << file_of(settings) << "\n";
+    std::cout << describe(settings, calibration);
+    if (!settings.has_objects()) std::cout << file_of(settings) << "\n";
     return 0;
   }
   if (!calibration.points.empty())
@@ -279,6 +327,7 @@ int run_measurements(const Settings& settings, bool force) {
   bar.clear();
   const double spent_s = std::chrono::duration<double>(Clock::now() - start).count();
   std::cout << describe(settings, calibration);
+  if (settings.has_objects()) return 0;
   const auto [fewest, most] = std::minmax_element(
       calibration.points.begin(), calibration.points.end(),
       [](const auto& a, const auto& b) { return a.samples.size() < b.samples.size(); });

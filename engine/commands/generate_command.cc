@@ -38,20 +38,24 @@ namespace {
 
 namespace po = boost::program_options;
 
+/// Prompts at once, where --batch does not say.
+constexpr std::int64_t most_by_default = 64;
+
 void declare_options(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("tiny"),
-       "Hugging Face folder, or tiny: the embedded model")      //
-      ("prompt", po::value<std::string>(), "text to continue")  //
+      ("model,m", po::value<std::string>()->default_value("tiny"),
+       "Hugging Face folder, or tiny: the embedded model")        //
+      ("prompt,p", po::value<std::string>(), "text to continue")  //
       ("prompts", po::value<std::string>(),
        "JSON lines to continue, each {\"id\": ..., \"prompt\": ...}; - reads standard input")  //
       ("output", po::value<std::string>(),
        "write JSON lines here (with --prompts), in input order")  //
       ("resume", po::bool_switch(),
-       "keep what an interrupted run left in --output and do the rest")                   //
-      ("overwrite", po::bool_switch(), "replace --output if it exists")                   //
-      ("batch", po::value<std::int64_t>()->default_value(1), "prompts that run at once")  //
-      ("max-tokens", po::value<std::int64_t>()->default_value(128),
+       "keep what an interrupted run left in --output and do the rest")  //
+      ("overwrite", po::bool_switch(), "replace --output if it exists")  //
+      ("batch,b", po::value<std::int64_t>(),
+       "prompts that run at once; without it, as many as fit, up to 64")  //
+      ("max-tokens,n", po::value<std::int64_t>()->default_value(128),
        "tokens to add to each prompt")                                                            //
       ("temperature", po::value<float>(), "0: greedy; without it, what the model's folder says")  //
       ("top-k", po::value<int>(), "draw among the k likeliest tokens; 0: off")                    //
@@ -72,8 +76,8 @@ void declare_options(CommandLine& line) {
        "do not add the tokenizer's special tokens to prompts")                      //
       ("no-echo", po::bool_switch(), "with --prompt: print the continuation only")  //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16; without it, what suits the processor")                           //
-      ("threads", po::value<int>(), "processor threads; without it, one a physical core")  //
+       "f32, bf16 or f16; without it, what suits the processor")                             //
+      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains")                                       //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
@@ -94,7 +98,7 @@ void declare_options(CommandLine& line) {
 /// What the command line asks for, checked as far as it can be without a model.
 struct Settings {
   std::string model;
-  std::int64_t batch = 1;
+  std::optional<std::int64_t> batch;  ///< nothing: as many prompts as fit
   std::int64_t max_tokens = 128;
   std::optional<std::int64_t> min_tokens;
   std::vector<std::string> stop;
@@ -125,7 +129,7 @@ std::vector<std::string> read_stop(const CommandLine& line) {
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.model = line.get<std::string>("model");
-  settings.batch = in_range<std::int64_t>(line, "batch", 1, 65536);
+  if (line.given("batch")) settings.batch = in_range<std::int64_t>(line, "batch", 1, 65536);
   settings.max_tokens = in_range<std::int64_t>(line, "max-tokens", 1, 1 << 24);
   if (line.given("min-tokens"))
     settings.min_tokens = in_range<std::int64_t>(line, "min-tokens", 0, settings.max_tokens);
@@ -293,6 +297,17 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
   return need;
 }
 
+/// The largest batch below `too_many` that fits, where smaller ones do, too; 0: none.
+template <typename Fits>
+std::int64_t largest_batch(std::int64_t too_many, const Fits& fits) {
+  std::int64_t largest = 0;
+  while (too_many - largest > 1) {
+    const std::int64_t middle = (largest + too_many) / 2;
+    (fits(middle) ? largest : too_many) = middle;
+  }
+  return largest;
+}
+
 /// Throws Error when the run does not fit; called before anything is loaded. With a disk beside an
 /// accelerator the plan is not the last one, and is not checked.
 HostPlan check_memory(const std::vector<Request>& requests, const Model& model, DType dtype,
@@ -307,11 +322,8 @@ HostPlan check_memory(const std::vector<Request>& requests, const Model& model, 
   std::string hint;
   if (dtype == DType::f32 && plan(DType::bf16, batch).missing_bytes() == 0)
     hint = "--dtype bf16 would fit";
-  std::int64_t fits = 0;
-  for (std::int64_t too_many = batch; too_many - fits > 1;) {
-    const std::int64_t middle = (fits + too_many) / 2;
-    (plan(dtype, middle).missing_bytes() > 0 ? too_many : fits) = middle;
-  }
+  const std::int64_t fits = largest_batch(
+      batch, [&](std::int64_t smaller) { return plan(dtype, smaller).missing_bytes() == 0; });
   if (fits > 0) hint = fmt::format("--batch {} would fit", fits);
   throw Error("{}", shortage_text(chosen, settings.tiers, hint));
 }
@@ -377,6 +389,15 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["tokens_per_s"] = report.tokens_per_s();
   stats["peak_bytes"] = {{"ddr", peak_resident_bytes()}};
   stats["finish_reason"] = report.finish_reasons;
+  stats["policy"] = plan.policy_run().name();
+  for (const Phase phase : {Phase::prefill, Phase::decode}) {
+    nlohmann::json& placed = stats["placements"][std::string(to_string(phase))];
+    placed = nlohmann::json::object();
+    const auto& layers = plan.policy_run().placed_layers(phase);
+    for (unsigned bits = 0; bits < num_placements; ++bits) {
+      if (layers.at(bits) > 0) placed[Placement::from_bits(bits).to_string()] = layers.at(bits);
+    }
+  }
   if (plan.accelerated() != nullptr) {
     plan.accelerated()->add_to(stats, run.runtime());
     stats["device"]["prefill_mini_batches"] = plan.prefill_mini_batches();
@@ -387,13 +408,15 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   write_file(path, json_text(stats, 2) + "\n");
 }
 
-void print_summary(const Report& report, const std::string& policy) {
+void print_summary(const Report& report, std::int64_t batch, const std::string& policy) {
   fmt::print(stderr,
-             "prompt {} tokens, generated {} tokens in {:.2f} s ({:.1f} tokens/s); "
+             "prompt {} tokens, generated {} tokens in {:.2f} s ({:.1f} tokens/s{}); "
              "time to first token {:.1f} ms, per output token {:.2f} ms; loaded in {:.2f} s; peak "
              "memory: ddr {}; {}\n",
              report.totals.prompt_tokens, report.totals.generated_tokens, report.totals.wall_s,
-             report.tokens_per_s(), report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
+             report.tokens_per_s(),
+             batch > 1 ? fmt::format(", up to {} prompts at once", batch) : "",
+             report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
              format_bytes(peak_resident_bytes()), policy);
 }
 
@@ -486,34 +509,17 @@ class GenerateRun {
         requests = without_finished(std::move(requests), *output, path);
     }
     if (line_.given("stats") && !dry_run) check_writable(line_.get<std::string>("stats"));
-    const std::int64_t batch = batch_of(requests);
-    Generator::Options options{.max_batch = batch,
-                               .attention = settings_.attention,
+    Generator::Options options{.attention = settings_.attention,
                                .fusion = settings_.fusion,
                                .eos_token_ids = model_.generation.eos_token_ids.empty()
                                                     ? model_.config.eos_token_ids
                                                     : model_.generation.eos_token_ids,
                                .suppress_tokens = model_.generation.suppress_tokens,
                                .begin_suppress_tokens = model_.generation.begin_suppress_tokens};
-    const HostPlan host =
-        check_memory(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
-    const MemoryNeed need =
-        need_of(requests, model_, dtype_, settings_, batch, options.prefill_chunk_tokens);
-    const Workload workload = workload_of(requests, batch);
-    RunPlan plan =
-        plan_run({.model = model_,
-                  .dtype = dtype_,
-                  .domains = cut_into_domains(choose_cores(settings_.threads), settings_.domains),
-                  .tiers = settings_.tiers,
-                  .accelerator = settings_.accelerator,
-                  .workload = workload,
-                  .need = need.host,
-                  .iterations = need.iterations,
-                  .kv_pages = need.kv_pages,
-                  .one_cohort = false,
-                  .timed = line_.get<bool>("explain"),
-                  .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
-                 host, policy_);
+    RunPlan plan = make_plan(requests, batch_of(requests, options.prefill_chunk_tokens),
+                             options.prefill_chunk_tokens);
+    const Workload workload = plan.demand().workload;
+    options.max_batch = workload.batch;
     if (dry_run) {
       std::cout << format_tiers(plan.uses(),
                                 settings_.json ? OutputFormat::json : OutputFormat::table);
@@ -549,7 +555,7 @@ class GenerateRun {
                   moved);
     }
     if (!quiet) {
-      print_summary(report_, policy_.describe());
+      print_summary(report_, workload.batch, policy_.describe());
       fmt::print(stderr, "{}{}{}\n", run.summary(), placement->summary(), moved.summary());
     }
     if (explain) {
@@ -559,9 +565,46 @@ class GenerateRun {
   }
 
  private:
-  std::int64_t batch_of(const std::vector<Request>& requests) const {
-    return std::max<std::int64_t>(
-        1, std::min(settings_.batch, static_cast<std::int64_t>(requests.size())));
+  /// Prompts at once: what was asked for, else as many as DDR holds.
+  std::int64_t batch_of(const std::vector<Request>& requests, std::int64_t chunk_tokens) const {
+    const std::int64_t count = std::max<std::int64_t>(1, std::ssize(requests));
+    if (settings_.batch) return std::min(*settings_.batch, count);
+    const auto fits = [&](std::int64_t batch) {
+      const HostNeed need = need_of(requests, model_, dtype_, settings_, batch, chunk_tokens).host;
+      return HostPlan(model_.config, dtype_, need, settings_.tiers).missing_bytes() == 0;
+    };
+    return std::max<std::int64_t>(1, largest_batch(std::min(count, most_by_default) + 1, fits));
+  }
+
+  /// Throws Error where it does not fit; a batch that nobody asked for is halved until it does.
+  RunPlan make_plan(const std::vector<Request>& requests, std::int64_t batch,
+                    std::int64_t chunk_tokens) {
+    const std::vector<std::vector<int>> domains =
+        cut_into_domains(choose_cores(settings_.threads), settings_.domains);
+    while (true) {
+      const HostPlan host = check_memory(requests, model_, dtype_, settings_, batch, chunk_tokens);
+      const MemoryNeed need = need_of(requests, model_, dtype_, settings_, batch, chunk_tokens);
+      try {
+        return plan_run({.model = model_,
+                         .dtype = dtype_,
+                         .domains = domains,
+                         .tiers = settings_.tiers,
+                         .accelerator = settings_.accelerator,
+                         .workload = workload_of(requests, batch),
+                         .need = need.host,
+                         .iterations = need.iterations,
+                         .kv_pages = need.kv_pages,
+                         .one_cohort = false,
+                         .timed = line_.get<bool>("explain"),
+                         .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
+                        host, policy_);
+      } catch (const UsageError&) {
+        throw;
+      } catch (const Error&) {
+        if (settings_.batch || batch == 1) throw;
+        batch /= 2;
+      }
+    }
   }
 
   void generate(Generator& generator, std::vector<Request> requests, OutputFile* output) {

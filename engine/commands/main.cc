@@ -77,11 +77,24 @@ void print_help() {
       "Sluice runs large language models on one machine whose parts differ.\n\n"
       "Usage: sluice COMMAND [options]\n\n");
   for (const Command& command : commands) fmt::print("  {:<12}{}\n", command.name, command.summary);
-  fmt::print("\nsluice COMMAND --help shows a command's options; sluice --version the version.\n");
+  fmt::print("\nsluice help COMMAND shows its options; sluice --version the version.\n");
+}
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (name == command.name) return command;
+    names.emplace_back(command.name);
+  }
+  const std::string nearest = sluice::nearest_word(name, names);
+  throw sluice::UsageError(
+      "unknown command {}; {}", name,
+      nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");
 }
 
 int dispatch(const std::vector<std::string>& words) {
   if (words.empty()) throw sluice::UsageError("no command given; sluice --help lists them");
+  if (words[0] == "help" && words.size() > 1) return find_command(words[1]).run({"--help"});
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_help();
     return 0;
@@ -91,15 +104,7 @@ int dispatch(const std::vector<std::string>& words) {
     return 0;
   }
   if (words[0] == "completion" || words[0] == "man") return print_manual(words);
-  std::vector<std::string> names;
-  for (const Command& command : commands) {
-    if (words[0] == command.name) return command.run({words.begin() + 1, words.end()});
-    names.emplace_back(command.name);
-  }
-  const std::string nearest = sluice::nearest_word(words[0], names);
-  throw sluice::UsageError(
-      "unknown command {}; {}", words[0],
-      nearest.empty() ? "sluice --help lists them" : "did you mean " + nearest + "?");
+  return find_command(words[0]).run({words.begin() + 1, words.end()});
 }
 
 /// The next file that is opened would get the number of a standard stream that is closed, and what

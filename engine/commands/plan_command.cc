@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "engine/command_line.h"
 #include "engine/commands/output_options.h"
 #include "engine/compute_options.h"
@@ -93,6 +94,13 @@ class Planner {
       if (name == any_policy) continue;
       policies_.push_back(std::make_unique<LoadedPolicy>(name, lists_.policy_options));
       policies_.back()->policy().set_host_tiers(lists_.host_tiers);
+      if (policies_.back()->has_own_scheduler()) {
+        logger().warn(
+            "policy {} has a scheduler of its own: the figures are for the shared one, which "
+            "brings "
+            "data ahead; sluice simulate runs its own",
+            policies_.back()->name());
+      }
     }
     if (!policies_.empty()) return;
     if (!lists_.policy_options.empty()) throw UsageError("--policy-option needs --policy");
@@ -106,7 +114,7 @@ class Planner {
       const ModelConfig config = find_model_config(model);
       for (const std::string& machine : lists_.machines) {
         const MachineCosts costs = costs_of(machine, model);
-        for (const Workload& workload : lists_.workloads()) {
+        for (const Workload& workload : lists_.workloads(config.max_positions)) {
           if (interrupt_flag()) throw Interrupted();
           if (std::string problem = length_problem(config, workload); problem.empty()) {
             add(model, costs, workload, points);

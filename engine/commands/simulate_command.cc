@@ -146,13 +146,14 @@ class Simulations {
 
  private:
   void add(const std::string& model, const std::string& machine) {
-    ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype);
+    const ModelConfig config = find_model_config(model);
+    ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     const MachineCosts costs = simulated_costs(machine, dimensions, model, host_);
     say_if_carried(costs, model);
     const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
     write_platform(*costs.model, platform);
-    for (const Workload& workload : lists_.workloads()) {
+    for (const Workload& workload : lists_.workloads(config.max_positions)) {
       for (const std::string& policy : lists_.policies) {
         Job job = {model, machine, policy, workload, workload, platform, {}, ""};
         if (policy == any_policy) {

@@ -27,9 +27,9 @@ enum class Direction : std::uint8_t { encode, decode };
 
 void declare_options(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("tiny"),
+      ("model,m", po::value<std::string>()->default_value("tiny"),
        "folder with a tokenizer's files, or tiny: the embedded model")  //
-      ("prompt", po::value<std::string>(), "the text")                  //
+      ("prompt,p", po::value<std::string>(), "the text")                //
       ("file", po::value<std::string>(),
        "a text a line, or prompts as generate takes them if the name ends with .jsonl; - reads "
        "standard input")  //

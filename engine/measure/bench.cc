@@ -301,9 +301,7 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
   std::vector<PendingIteration> parts;
   std::vector<BenchPiece> left = iteration;
   while (!left.empty()) {
-    const IterationPlan plan = policy_->plan_iteration(views_of(left, test));
-    if (plan.sub_batches.empty())
-      throw Error("the policy runs none of {} requests; correct it", left.size());
+    const IterationPlan plan = policy_->plan_iteration(views_of(left, test), Awaited::nothing);
     std::vector<SubBatch> sub_batches;
     sub_batches.reserve(plan.sub_batches.size());
     for (const SubBatchPlan& planned : plan.sub_batches) {

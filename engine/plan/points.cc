@@ -1,5 +1,7 @@
 #include "engine/plan/points.h"
 
+#include <algorithm>
+
 #include "engine/command_line.h"
 #include "engine/commands/output_options.h"
 #include "engine/compute_options.h"
@@ -10,7 +12,7 @@ namespace sluice {
 
 namespace po = boost::program_options;
 
-std::vector<Workload> PointLists::workloads() const {
+std::vector<Workload> PointLists::workloads(std::int64_t max_positions) const {
   std::vector<Workload> all;
   all.reserve(output_tokens.size() * input_tokens.size() * batches.size());
   for (const std::int64_t out : output_tokens) {
@@ -18,12 +20,19 @@ std::vector<Workload> PointLists::workloads() const {
       for (const std::int64_t batch : batches) all.push_back({batch, in, out});
     }
   }
+  if (!are_lengths_defaults) return all;
+  for (Workload& workload : all) {
+    if (workload.input_tokens + workload.output_tokens <= max_positions) continue;
+    workload.output_tokens = std::clamp<std::int64_t>(max_positions / 2, 1, workload.output_tokens);
+    workload.input_tokens =
+        std::clamp<std::int64_t>(max_positions - workload.output_tokens, 1, workload.input_tokens);
+  }
   return all;
 }
 
 void declare_points(CommandLine& line) {
   line.options().add_options()  //
-      ("model", po::value<std::string>()->default_value("opt-30b"),
+      ("model,m", po::value<std::string>()->default_value("opt-30b"),
        "shape, or Hugging Face folder; a list")  //
       ("machine", po::value<std::string>()->default_value("spr-a100"),
        "profile of a machine: a known name, a .json file, or this: the one at hand, as sluice "
@@ -32,11 +41,11 @@ void declare_points(CommandLine& line) {
        "name or shared object of a policy; a list; auto: the fastest of all that come with Sluice")(
           "policy-option", po::value<std::vector<std::string>>()->composing(),
           "KEY=VALUE for the policy; may be given several times")  //
-      ("batch", po::value<std::string>()->default_value("1"),
+      ("batch,b", po::value<std::string>()->default_value("1"),
        "sequences at once, or max: as many as fit; a list")  //
-      ("input-tokens", po::value<std::string>()->default_value("512"),
+      ("input-tokens,p", po::value<std::string>()->default_value("512"),
        "tokens of each prompt; a list")  //
-      ("output-tokens", po::value<std::string>()->default_value("128"),
+      ("output-tokens,n", po::value<std::string>()->default_value("128"),
        "tokens to generate for each sequence; a list")  //
       ("weight-bits", po::value<double>()->default_value(16),
        "16, or 4.5: groups of 4 bits with their scales");
@@ -53,6 +62,7 @@ PointLists read_points(const CommandLine& line) {
   lists.batches = read_list(line, "batch", 1, most_sequences, NumberWord{"max", as_many_as_fit});
   lists.input_tokens = read_list(line, "input-tokens", 1, most_tokens);
   lists.output_tokens = read_list(line, "output-tokens", 1, most_tokens);
+  lists.are_lengths_defaults = !line.given("input-tokens") && !line.given("output-tokens");
   lists.weight_bits = line.get<double>("weight-bits");
   if (lists.weight_bits != 16 && lists.weight_bits != 4.5)
     throw UsageError("--weight-bits {}: expected 16 or 4.5", lists.weight_bits);

@@ -22,6 +22,8 @@ struct PointLists {
   std::vector<std::int64_t> batches;  ///< as_many_as_fit among them
   std::vector<std::int64_t> input_tokens;
   std::vector<std::int64_t> output_tokens;
+  /// Nobody asked for those lengths: a model with a shorter context has shorter ones.
+  bool are_lengths_defaults = false;
   double weight_bits = 16;
   HostTiers host_tiers;
 
@@ -29,8 +31,8 @@ struct PointLists {
     return models.size() * machines.size() * policies.size() * batches.size() *
            input_tokens.size() * output_tokens.size();
   }
-  /// By output length, then input length, then batch.
-  std::vector<Workload> workloads() const;
+  /// By output length, then input length, then batch, for a model with so long a context.
+  std::vector<Workload> workloads(std::int64_t max_positions) const;
 };
 
 /// Stands for the fastest of all policies that come with Sluice.

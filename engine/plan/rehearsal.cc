@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/error.h"
-
 namespace sluice {
 namespace {
 
@@ -112,10 +110,8 @@ class Rehearsal::Run {
 
   /// A policy may wait for the iteration before, once.
   IterationPlan ask(const std::vector<RequestView>& views) {
-    IterationPlan plan = policy_.plan_iteration(views);
-    const bool may_wait = std::exchange(under_way_, !plan.sub_batches.empty());
-    if (plan.sub_batches.empty() && !may_wait)
-      throw Error("policy {} runs none of {} requests", policy_.name(), views.size());
+    IterationPlan plan = policy_.plan_iteration(views, awaited_);
+    awaited_ = plan.sub_batches.empty() ? Awaited::nothing : Awaited::an_iteration;
     return plan;
   }
 
@@ -206,7 +202,7 @@ class Rehearsal::Run {
   const MemoryPlan& memory_;
   std::vector<Request> requests_;
   std::vector<Group> groups_;
-  bool under_way_ = false;  ///< the engine would have an iteration whose results it awaits
+  Awaited awaited_ = Awaited::nothing;  ///< by the engine, if this ran
 };
 
 Rehearsal::Rehearsal(CheckedPolicy& policy, const Workload& workload, const MemoryPlan& memory)

@@ -95,6 +95,19 @@ TEST_F(CalibratedTest, AnotherCallMeasuresNothing) {
   EXPECT_EQ(content_of(files_in(*data).at(0)), before);
 }
 
+TEST_F(CalibratedTest, JsonHasThePredictionsOfTheTable) {
+  const json all = json::parse(run_with(*data, calibrate_tiny({"--json"})).out);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0]["file"], files_in(*data).at(0));
+  EXPECT_GT(all[0]["read_bandwidth_bytes_per_s"].get<double>(), 1e8);
+  const json& rows = all[0]["predicted"];
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[3]["rows"], 512);
+  EXPECT_GT(rows[3]["fc1_s"].get<double>(), rows[0]["fc1_s"].get<double>());
+  const CliResult csv = run_with(*data, calibrate_tiny({"--csv"}));
+  EXPECT_EQ(lines_of(csv.out).size(), 5U) << csv.out;
+}
+
 TEST_F(CalibratedTest, CheckComparesEverySublayer) {
   const CliResult result = run_with(*data, calibrate_tiny({"--check", "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;

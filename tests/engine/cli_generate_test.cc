@@ -49,6 +49,28 @@ TEST(CliHelpTest, IsThereForEveryCommand) {
   }
 }
 
+TEST(CliHelpTest, HelpOfACommandIsItsOwn) {
+  for (const char* command : {"generate", "plan", "trace"})
+    EXPECT_EQ(run_well({"help", command}).out, run_well({command, "--help"}).out);
+  const CliResult wrong = run_cli({"help", "plann"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("did you mean plan?"), std::string::npos) << wrong.err;
+}
+
+TEST(CliHelpTest, LettersStandForTheOptionsThatPeopleTypeMost) {
+  const Arguments rest = {"--dtype", "f32", "-q"};
+  EXPECT_EQ(
+      run_well(Arguments{"generate", "-m", "tiny", "-p", "Once", "-n", "5", "-t", "1"} + rest).out,
+      run_well(Arguments{"generate", "--model", "tiny", "--prompt", "Once", "--max-tokens", "5",
+                         "--threads", "1"} +
+               rest)
+          .out);
+  // Not the letter p with the text "rompt".
+  const CliResult wrong = run_cli({"generate", "-prompt", "Once"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("did you mean --prompt?"), std::string::npos) << wrong.err;
+}
+
 TEST(CliHelpTest, VersionIsOneLine) {
   const CliResult result = run_well({"--version"});
   EXPECT_TRUE(result.out.starts_with("sluice ")) << result.out;
@@ -244,6 +266,28 @@ TEST_F(CliPromptsTest, BatchAndThreadsChangeNothing) {
   }
 }
 
+TEST_F(CliPromptsTest, WithoutABatchAsManyRunAsFitUpTo64) {
+  const auto without_batch = [&] {
+    Arguments all = run("2");
+    const auto batch = std::find(all.begin(), all.end(), "--batch");
+    all.erase(batch, batch + 2);
+    std::erase(all, "-q");
+    return run_well(all);
+  };
+  const CliResult nine = without_batch();
+  EXPECT_EQ(nine.out, run_well(run("2", "1")).out);
+  EXPECT_NE(nine.err.find("up to 9 prompts at once"), std::string::npos) << nine.err;
+  write_prompts(70);
+  const CliResult many = without_batch();
+  EXPECT_NE(many.err.find("up to 64 prompts at once"), std::string::npos) << many.err;
+
+  // As cli_errors_test asks for three in so little memory, and is refused.
+  folder.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"c\"}\n");
+  const CliResult little = run_well({"generate", "--prompts", folder.file("prompts.jsonl"),
+                                     "--dtype", "f32", "--ddr", "17MiB", "--max-tokens", "500"});
+  EXPECT_NE(little.err.find("up to 2 prompts at once"), std::string::npos) << little.err;
+}
+
 TEST_F(CliPromptsTest, SampledLinesDependOnTheSeedAlone) {
   const Arguments sampled = {"--temperature", "1.2", "--seed", "5"};
   const std::string alone = run_well(run("24", "1") + sampled).out;
@@ -272,6 +316,19 @@ TEST_F(CliPromptsTest, StatsHaveTheContractsFields) {
   }
   EXPECT_GT(stats.at("peak_bytes").at("ddr").get<std::int64_t>(), 1000000);
   EXPECT_EQ(stats.at("finish_reason"), json(std::vector<std::string>(9, "length")));
+  EXPECT_EQ(stats.at("policy"), "cpu-only");
+  EXPECT_GT(stats.at("placements").at("prefill").at("111111").get<std::int64_t>(), 0);
+}
+
+TEST_F(CliPromptsTest, StatsCountTheLayersOfEachPlacement) {
+  run_well({"generate", "--prompt", "Once", "--max-tokens", "5", "--ignore-eos", "-q", "--stats",
+            folder.file("stats.json")});
+  const json placements = json::parse(output("stats.json")).at("placements");
+  // A prompt and four further tokens, each through all layers, all on the CPU.
+  const auto layers = placements.at("prefill").at("111111").get<std::int64_t>();
+  EXPECT_GT(layers, 1);
+  EXPECT_EQ(placements,
+            json({{"prefill", {{"111111", layers}}}, {"decode", {{"111111", 4 * layers}}}}));
 }
 
 TEST_F(CliPromptsTest, SummaryIsOnStandardErrorOnly) {

@@ -42,6 +42,17 @@ bool is_placement(const json& value) {
 
 // ---- JSON
 
+// tiny has 512 positions, where 512 tokens in and 128 out are the defaults.
+TEST(PlanCliTest, DefaultLengthsFitTheModelsContext) {
+  const json point = plan_json({"--model", "tiny", "--machine", "spr-a100", "--policy", "lia"})[0];
+  EXPECT_EQ(point.count("problem"), 0U) << point;
+  EXPECT_EQ(point["output_tokens"], 128);
+  EXPECT_EQ(point["input_tokens"], 384);
+  const json asked = plan_json(
+      {"--model", "tiny", "--machine", "spr-a100", "--policy", "lia", "--input-tokens", "512"})[0];
+  EXPECT_EQ(asked.count("problem"), 1U) << "what was asked for is not changed";
+}
+
 TEST(PlanCliTest, JsonHasTheFieldsOfTheDocumentation) {
   const json all = plan_json({"--model", "opt-30b", "--machine", "spr-a100", "--policy", "lia",
                               "--batch", "64", "--input-tokens", "256", "--output-tokens", "32"});

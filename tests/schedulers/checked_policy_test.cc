@@ -15,7 +15,8 @@ class Puppet : public Policy {
  public:
   MemoryPlan plan_memory() override { return memory; }
   Pipeline pipeline(Phase /*phase*/) override {
-    return {.mini_batches = mini_batches, .requests_at_once = requests_at_once};
+    return {
+        .mini_batches = mini_batches, .prefetch = prefetch, .requests_at_once = requests_at_once};
   }
   Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
                   const LayerHomes& /*homes*/) override {
@@ -27,6 +28,7 @@ class Puppet : public Policy {
 
   MemoryPlan memory{.layers = std::vector<LayerHomes>(2, LayerHomes::all(Tier::ddr, Tier::ddr))};
   std::int64_t mini_batches = 1;
+  Prefetch prefetch = Prefetch::layer;
   std::int64_t requests_at_once = 0;
   Placement placement{Device::cpu};
   IterationPlan iteration;
@@ -181,11 +183,64 @@ TEST_F(CheckedPolicyTest, RefusesImpossibleMiniBatches) {
   }
 }
 
-TEST_F(CheckedPolicyTest, LetsRequestsWait) {
+TEST_F(CheckedPolicyTest, RefusesAPrefetchThatIsNone) {
+  puppet_.prefetch = static_cast<Prefetch>(7);
+  expect_error([&] { checked_.pipeline(Phase::decode); }, {"pipeline", "prefetch is 7"});
+  expect_memory_error({"pipeline", "prefetch is 7"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesAPipelineThatChangesBehindThePlan) {
+  checked_.plan_memory();
+  EXPECT_NO_THROW(checked_.pipeline(Phase::prefill));
+  puppet_.mini_batches = 2;
+  expect_error([&] { checked_.pipeline(Phase::prefill); },
+               {"pipeline", "prefill", "2 mini-batches after 1"});
+  checked_.plan_memory();
+  EXPECT_EQ(checked_.pipeline(Phase::prefill).mini_batches, 2);
+}
+
+TEST_F(CheckedPolicyTest, RefusesANegativeNumberOfRequestsInHbm) {
+  puppet_.memory.hbm_requests = -3;
+  expect_memory_error({"plan_memory", "hbm_requests is -3"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesADeviceThatIsNone) {
+  puppet_.placement[Sublayer::fc1] = static_cast<Device>(5);
+  expect_error([&] { checked_.place(1, {}, {}); }, {"place", "layer 1's fc1", "device 5"});
+}
+
+TEST_F(CheckedPolicyTest, QuotesDigitsThatAreNoPlacement) {
+  class Typist : public Policy {
+    Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
+                    const LayerHomes& /*homes*/) override {
+      return *Placement::parse("0110");
+    }
+  } typist;
+  CheckedPolicy checked(typist, "puppet");
+  checked.start(costs_, {.batch = 2, .input_tokens = 8, .output_tokens = 8});
+  expect_error([&] { checked.place(0, {}, {}); }, {"place", "\"0110\"", "six digits"});
+  EXPECT_FALSE(Placement::parse("0110"));
+}
+
+TEST_F(CheckedPolicyTest, TellsNobodyToCorrectAPolicyThatIsOurs) {
+  puppet_.memory.hbm_requests = -1;
+  expect_memory_error({"correct the policy"});
+  CheckedPolicy shipped(puppet_, "puppet", PolicyOrigin::shipped);
+  shipped.start(costs_, {.batch = 2, .input_tokens = 8, .output_tokens = 8});
+  try {
+    shipped.plan_memory();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("correct"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CheckedPolicyTest, LetsRequestsWaitForWhatIsUnderWay) {
   puppet_.iteration = {.sub_batches = {{{2}}}};
   EXPECT_EQ(checked_.plan_iteration({{.id = 1}, {.id = 2}}).sub_batches.size(), 1U);
   puppet_.iteration = {};
-  EXPECT_TRUE(checked_.plan_iteration({{.id = 1}}).sub_batches.empty());
+  EXPECT_TRUE(checked_.plan_iteration({{.id = 1}}, Awaited::an_iteration).sub_batches.empty());
+  expect_iteration_error({"plan_iteration", "runs none of 2 requests"});
 }
 
 TEST_F(CheckedPolicyTest, RefusesRequestsThatItWasNotGiven) {

@@ -58,8 +58,8 @@ TEST_F(PolicyCliTest, AStuckRunIsEndedAndKeepsWhatIsFinished) {
   const auto run_with = [&](const std::string& seconds) {
     return CliProcess("/usr/bin/env",
                       {"SLUICE_WATCHDOG_SECONDS=" + seconds, sluice_program(), "generate",
-                       "--prompts", prompts_, "--output", output, "-q", "--overwrite",
-                       "--max-tokens", "2", "--policy", fixture("stuck")})
+                       "--prompts", prompts_, "--batch", "1", "--output", output, "-q",
+                       "--overwrite", "--max-tokens", "2", "--policy", fixture("stuck")})
         .wait();
   };
   const CliResult result = run_with("2");
@@ -100,6 +100,17 @@ TEST_F(PolicyCliTest, CallsComeInTheDocumentedOrder) {
   succeeds({"plan", "--model", "opt-30b", "--machine", "spr-a100", "--policy", policy},
            {"--map", folder_.file("map.svg")});
   succeeds(generate_with(prompts_, policy), {});
+}
+
+TEST_F(PolicyCliTest, PlanSaysThatItDoesNotKnowASchedulerOfThePolicys) {
+  const auto words_of = [&](const char* policy) {
+    const CliResult result = run_cli({"plan", "--model", "opt-30b", "--machine", "spr-a100",
+                                      "--batch", "8", "--policy", fixture(policy)});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_NE(words_of("stuck").find("policy stuck has a scheduler of its own"), std::string::npos);
+  EXPECT_EQ(words_of("in_order").find("scheduler"), std::string::npos);
 }
 
 /// Whatever else lies in the folders that policies are searched for in.
