@@ -234,10 +234,20 @@ bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,
 bool cut_prefill_to_fit(const CostModel& costs, const MemoryPlan& memory, const Workload& workload,
                         std::array<Pipeline, 2>& pipelines) {
   std::int64_t& parts = pipelines[static_cast<std::size_t>(Phase::prefill)].mini_batches;
-  while (!fits_hbm(costs, memory, pipelines, workload)) {
-    if (parts >= workload.batch) return false;
-    ++parts;
+  const auto fits = [&](std::int64_t count) {
+    parts = count;
+    return fits_hbm(costs, memory, pipelines, workload);
+  };
+  if (fits(parts)) return true;
+  // Where some fit, more do.
+  std::int64_t too_few = parts;
+  std::int64_t enough = std::max(parts, workload.batch);
+  if (!fits(enough)) return false;
+  while (enough - too_few > 1) {
+    const std::int64_t middle = (too_few + enough) / 2;
+    (fits(middle) ? enough : too_few) = middle;
   }
+  parts = enough;
   return true;
 }
 

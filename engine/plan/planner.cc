@@ -9,7 +9,10 @@
 namespace sluice {
 namespace {
 
-/// Asks the policy where everything runs, and estimates.
+/// Mini-batches beyond so many are taken together: each chain's next step is looked for among all.
+constexpr std::int64_t most_chains = 256;
+
+/// Asks the policy where everything runs.
 class PhasePlanner {
  public:
   PhasePlanner(CheckedPolicy& policy, const CostModel& costs, const MemoryPlan& memory)
@@ -17,7 +20,7 @@ class PhasePlanner {
 
   PhasePlan start(Phase phase) const { return {phase, policy_.pipeline(phase), {}}; }
 
-  void add(const AlikeIterations& alike, Start start, PhasePlan& phase) {
+  void add(const AlikeIterations& alike, PhasePlan& phase) {
     IterationGroup& group = phase.groups.emplace_back();
     group.count = alike.count;
     group.num_sub_batches = alike.sub_batches.size();
@@ -25,8 +28,6 @@ class PhasePlanner {
       for (Chain& chain : chains_of(alike.sub_batches[i], i, phase.pipeline, group))
         group.chains.push_back(std::move(chain));
     }
-    group.estimate =
-        estimate_iteration(costs_, memory_, group.chains, phase.pipeline.prefetch, start);
     std::stable_sort(
         group.layers.begin(), group.layers.end(),
         [](const LayerGroup& a, const LayerGroup& b) { return a.num_layers > b.num_layers; });
@@ -52,8 +53,8 @@ class PhasePlanner {
                                const Pipeline& pipeline, IterationGroup& group) {
     if (kinds.size() == 1 && !kinds.front().kv) {
       const std::vector<Placement> placed = placements(kinds.front());
-      std::vector<Chain> chains =
-          cut_into_mini_batches(kinds.front().shape, pipeline.mini_batches, placed);
+      std::vector<Chain> chains = cut_into_mini_batches(
+          kinds.front().shape, std::min(pipeline.mini_batches, most_chains), placed);
       add_layers({chains.front().parts.front().shape, std::nullopt}, sub_batch, placed, group);
       return chains;
     }
@@ -235,35 +236,64 @@ std::pair<std::string_view, double> Plan::lower_bound() const {
   return busy.busiest();
 }
 
-Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& asked) {
+namespace {
+
+/// What runs where, and what it takes of each tier. Nothing of how long it takes.
+struct Outline {
   Plan plan;
-  plan.workload = asked;
-  plan.workload.input_tokens = std::max<std::int64_t>(1, asked.input_tokens);
-  plan.workload.output_tokens = std::max<std::int64_t>(1, asked.output_tokens);
-  const Workload& workload = plan.workload;
-  policy.start(costs, workload);
-  plan.memory = policy.plan_memory(CapacityCheck::hbm_only);
-  const Rehearsal rehearsal(policy, workload, plan.memory);
-  PhasePlanner planner(policy, costs, plan.memory);
-  plan.prefill = planner.start(Phase::prefill);
-  plan.decode = planner.start(Phase::decode);
-  for (const AlikeIterations& alike : rehearsal.groups()) {
-    const bool first = plan.prefill.groups.empty();
-    planner.add(alike, first ? Start::cold : Start::steady,
-                alike.phase == Phase::prefill ? plan.prefill : plan.decode);
+  Rehearsal rehearsal;
+  double passing_kv = 0;
+
+  Outline(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
+      : plan(started(policy, costs, workload)), rehearsal(policy, plan.workload, plan.memory) {
+    PhasePlanner planner(policy, costs, plan.memory);
+    plan.prefill = planner.start(Phase::prefill);
+    plan.decode = planner.start(Phase::decode);
+    for (const AlikeIterations& alike : rehearsal.groups())
+      planner.add(alike, alike.phase == Phase::prefill ? plan.prefill : plan.decode);
+    passing_kv = most_passing_kv(costs.model(), plan);
+    plan.footprint = footprint(costs, plan.memory, {plan.prefill.pipeline, plan.decode.pipeline},
+                               plan.workload, passing_kv);
+    // plan_memory() was checked before it was known where attention runs.
+    const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
+    if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
+    plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
   }
-  const double passing_kv = most_passing_kv(costs.model(), plan);
-  plan.footprint = footprint(costs, plan.memory, {plan.prefill.pipeline, plan.decode.pipeline},
-                             workload, passing_kv);
-  // plan_memory() was checked before it was known where attention runs.
-  const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
-  if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
-  plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
-  keep_weights(costs, plan, passing_kv);
-  plan.tpot_s = mean_time_per_output_token_s(rehearsal, plan);
-  return plan;
+
+ private:
+  static Plan started(CheckedPolicy& policy, const CostModel& costs, const Workload& asked) {
+    Plan plan;
+    plan.workload = asked;
+    plan.workload.input_tokens = std::max<std::int64_t>(1, asked.input_tokens);
+    plan.workload.output_tokens = std::max<std::int64_t>(1, asked.output_tokens);
+    policy.start(costs, plan.workload);
+    plan.memory = policy.plan_memory(CapacityCheck::hbm_only);
+    return plan;
+  }
+};
+
+/// How long everything takes. The very first iteration finds nothing loaded.
+void estimate(const CostModel& costs, Plan& plan) {
+  for (PhasePlan* phase : {&plan.prefill, &plan.decode}) {
+    for (IterationGroup& group : phase->groups) {
+      const bool first = &group == &plan.prefill.groups.front();
+      group.estimate =
+          estimate_iteration(costs, plan.memory, group.chains, phase->pipeline.prefetch,
+                             first ? Start::cold : Start::steady);
+    }
+  }
 }
 
+}  // namespace
+
+Plan make_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& asked) {
+  Outline outline(policy, costs, asked);
+  Plan& plan = outline.plan;
+  estimate(costs, plan);
+  keep_weights(costs, plan, outline.passing_kv);
+  plan.tpot_s = mean_time_per_output_token_s(outline.rehearsal, plan);
+  return std::move(plan);
+}
 namespace {
 
 /// False: the plan would have a shortage. Cheap: no iteration is looked at.
@@ -300,7 +330,7 @@ std::int64_t largest_fitting_batch(CheckedPolicy& policy, const CostModel& costs
     return batch;
   };
   const auto fits = [&](const Workload& asked) {
-    return make_plan(policy, costs, asked).shortage.empty();
+    return Outline(policy, costs, asked).plan.shortage.empty();
   };
   const std::int64_t most =
       largest(most_sequences, [&](const Workload& asked) { return may_fit(policy, costs, asked); });

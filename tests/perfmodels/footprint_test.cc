@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <set>
+
 #include "tests/perfmodels/toy_costs.h"
 
 namespace sluice {
@@ -25,6 +28,41 @@ MemoryPlan all_in(Tier weights, Tier kv) {
 Footprint footprint_of(const MemoryPlan& memory, std::array<Pipeline, 2> pipelines = {},
                        const ToyCosts& costs = ToyCosts(4)) {
   return footprint(costs, memory, pipelines, workload);
+}
+
+/// A GPU whose HBM has so many bytes.
+class LimitedCosts : public ToyCosts {
+ public:
+  explicit LimitedCosts(std::uint64_t hbm_bytes) : ToyCosts(4), hbm_bytes_(hbm_bytes) {}
+  std::uint64_t capacity_bytes(Tier tier) const override {
+    return tier == Tier::hbm ? hbm_bytes_ : std::uint64_t{1} << 40;
+  }
+
+ private:
+  std::uint64_t hbm_bytes_;
+};
+
+TEST(FootprintTest, PrefillIsCutIntoAsFewMiniBatchesAsFit) {
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  const Workload many = {.batch = 100, .input_tokens = 6, .output_tokens = 2};
+  const auto fits = [&](const LimitedCosts& costs, std::int64_t parts) {
+    return fits_hbm(costs, memory, {Pipeline{.mini_batches = parts}, Pipeline{}}, many);
+  };
+  const std::array<Pipeline, 2> whole{};
+  const double all = footprint(LimitedCosts(1), memory, whole, many).total(Tier::hbm);
+  std::set<std::int64_t> found;
+  for (double bytes = all + 1; bytes > 100; bytes *= 0.9) {
+    const LimitedCosts costs(static_cast<std::uint64_t>(bytes));
+    std::array<Pipeline, 2> pipelines{};
+    const bool cut = cut_prefill_to_fit(costs, memory, many, pipelines);
+    const std::int64_t parts = pipelines[0].mini_batches;
+    found.insert(parts);
+    EXPECT_EQ(cut, fits(costs, parts));
+    if (!cut) EXPECT_EQ(parts, many.batch);
+    if (parts > 1) EXPECT_FALSE(fits(costs, parts - 1)) << parts;
+  }
+  EXPECT_GT(found.size(), 4U);
+  EXPECT_EQ(*found.begin(), 1);
 }
 
 TEST(FootprintTest, WeightsCountWhereTheyLive) {
