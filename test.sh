@@ -8,7 +8,7 @@ usage: ./test.sh [--only STEP]... [ctest's options]
 
 Steps, in this order; all but fuzz unless --only names some:
   release  all tests
-  no-fxt   the program without FxT (SLUICE_FXT=OFF)
+  no-fxt   the program as ./run.sh builds it, without FxT (SLUICE_FXT=OFF)
   lint     clang-format, shellcheck, lint-text and clang-tidy (which skips files unchanged since they passed)
   asan     the tests labelled "fast", under the address and undefined-behaviour sanitizers
   tsan     the same under the thread sanitizer
@@ -79,7 +79,7 @@ run_release() {
   run_tests release release
 }
 
-# Only two sources differ: the rest comes from ccache.
+# As ./run.sh compiles it the first time, too: without tests, with precompiled headers.
 run_no-fxt() {
   build no-fxt sluice
   local program=build/no-fxt/engine/sluice

@@ -27,7 +27,7 @@ std::optional<int> read_threads(const CommandLine& line) {
 DType choose_dtype(std::optional<DType> asked) {
   const DType wanted = asked.value_or(default_dtype);
   if (wanted == DType::f32) return wanted;
-  if (wanted == DType::f16) fmt::print(stderr, "sluice: on the CPU f16 is computed as bf16\n");
+  if (wanted == DType::f16) fmt::print(stderr, "sluice: f16 is computed as bf16\n");
   return DType::bf16;
 }
 

@@ -189,10 +189,10 @@ MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
   check_host_tier("parameters-tier", host_tiers_.parameters);
   check_host_tier("kv-tier", host_tiers_.kv);
   const MemoryPlan plan = guarded("plan_memory", [&] {
-    MemoryPlan plan = policy_.plan_memory();
-    check_homes(plan, costs());
-    move_to_host_tiers(plan);
-    return plan;
+    MemoryPlan answer = policy_.plan_memory();
+    check_homes(answer, costs());
+    move_to_host_tiers(answer);
+    return answer;
   });
   pipelines_ = {};
   const std::array<Pipeline, 2> pipelines = {pipeline(Phase::prefill), pipeline(Phase::decode)};

@@ -39,7 +39,7 @@ void declare_options(CommandLine& line) {
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("no-warmup", po::bool_switch(), "measure from the first run on")                      //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16; without it, what suits the processor")                             //
+       "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
       ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains");

@@ -35,7 +35,7 @@ void declare_options(CommandLine& line) {
        "its "
        "layers matter")  //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16; without it, what suits the processor")                             //
+       "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
       ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains")                                   //
