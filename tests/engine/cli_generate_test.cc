@@ -277,7 +277,7 @@ TEST_F(CliPromptsTest, WithoutABatchAsManyRunAsFitUpTo64) {
   const CliResult nine = without_batch();
   EXPECT_EQ(nine.out, run_well(run("2", "1")).out);
   EXPECT_NE(nine.err.find("up to 9 prompts at once"), std::string::npos) << nine.err;
-  write_prompts(70);
+  write_prompts(71);
   const CliResult many = without_batch();
   EXPECT_NE(many.err.find("up to 64 prompts at once"), std::string::npos) << many.err;
 

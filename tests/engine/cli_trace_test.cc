@@ -203,8 +203,9 @@ TEST(CliTraceTest, AnInterruptedRunLeavesWhatItDid) {
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "{\"prompt\":\"Once upon a time\"}\n";
   folder.write("prompts", text);
-  CliProcess generating({"generate", "--prompts", prompts, "--max-tokens", "60", "--ignore-eos",
-                         "-q", "--policy", "cpu-only", "--trace", folder.file("generate")});
+  CliProcess generating({"generate", "--prompts", prompts, "--batch", "1", "--max-tokens", "60",
+                         "--ignore-eos", "-q", "--policy", "cpu-only", "--trace",
+                         folder.file("generate")});
   testing::wait_for_lines(generating.output_path(), 2);
   generating.send(SIGINT);
   EXPECT_EQ(generating.wait().exit_code, 130);
