@@ -188,7 +188,7 @@ void CheckedPolicy::move_to_host_tiers(MemoryPlan& plan) const {
 MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
   check_host_tier("parameters-tier", host_tiers_.parameters);
   check_host_tier("kv-tier", host_tiers_.kv);
-  const MemoryPlan plan = guarded("plan_memory", [&] {
+  MemoryPlan plan = guarded("plan_memory", [&] {
     MemoryPlan answer = policy_.plan_memory();
     check_homes(answer, costs());
     move_to_host_tiers(answer);
