@@ -112,8 +112,9 @@ class TinyModel {
 
   const ModelConfig& config() const { return model_.loaded().config(); }
 
-  /// Bytes that stay allocated for each request that is finished: the least over 100 of them against the least over 100
-  /// that finish 600 later. Between both, tasks in flight allocate and free.
+  /// Bytes that stay allocated for each request that is finished: the least over 100 of them
+  /// against the least over 100 that finish 600 later. Between both, tasks in flight allocate and
+  /// free.
   double bytes_left_by_a_request() {
     constexpr std::int64_t max_batch = 8;
     constexpr std::int64_t window = 100;
@@ -138,7 +139,8 @@ class TinyModel {
                                        ++finished;
                                        if (finished < first || finished >= last + window) return;
                                        const std::size_t bytes = allocated_bytes();
-                                       if (finished < first + window) before = std::min(before, bytes);
+                                       if (finished < first + window)
+                                         before = std::min(before, bytes);
                                        if (finished >= last) after = std::min(after, bytes);
                                      }};
     generator.run(take, events, std::atomic<bool>{false});
