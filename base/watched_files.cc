@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 
 #include "base/text.h"
 
@@ -97,6 +98,7 @@ LoadedFileScope::LoadedFileScope(const std::string& path) : message_(message_for
 LoadedFileScope::~LoadedFileScope() { loading = nullptr; }
 
 void watch_loaded_object(void* object, const std::string& path) {
+  static auto* const kept = new std::deque<WatchedFile>;  // NOLINT: to the end of the process
   struct link_map* map = nullptr;
   if (dlinfo(object, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return;
   struct Search {
@@ -111,7 +113,7 @@ void watch_loaded_object(void* object, const std::string& path) {
           const auto& part = info->dlpi_phdr[i];
           if (part.p_type != PT_LOAD) continue;
           const auto* begin = reinterpret_cast<const void*>(wanted.address + part.p_vaddr);
-          new WatchedFile(begin, part.p_memsz, wanted.path);  // NOLINT: to the end of the process
+          kept->emplace_back(begin, part.p_memsz, wanted.path);
         }
         return 1;
       },

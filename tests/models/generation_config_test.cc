@@ -43,8 +43,8 @@ TEST(GenerationConfigTest, ReadsWhatIsThere) {
 }
 
 TEST(GenerationConfigTest, LeavesOutWhatIsMissingOrNull) {
-  for (const auto& [name, value] :
-       json::parse(read_file(SLUICE_TEST_DATA_DIR "/golden/generation.json"))["fields"].items()) {
+  const json golden = json::parse(read_file(SLUICE_TEST_DATA_DIR "/golden/generation.json"));
+  for (const auto& [name, value] : golden.at("fields").items()) {
     const auto defaults = parse(json{{value.get<std::string>(), nullptr}}.dump());
     EXPECT_FALSE(defaults.do_sample || defaults.temperature || defaults.top_p || defaults.top_k ||
                  defaults.min_p || defaults.repetition_penalty || defaults.min_new_tokens)
