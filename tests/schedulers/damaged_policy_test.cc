@@ -153,6 +153,9 @@ TEST_F(DamagedPolicyTest, ADamagedDynamicSectionEndsNoProcess) {
 }
 
 TEST_F(DamagedPolicyTest, DamageAnywhereEndsNoProcess) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "what is damaged may be the sanitizer's own table, by which it fills memory";
+#endif
   std::mt19937 random(3);
   for (int i = 0; i < num_damaged; ++i)
     expect_answer(load(changed({0, whole().size()}, random)), "any " + std::to_string(i));
