@@ -81,6 +81,10 @@ find_cuda() {
   cuda_dir=
   local nvcc
   nvcc=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc) || return 0
+  if ! "$nvcc" --version >/dev/null 2>&1; then
+    say "$nvcc does not run: building without CUDA"
+    return 0
+  fi
   # nvcc itself knows best: the one that is found may be a wrapper, beside links to some of the toolkit.
   cuda_dir=$("$nvcc" --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
   if [[ -e $cuda_dir/include/cuda_runtime.h ]]; then cuda_dir=$(realpath "$cuda_dir"); else cuda_dir=${nvcc%/bin/*}; fi
