@@ -59,7 +59,7 @@ struct RequestView {
   std::int64_t id = 0;
   std::int64_t prompt_tokens_left = 0;  ///< 0: it decodes
   std::int64_t context_tokens = 0;      ///< tokens in its KV cache
-  Tier kv = Tier::ddr;                  ///< where its KV lives, wholly (NEO section 3.1)
+  Tier kv = Tier::ddr;                  ///< where its KV lives: that of the first layer
 };
 
 /// Requests that share a chain of tasks in an iteration.

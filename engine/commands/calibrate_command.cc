@@ -182,6 +182,16 @@ Calibration started(const Settings& settings, bool force) {
 /// What is shown of a calibration.
 constexpr std::array<std::int64_t, 4> shown_rows = {1, 8, 64, 512};
 constexpr std::int64_t shown_context = 2048;
+constexpr std::array<Sublayer, 6> shown_sublayers = {Sublayer::qkv,     Sublayer::out_proj,
+                                                     Sublayer::fc1,     Sublayer::fc2,
+                                                     Sublayer::lm_head, Sublayer::attention};
+
+/// Seconds of one of them in a decode iteration of so many rows.
+double predicted_s(const MeasuredModel& costs, Device device, Sublayer sublayer,
+                   std::int64_t rows) {
+  if (sublayer == Sublayer::lm_head) return costs.lm_head_s(device, rows);
+  return costs.compute_s(device, sublayer, BatchShape::decode(rows, shown_context));
+}
 
 std::string duration_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::lround(seconds));
@@ -229,15 +239,12 @@ std::string describe_objects(const Settings& settings, const Calibration& calibr
                              const MeasuredModel& costs) {
   Json predicted = Json::array();
   for (const std::int64_t count : shown_rows) {
-    const BatchShape shape = BatchShape::decode(count, shown_context);
     Json& row = predicted.emplace_back();
     row["rows"] = count;
-    for (const Sublayer sublayer :
-         {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2, Sublayer::attention})
-      row[fmt::format("{}_s", to_string(sublayer))] =
-          costs.compute_s(settings.device(), sublayer, shape);
     row["context_tokens"] = shown_context;
-    row["lm_head_s"] = costs.lm_head_s(settings.device(), count);
+    for (const Sublayer sublayer : shown_sublayers)
+      row[fmt::format("{}_s", to_string(sublayer))] =
+          predicted_s(costs, settings.device(), sublayer, count);
   }
   if (settings.format == OutputFormat::csv) return format_objects(settings.format, predicted);
   Json json;
@@ -268,17 +275,14 @@ std::string describe_objects(const Settings& settings, const Calibration& calibr
 std::string describe(const Settings& settings, const Calibration& calibration) {
   const MeasuredModel costs(calibration, settings.dimensions());
   if (settings.has_objects()) return describe_objects(settings, calibration, costs);
-  TableRows rows = {
-      {"rows", "qkv", "out_proj", "fc1", "fc2", "lm_head", "attention, context 2048"}};
+  TableRows rows = {{"rows"}};
+  for (const Sublayer sublayer : shown_sublayers) rows.front().emplace_back(to_string(sublayer));
+  rows.front().back() += fmt::format(", context {}", shown_context);
   for (const std::int64_t count : shown_rows) {
     std::vector<std::string>& row = rows.emplace_back();
     row.push_back(fmt::format("{}", count));
-    const BatchShape shape = BatchShape::decode(count, shown_context);
-    for (const Sublayer sublayer :
-         {Sublayer::qkv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2})
-      row.push_back(format_seconds(costs.compute_s(settings.device(), sublayer, shape)));
-    row.push_back(format_seconds(costs.lm_head_s(settings.device(), count)));
-    row.push_back(format_seconds(costs.compute_s(settings.device(), Sublayer::attention, shape)));
+    for (const Sublayer sublayer : shown_sublayers)
+      row.push_back(format_seconds(predicted_s(costs, settings.device(), sublayer, count)));
   }
   const auto table = settings.format == OutputFormat::markdown ? format_markdown : format_table;
   const MachineRates& rates = costs.rates();

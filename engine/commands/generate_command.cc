@@ -297,6 +297,12 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
   return need;
 }
 
+HostPlan host_plan(const std::vector<Request>& requests, const Model& model, DType dtype,
+                   const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
+  const MemoryNeed need = need_of(requests, model, dtype, settings, batch, chunk_tokens);
+  return {model.config, dtype, need.host, settings.tiers};
+}
+
 /// The largest batch below `too_many` that fits, where smaller ones do, too; 0: none.
 template <typename Fits>
 std::int64_t largest_batch(std::int64_t too_many, const Fits& fits) {
@@ -313,9 +319,7 @@ std::int64_t largest_batch(std::int64_t too_many, const Fits& fits) {
 HostPlan check_memory(const std::vector<Request>& requests, const Model& model, DType dtype,
                       const Settings& settings, std::int64_t batch, std::int64_t chunk_tokens) {
   const auto plan = [&](DType other_dtype, std::int64_t other_batch) {
-    const HostNeed need =
-        need_of(requests, model, other_dtype, settings, other_batch, chunk_tokens).host;
-    return HostPlan(model.config, other_dtype, need, settings.tiers);
+    return host_plan(requests, model, other_dtype, settings, other_batch, chunk_tokens);
   };
   HostPlan chosen = plan(dtype, batch);
   if (chosen.missing_bytes() == 0 || (settings.accelerator && settings.tiers.disk)) return chosen;
@@ -570,8 +574,8 @@ class GenerateRun {
     const std::int64_t count = std::max<std::int64_t>(1, std::ssize(requests));
     if (settings_.batch) return std::min(*settings_.batch, count);
     const auto fits = [&](std::int64_t batch) {
-      const HostNeed need = need_of(requests, model_, dtype_, settings_, batch, chunk_tokens).host;
-      return HostPlan(model_.config, dtype_, need, settings_.tiers).missing_bytes() == 0;
+      return host_plan(requests, model_, dtype_, settings_, batch, chunk_tokens).missing_bytes() ==
+             0;
     };
     return std::max<std::int64_t>(1, largest_batch(std::min(count, most_by_default) + 1, fits));
   }
