@@ -316,11 +316,12 @@ std::vector<pid_t> children_of(pid_t parent) {
 
 class CliDeviceDeathTest : public CliDeviceTest {
  protected:
+  /// One prompt after the other, so that most are still to come when the first is written.
   Arguments long_run() const {
-    return Arguments{"generate", "--prompts",    prompts_path,    "--max-tokens",
-                     "300",      "--ignore-eos", "--output",      folder.file("out.jsonl"),
-                     "-q",       "--device",     "standin:32MiB", "--policy",
-                     "gpu-only"};
+    return Arguments{
+        "generate",     "--prompts", prompts_path,    "--batch",  "1",
+        "--max-tokens", "300",       "--ignore-eos",  "--output", folder.file("out.jsonl"),
+        "-q",           "--device",  "standin:32MiB", "--policy", "gpu-only"};
   }
 };
 
