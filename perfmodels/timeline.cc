@@ -128,6 +128,7 @@ class Simulation {
       loads_.push_back(same ? loads_.back() : make_layer_loads(costs, chains, i, memory));
     }
     for (const Chain& chain : chains) heads_.push_back(make_head(costs, chain, memory));
+    token_s_.resize(chains.size());
     if (chains.size() == 1 && prefetch != Prefetch::half_layer)
       join_layers(costs, chains.front(), memory, layers_.front());
     const std::size_t units = num_layers_ * units_per_layer_ * iterations_;
@@ -151,14 +152,15 @@ class Simulation {
       }
       head(c, cursor);
       cursor.layer = 0;
-      ++cursor.iteration;
+      if (++cursor.iteration == iterations_) token_s_[c] = cursor.ready;
       iteration_end[cursor.iteration] = std::max(iteration_end[cursor.iteration], cursor.ready);
       if (cursor.iteration == iterations_) --running;
     }
     IterationEstimate result;
     result.busy = busy_ * (1.0 / static_cast<double>(iterations_));
-    result.seconds =
-        (iterations_ == 1 ? end_ : iteration_end[iterations_]) - iteration_end[iterations_ - 1];
+    const double end = iterations_ == 1 ? end_ : iteration_end[iterations_];
+    result.seconds = end - iteration_end[iterations_ - 1];
+    result.rest_s = end - mean_token_s();
     // Of a steady state two iterations may not show that something falls behind: it cannot for
     // ever.
     result.seconds = std::max(result.seconds, result.busy.busiest().second);
@@ -349,6 +351,19 @@ class Simulation {
     cursor.ready = move(Device::gpu, out, hidden_states_s(costs_, chains_[c], Device::gpu));
   }
 
+  /// When a sequence has the last iteration's token, the mean of all.
+  double mean_token_s() const {
+    double sum_s = 0;
+    double sequences = 0;
+    for (std::size_t c = 0; c < chains_.size(); ++c) {
+      for (const ChainPart& part : chains_[c].parts) {
+        sum_s += token_s_[c] * static_cast<double>(part.shape.batch);
+        sequences += static_cast<double>(part.shape.batch);
+      }
+    }
+    return sum_s / sequences;
+  }
+
   void head(std::size_t c, Cursor& cursor) {
     const HeadStep& head = heads_[c];
     cursor.ready =
@@ -364,6 +379,7 @@ class Simulation {
   std::vector<std::vector<ChainLayer>> layers_;  ///< by chain, then layer
   std::vector<LayerLoads> loads_;                ///< by layer
   std::vector<HeadStep> heads_;                  ///< by chain
+  std::vector<double> token_s_;                  ///< by chain, in the last iteration
   std::vector<double> unit_done_;
   std::vector<std::size_t> unit_passed_;  ///< chains that are done with it
   std::size_t next_load_ = 0;             ///< without look-ahead

@@ -130,7 +130,8 @@ bool has_room_for_all_weights(const CostModel& costs, const Plan& plan, double v
 IterationEstimate mean_with_first(const IterationEstimate& first, const IterationEstimate& others,
                                   std::int64_t count) {
   const double share = 1 / static_cast<double>(count);
-  IterationEstimate mean{first.seconds * share + others.seconds * (1 - share), first.busy * share};
+  IterationEstimate mean{first.seconds * share + others.seconds * (1 - share), first.busy * share,
+                         others.rest_s};
   mean.busy += others.busy * (1 - share);
   return mean;
 }
@@ -180,11 +181,12 @@ void keep_weights(const CostModel& costs, Plan& plan, double passing_kv) {
 
 double mean_time_per_output_token_s(const Rehearsal& rehearsal, const Plan& plan) {
   if (plan.workload.output_tokens == 1) return plan.decode.mean_iteration_s();
-  std::vector<double> iteration_s;
+  std::vector<Rehearsal::Duration> iterations;
   for (const PhasePlan* phase : {&plan.prefill, &plan.decode}) {
-    for (const IterationGroup& group : phase->groups) iteration_s.push_back(group.estimate.seconds);
+    for (const IterationGroup& group : phase->groups)
+      iterations.push_back({group.estimate.seconds, group.estimate.rest_s});
   }
-  return rehearsal.time_per_output_token_s(iteration_s);
+  return rehearsal.time_per_output_token_s(iterations);
 }
 
 }  // namespace

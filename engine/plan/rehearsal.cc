@@ -210,16 +210,17 @@ Rehearsal::Rehearsal(CheckedPolicy& policy, const Workload& workload, const Memo
   Run(*this, policy, workload, memory).to_its_end();
 }
 
-double Rehearsal::time_per_output_token_s(std::span<const double> iteration_s) const {
-  std::vector<double> ends_s;
+double Rehearsal::time_per_output_token_s(std::span<const Duration> iterations) const {
+  std::vector<double> tokens_s;  // by step, when the last of its iterations has its tokens
   double now_s = 0;
   for (const Step& step : steps_) {
-    now_s += static_cast<double>(step.count) * iteration_s[step.group];
-    ends_s.push_back(now_s);
+    const Duration& iteration = iterations[step.group];
+    now_s += static_cast<double>(step.count) * iteration.seconds;
+    tokens_s.push_back(now_s - iteration.rest_s);
   }
   double sum_s = 0;
   for (std::size_t request = 0; request < first_steps_.size(); ++request)
-    sum_s += ends_s[last_steps_[request]] - ends_s[first_steps_[request]];
+    sum_s += tokens_s[last_steps_[request]] - tokens_s[first_steps_[request]];
   return sum_s / static_cast<double>(first_steps_.size()) / static_cast<double>(output_tokens_ - 1);
 }
 

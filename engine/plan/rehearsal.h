@@ -35,9 +35,14 @@ class Rehearsal {
   /// phase: where nothing decodes, of no iteration.
   const std::vector<AlikeIterations>& groups() const { return groups_; }
 
+  /// How long an iteration takes, and how long before its end its sequences have their tokens.
+  struct Duration {
+    double seconds = 0;
+    double rest_s = 0;
+  };
   /// A request's time from its first token to its last, by the tokens between: the mean of all. At
-  /// least two tokens come. `iteration_s`: of one iteration of each group.
-  double time_per_output_token_s(std::span<const double> iteration_s) const;
+  /// least two tokens come. `iterations`: one of each group.
+  double time_per_output_token_s(std::span<const Duration> iterations) const;
 
  private:
   class Run;
