@@ -160,7 +160,7 @@ class Simulation {
     result.busy = busy_ * (1.0 / static_cast<double>(iterations_));
     const double end = iterations_ == 1 ? end_ : iteration_end[iterations_];
     result.seconds = end - iteration_end[iterations_ - 1];
-    result.rest_s = end - mean_token_s();
+    result.rest_s = *std::max_element(token_s_.begin(), token_s_.end()) - mean_token_s();
     // Of a steady state two iterations may not show that something falls behind: it cannot for
     // ever.
     result.seconds = std::max(result.seconds, result.busy.busiest().second);

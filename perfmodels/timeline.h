@@ -34,7 +34,7 @@ struct BusyTimes {
 struct IterationEstimate {
   double seconds = 0;
   BusyTimes busy;
-  double rest_s = 0;  ///< from a sequence's token to the iteration's end, the mean of all
+  double rest_s = 0;  ///< from a sequence's token to the last one's, the mean of all
 };
 
 enum class Start : std::uint8_t {

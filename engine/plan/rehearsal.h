@@ -35,7 +35,7 @@ class Rehearsal {
   /// phase: where nothing decodes, of no iteration.
   const std::vector<AlikeIterations>& groups() const { return groups_; }
 
-  /// How long an iteration takes, and how long before its end its sequences have their tokens.
+  /// How long an iteration takes, and how long before the last of its tokens the mean one is there.
   struct Duration {
     double seconds = 0;
     double rest_s = 0;

@@ -190,6 +190,16 @@ TEST(TimelineTest, ValuesAndWeightsShareALink) {
   EXPECT_NEAR(found.seconds, 4 * 244, 1e-9);
 }
 
+TEST(TimelineTest, ValuesHoldUpTheWeightsThatAreCrossing) {
+  // A layer takes 0.1 s of QKV, 16 s and 8 s for K, V and Q to the CPU, 5 s there, 4 s for the
+  // values back, 1.5 s. The first one has its weights at 240 s; its values cross back from 269.1 s
+  // on, between the second one's weights, which are there at 484 s.
+  ToyCosts costs(2);
+  const IterationEstimate found = estimate(costs, all_in(Tier::ddr, Tier::ddr, 2), "011000",
+                                           BatchShape::decode(2, 3), Prefetch::layer, Start::cold);
+  EXPECT_NEAR(found.seconds, 240 + 244 + 34.6, 1e-9);
+}
+
 TEST(TimelineTest, DiskAndLinkBothWork) {
   ToyCosts costs(2);
   const IterationEstimate found =
@@ -279,6 +289,8 @@ TEST(TimelineTest, MiniBatchesByHand) {
   // GPU: 240 to 246 and 246 to 252. Link to the CPU: KV 241 to 265, hidden states 265 to 277, KV
   // to 301, hidden states to 313; back at 319.
   EXPECT_NEAR(found.seconds, 319, 1e-9);
+  // The first part has its token at 283.
+  EXPECT_NEAR(found.rest_s, (319 - 283) / 2.0, 1e-9);
   EXPECT_NEAR(found.busy.gpu_s, 12, 1e-9);
   EXPECT_NEAR(found.busy.to_gpu_s, 240 + 12, 1e-9);
   EXPECT_NEAR(found.busy.to_cpu_s, 48 + 24, 1e-9);

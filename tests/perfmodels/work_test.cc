@@ -32,6 +32,21 @@ const ModelDimensions gqa = {.num_layers = 2,
                              .gated_ffn = true,
                              .kv_element_bytes = 2};
 
+TEST(WeightElementsTest, OfAGatedShapeByHand) {
+  EXPECT_EQ(weight_elements(gqa, WeightKind::query), 8 * 8);
+  EXPECT_EQ(weight_elements(gqa, WeightKind::key), 8 * 4);
+  EXPECT_EQ(weight_elements(gqa, WeightKind::out_proj), 8 * 8);
+  EXPECT_EQ(weight_elements(gqa, WeightKind::fc1), 2 * 8 * 16);  // gate and up
+  EXPECT_EQ(weight_elements(gqa, WeightKind::fc2), 16 * 8);
+  EXPECT_EQ(weight_elements(gqa, WeightKind::vectors), 2 * 8);  // two norms
+  ModelDimensions plain = gqa;
+  plain.gated_ffn = false;
+  EXPECT_EQ(weight_elements(plain, WeightKind::fc1), 8 * 16);
+  ModelDimensions experts = gqa;
+  experts.num_experts = 3;
+  EXPECT_EQ(weight_elements(experts, WeightKind::fc1), 3 * 2 * 8 * 16);
+}
+
 TEST(IterationWorkTest, PrefillOfAGroupedQueryGatedShape) {
   // 3 rows behind 2 cached tokens: they see 3 + 4 + 5 = 12 keys, and read K and V of 5 tokens. In
   // the second layer, the last, K and V of 3 rows, and all else of the last row, which sees 5 keys.
