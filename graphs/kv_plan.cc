@@ -11,9 +11,10 @@ KvPlan::KvPlan(const Placement& placement, std::optional<Device> home, CachedTok
       placement[Sublayer::qk] == home && placement[Sublayer::sv] == home;
   const bool none_attend_at_home =
       placement[Sublayer::qk] != home && placement[Sublayer::sv] != home;
+  const bool slab_travels = !all_attend_at_home && cached == CachedTokens::some;
   passes_new_kv_ = !makes_at_home || !all_attend_at_home;
   at_home_ = all_attend_at_home ? KvPath::slab : KvPath::slab_and_new_kv;
-  if (none_attend_at_home) {
+  if (none_attend_at_home || slab_travels) {
     at_home_ = elsewhere_;
     store_after_ = Sublayer::sv;
   } else if (!makes_at_home) {

@@ -16,11 +16,12 @@ enum class NewKv : std::uint8_t { as_placed, passes };
 
 /// How KV passes between the tasks of one layer, given its placement p and the device h that reads
 /// the slab's tier, if one does (LIA's equations 5, 7 and 9; docs/design/kv-cache.md):
-///   on h: 1, and 2 or 3   sublayer 1 stores into the slab itself
-///   on h: 2 or 3, not 1   a task on h stores what sublayer 1 passes on, directly behind its stage
-///   on h: neither 2 nor 3 that task comes behind attention, so that the slab may come in early
-/// With NewKv::passes sublayer 1 counts as away. Away, attention reads new KV as it is passed on,
-/// and of the slab what is cached.
+///   on h: 1, 2 and 3      sublayer 1 stores into the slab itself
+///   on h: 2 and 3, not 1  a task on h stores what sublayer 1 passes on, directly behind its stage
+///   on h: not 2 or not 3  that task comes behind attention, so that the slab may cross early; 2 and
+///                         3 read new KV as it is passed on, and of the slab what is cached
+/// Where no tokens are cached the slab does not cross, and one of 2 and 3 on h is like both.
+/// With NewKv::passes sublayer 1 counts as away.
 class KvPlan {
  public:
   /// `home`: the device that reads the slab's tier, if there is one.

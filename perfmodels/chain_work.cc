@@ -67,15 +67,17 @@ void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::
 }
 
 /// What attention reads of a part's cached KV, where that lives elsewhere. Keys and values lie in
-/// one slab: one that passes DDR crosses the link when all of it has been read.
+/// one slab: all of it crosses where only one of the two sublayers is away, and one that passes DDR
+/// crosses the link when all of it has been read.
 UnitLoad cached_kv(const CostModel& costs, const ChainPart& part, const Placement& placement,
                    Tier layers_home) {
   const Tier home = part.kv.value_or(layers_home);
+  const std::array devices = {part.attention.value_or(placement[Sublayer::qk]),
+                              part.attention.value_or(placement[Sublayer::sv])};
+  const double bytes = devices[0] == devices[1] ? context_kv_bytes(costs.model(), part.shape)
+                                                : context_slab_bytes(costs.model(), part.shape);
   UnitLoad load;
-  for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
-    const double bytes = context_kv_bytes(costs.model(), part.shape);
-    add_load(costs, home, part.attention.value_or(placement[sublayer]), bytes, load);
-  }
+  for (const Device device : devices) add_load(costs, home, device, bytes, load);
   if (home == Tier::disk) load.behind_disk_s = load.link_s[index(Device::gpu)];
   return load;
 }

@@ -37,15 +37,12 @@ double two_units_bytes(const ModelDimensions& model, const MemoryPlan& memory, P
   return largest;
 }
 
-/// Of a layer's K and V, those that the GPU reads though they live elsewhere: 0, half or all.
-double passing_share(const ChainPart& part, const Placement& placement, Tier kv_home) {
+/// Whether the GPU reads a layer's cached K or V though they live elsewhere: its slab crosses.
+bool slab_passes(const ChainPart& part, const Placement& placement, Tier kv_home) {
   if (part.shape.phase == Phase::prefill || reader_of(part.kv.value_or(kv_home)) == Device::gpu)
-    return 0;
-  double share = 0;
-  for (const Sublayer sublayer : {Sublayer::qk, Sublayer::sv}) {
-    if (part.attention.value_or(placement[sublayer]) == Device::gpu) share += 0.5;
-  }
-  return share;
+    return false;
+  return part.attention.value_or(placement[Sublayer::qk]) == Device::gpu ||
+         part.attention.value_or(placement[Sublayer::sv]) == Device::gpu;
 }
 
 /// Requests of a phase that one iteration takes.
@@ -169,8 +166,8 @@ double passing_kv_bytes(const ModelDimensions& model, const MemoryPlan& memory,
     double bytes = 0;
     for (const Chain& chain : chains) {
       for (const ChainPart& part : chain.parts) {
-        bytes += passing_share(part, chain.placements[layer], memory.layers[layer].kv) *
-                 static_cast<double>(part.shape.batch) * request_bytes;
+        if (slab_passes(part, chain.placements[layer], memory.layers[layer].kv))
+          bytes += static_cast<double>(part.shape.batch) * request_bytes;
       }
     }
     largest = std::max(largest, bytes);

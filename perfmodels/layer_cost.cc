@@ -62,7 +62,8 @@ class Layer {
       if (attends(sublayer) && prefill_) {
         here.values_s += fresh_kv_s(p, sublayer);
       } else {
-        here.stored_s = load_y_s_[i][d];
+        const bool shares_slab = attends(sublayer) && p[Sublayer::qk] != p[Sublayer::sv];
+        here.stored_s = shares_slab ? load_slab_s_[d] : load_y_s_[i][d];
       }
       if (sublayer == Sublayer::out_proj && device != p[Sublayer::qkv])
         here.values_s += residual_s_[d];
@@ -104,6 +105,7 @@ class Layer {
       const double x_bytes = sublayer == Sublayer::sv ? score_bytes_ : work_[i].x_bytes;
       if (crossing) load_x_s_[i][d] = cross_s(costs_, device, x_bytes);
     }
+    load_slab_s_[d] = load_s(costs_, homes_.kv, device, context_slab_bytes(costs_.model(), shape_));
     double before_s = 0;
     for (std::size_t i = 0; i < overhead_s_.size(); ++i) {
       const double with_s = costs_.task_overhead_s(device, static_cast<int>(i) + 1);
@@ -144,6 +146,7 @@ class Layer {
   std::array<ByDevice, 6> overhead_s_{};  ///< that the nth sublayer of a stage adds
   std::array<ByDevice, 6> load_x_s_{};    ///< to a device, from the other one
   std::array<ByDevice, 6> load_y_s_{};    ///< from home
+  ByDevice load_slab_s_{};                ///< of cached K and V from home
   ByDevice residual_s_{};
   ByDevice fresh_kv_s_{};  ///< K or V that sublayer 1 has just made on the other device
   ByDevice store_kv_s_{};  ///< as far as DDR, where KV lives on a disk

@@ -147,6 +147,10 @@ double context_kv_bytes(const ModelDimensions& model, const BatchShape& shape) {
   return tokens * kv_bytes_per_token(model) / 2;
 }
 
+double context_slab_bytes(const ModelDimensions& model, const BatchShape& shape) {
+  return 2 * context_kv_bytes(model, shape);
+}
+
 namespace {
 
 /// Elements of a table, and of the projection between it and the layers where there is one.

@@ -123,6 +123,9 @@ double causal_share(const ModelDimensions& model, const BatchShape& shape);
 /// Bytes of K, or of V, of a batch's contexts in one layer: what moves where they are not at home,
 /// since a layer's KV moves as a whole, also what lies before a window.
 double context_kv_bytes(const ModelDimensions& model, const BatchShape& shape);
+/// Bytes of both, in one slab: what moves where one of sublayers 2 and 3 is away from home, and
+/// the other is not.
+double context_slab_bytes(const ModelDimensions& model, const BatchShape& shape);
 
 /// Elements that the LM head multiplies with: the table, and the projection before it, if there is
 /// one.

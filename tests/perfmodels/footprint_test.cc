@@ -192,8 +192,9 @@ TEST(PassingKvTest, IsWhatTheGpuReads) {
   const MemoryPlan memory = all_in(Tier::hbm, Tier::ddr);
   EXPECT_EQ(passing(memory, {decode_chain("011000")}), 0);
   EXPECT_EQ(passing(memory, {decode_chain("111111")}), 0);
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("001000")}), 960);  // K alone
-  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("110111")}), 960);  // V alone
+  // It wants V alone, or K alone: the slab crosses.
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("010000")}), 1920);
+  EXPECT_DOUBLE_EQ(passing(memory, {decode_chain("101111")}), 1920);
 }
 
 TEST(PassingKvTest, IsThatOfLayersWhoseKvLivesElsewhere) {

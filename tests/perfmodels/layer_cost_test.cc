@@ -230,8 +230,8 @@ TEST_F(DecodeCostTest, AttentionOnTheCpuReadsTheCacheInPlace) {
   expect_cost(cost("011000"), {60, 0, 0, 20, 80, 80}, {0, 8, 0, 4, 0, 0}, 16);
 }
 
-TEST_F(DecodeCostTest, ScoresCrossBetweenQkAndSv) {
-  expect_cost(cost("010000"), {60, 0, 12, 20, 80, 80}, {0, 8, 2.4, 0, 0, 0}, 16);
+TEST_F(DecodeCostTest, ScoresCrossBetweenQkAndSvAndTheWholeSlab) {
+  expect_cost(cost("010000"), {60, 0, 24, 20, 80, 80}, {0, 8, 2.4, 0, 0, 0}, 16);
 }
 
 TEST_F(DecodeCostTest, CacheInHbmGoesToAttentionOnTheCpu) {
@@ -295,7 +295,9 @@ double slow_load_s(const ToyCosts& costs, unsigned bits, const BatchShape& shape
     const auto at = static_cast<std::size_t>(i);
     cross(p(i - 1), x[at]);
     if (i == 2 || i == 3) {
-      shape.phase == Phase::prefill ? cross(p(1), new_kv) : fetch(homes.kv, y[2]);
+      // K and V lie in one slab: where one of the two sublayers is away, both cross.
+      const double cached_kv = (p(2) == p(3) ? 1 : 2) * y[2];
+      shape.phase == Phase::prefill ? cross(p(1), new_kv) : fetch(homes.kv, cached_kv);
     } else {
       fetch(homes[i == 1   ? WeightKind::query
                   : i == 4 ? WeightKind::out_proj
