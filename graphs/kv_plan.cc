@@ -6,19 +6,14 @@ KvPlan::KvPlan(const Placement& placement, std::optional<Device> home, CachedTok
                NewKv new_kv)
     : home_(home),
       elsewhere_(cached == CachedTokens::some ? KvPath::cached_and_new_kv : KvPath::new_kv) {
-  const bool makes_at_home = placement[Sublayer::qkv] == home && new_kv == NewKv::as_placed;
+  store_after_ = kv_stored_behind(placement, home, cached, new_kv);
   const bool all_attend_at_home =
       placement[Sublayer::qk] == home && placement[Sublayer::sv] == home;
-  const bool none_attend_at_home =
-      placement[Sublayer::qk] != home && placement[Sublayer::sv] != home;
-  const bool slab_travels = !all_attend_at_home && cached == CachedTokens::some;
-  passes_new_kv_ = !makes_at_home || !all_attend_at_home;
-  at_home_ = all_attend_at_home ? KvPath::slab : KvPath::slab_and_new_kv;
-  if (none_attend_at_home || slab_travels) {
+  passes_new_kv_ = store_after_ || !all_attend_at_home;
+  if (store_after_ == Sublayer::sv) {
     at_home_ = elsewhere_;
-    store_after_ = Sublayer::sv;
-  } else if (!makes_at_home) {
-    store_after_ = Sublayer::qkv;
+  } else {
+    at_home_ = all_attend_at_home ? KvPath::slab : KvPath::slab_and_new_kv;
   }
 }
 

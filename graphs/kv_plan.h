@@ -1,24 +1,19 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "codelets/runtime/kv_path.h"
+#include "perfmodels/kv_store.h"
 #include "perfmodels/placement.h"
 
 namespace sluice {
-
-/// Whether some sequence of a batch has tokens in the KV cache.
-enum class CachedTokens : std::uint8_t { none, some };
-
-/// Who stores new tokens' KV: sublayer 1 itself where that may be, or always a task of its own.
-enum class NewKv : std::uint8_t { as_placed, passes };
 
 /// How KV passes between the tasks of one layer, given its placement p and the device h that reads
 /// the slab's tier, if one does (LIA's equations 5, 7 and 9; docs/design/kv-cache.md):
 ///   on h: 1, 2 and 3      sublayer 1 stores into the slab itself
 ///   on h: 2 and 3, not 1  a task on h stores what sublayer 1 passes on, directly behind its stage
-///   on h: not 2 or not 3  that task comes behind attention, so that the slab may cross early; 2 and
+///   on h: not 2 or not 3  that task comes behind attention, so that the slab may cross early; 2
+///   and
 ///                         3 read new KV as it is passed on, and of the slab what is cached
 /// Where no tokens are cached the slab does not cross, and one of 2 and 3 on h is like both.
 /// With NewKv::passes sublayer 1 counts as away.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "perfmodels/kv_store.h"
 #include "perfmodels/layer_cost.h"
 #include "perfmodels/layer_run.h"
 
@@ -89,9 +90,23 @@ bool is_last(const MemoryPlan& memory, std::size_t layer) {
 /// Which rows a layer has from sublayer 4 on.
 enum class RowsAfterAttention : std::uint8_t { all, drawing };
 
+/// Adds the task that stores one part's new KV, if there is one; a disk's is in write_s.
+void add_kv_store(const CostModel& costs, const ChainPart& part, const Placement& placement,
+                  const LayerHomes& homes, NewKv new_kv, ChainLayer& layer) {
+  const std::optional<Device> home = reader_of(homes.kv);
+  if (!home) return;
+  const auto cached = part.shape.phase == Phase::decode ? CachedTokens::some : CachedTokens::none;
+  const std::optional<Sublayer> behind = kv_stored_behind(placement, home, cached, new_kv);
+  if (!behind) return;
+  ChainStep& step = layer[*behind == Sublayer::qkv ? 0 : attention_joins];
+  step.kv_store_s[index(*home)] +=
+      costs.compute_s(*home, Sublayer::kv_store, part.shape, homes.kv) +
+      costs.task_overhead_s(*home, 1);
+}
+
 /// Adds one part's attention (and the way home of its new KV) to the layer.
 void add_attention(const CostModel& costs, const ChainPart& part, const Placement& chains_own,
-                   LayerHomes homes, RowsAfterAttention rows, ChainLayer& layer) {
+                   LayerHomes homes, RowsAfterAttention rows, NewKv new_kv, ChainLayer& layer) {
   Placement placement = chains_own;
   if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
   if (part.kv) homes.kv = *part.kv;
@@ -99,6 +114,7 @@ void add_attention(const CostModel& costs, const ChainPart& part, const Placemen
   layer[0].store_s += cost.sublayers[0].store_s - cost.sublayers[0].write_s;
   layer[0].write_s += cost.sublayers[0].write_s;
   layer[0].store_to = reader_of(homes.kv).value_or(Device::cpu);
+  add_kv_store(costs, part, placement, homes, new_kv, layer);
   for (std::size_t i = 1; i <= 2; ++i) {
     const SublayerCost& sublayer = cost.sublayers[i];
     const Sublayer which = layer_sublayers[i];
@@ -168,8 +184,9 @@ ChainLayer make_chain_layer(const CostModel& costs, const Chain& chain, std::siz
     step.compute_s = cost.compute_s;
     if (i != attention_joins) step.values_s = cost.values_s;
   }
+  const auto new_kv = chain.parts.size() > 1 ? NewKv::passes : NewKv::as_placed;
   for (const ChainPart& part : chain.parts)
-    add_attention(costs, part, placement, homes, rows, layer);
+    add_attention(costs, part, placement, homes, rows, new_kv, layer);
   return layer;
 }
 

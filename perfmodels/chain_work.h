@@ -26,6 +26,8 @@ struct ChainStep {
   double store_s = 0;  ///< goes to `store_to` afterwards
   Device store_to = Device::cpu;
   double write_s = 0;  ///< and then the CPU writes it to a disk
+  /// Tasks that store new KV, by device: behind sublayer 1, or between attention and sublayer 4.
+  std::array<double, 2> kv_store_s{};
   /// Attention of other parts of the chain on the other device, both sublayers; begins with
   /// sublayer 2 and must be done before sublayer 4.
   double beside_s = 0;

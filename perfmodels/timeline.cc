@@ -316,11 +316,20 @@ class Simulation {
       cursor.beside_ready =
           compute(beside, move(beside, ready, step.beside_values_s), step.beside_s);
     }
+    if (cursor.step == attention_joins) store_kv(step, ready);
     cursor.ready = compute(step.device, move(step.device, ready, step.values_s), step.compute_s);
-    if (step.store_s + step.write_s > 0) {
-      double stored = move(step.store_to, cursor.ready, step.store_s);
-      if (step.write_s > 0) stored = compute(Device::cpu, stored, step.write_s);
-      if (serial()) cursor.ready = stored;
+    double stored = cursor.ready;
+    if (step.store_s > 0) stored = move(step.store_to, stored, step.store_s);
+    if (step.write_s > 0) stored = compute(Device::cpu, stored, step.write_s);
+    if (serial()) cursor.ready = stored;
+    if (cursor.step == 0) store_kv(step, stored);
+  }
+
+  /// The tasks that store new KV; nothing of the chain waits for them but the devices.
+  void store_kv(const ChainStep& step, double ready) {
+    for (const Device device : {Device::gpu, Device::cpu}) {
+      const double seconds = step.kv_store_s[index(device)];
+      if (seconds > 0) compute(device, ready, seconds);
     }
   }
 

@@ -200,6 +200,28 @@ TEST(TimelineTest, ValuesHoldUpTheWeightsThatAreCrossing) {
   EXPECT_NEAR(found.seconds, 240 + 244 + 34.6, 1e-9);
 }
 
+TEST(TimelineTest, StoringKvIsATaskOfItsHome) {
+  ToyCosts costs(4);
+  for (auto& [way, rate] : costs.bytes_per_s) rate = never;
+  costs.kv_store_s = {0.25, 2};
+  const auto busy = [&](const char* digits, Tier kv) {
+    const BusyTimes times = estimate(costs, all_in(Tier::hbm, kv, 4), digits,
+                                     BatchShape::decode(2, 3), Prefetch::layer, Start::steady)
+                                .busy;
+    return std::pair(times.gpu_s, times.cpu_s);
+  };
+  const auto expect = [&](const char* digits, Tier kv, double gpu_s, double cpu_s) {
+    EXPECT_NEAR(busy(digits, kv).first, 4 * gpu_s, 1e-9) << digits;
+    EXPECT_NEAR(busy(digits, kv).second, 4 * cpu_s, 1e-9) << digits;
+  };
+  expect("000000", Tier::hbm, 2.1, 0);          // sublayer 1 stores it
+  expect("011000", Tier::hbm, 1.6 + 0.25, 5);   // attention is away
+  expect("000000", Tier::ddr, 2.1, 2);          // likewise
+  expect("011000", Tier::ddr, 1.6, 5 + 2);      // sublayer 1 is
+  expect("111000", Tier::ddr, 1.5, 6);          // nothing is
+  expect("110000", Tier::ddr, 1.8, 1 + 2 + 2);  // sublayer 3 is
+}
+
 TEST(TimelineTest, DiskAndLinkBothWork) {
   ToyCosts costs(2);
   const IterationEstimate found =
