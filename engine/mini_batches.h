@@ -62,6 +62,18 @@ struct MiniBatches {
     return chains;
   }
 
+  /// How many chains, of so many sequences with so many rows each.
+  std::int64_t count(std::int64_t sequences, std::int64_t rows) const {
+    const std::int64_t parts = std::min(asked, sequences);
+    const std::int64_t of_chain = std::max<std::int64_t>(1, enough_rows / rows);
+    std::int64_t chains = 0;
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const std::int64_t in_part = sequences * (i + 1) / parts - sequences * i / parts;
+      chains += (in_part - 1) / of_chain + 1;
+    }
+    return chains;
+  }
+
   /// Rows of a chain at most, of so many sequences with so many rows each, or fewer.
   std::int64_t most_rows(std::int64_t sequences, std::int64_t rows) const {
     const std::int64_t parts = std::min(asked, sequences);

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "engine/mini_batches.h"
 #include "engine/plan/rehearsal.h"
 
 namespace sluice {
@@ -53,9 +54,14 @@ class PhasePlanner {
                                const Pipeline& pipeline, IterationGroup& group) {
     if (kinds.size() == 1 && !kinds.front().kv) {
       const std::vector<Placement> placed = placements(kinds.front());
+      const BatchShape& shape = kinds.front().shape;
+      const std::int64_t asked = std::min(pipeline.mini_batches, most_chains);
+      add_layers({cut_into_mini_batches(shape, asked, placed).front().parts.front().shape, {}},
+                 sub_batch, placed, group);
       std::vector<Chain> chains = cut_into_mini_batches(
-          kinds.front().shape, std::min(pipeline.mini_batches, most_chains), placed);
-      add_layers({chains.front().parts.front().shape, std::nullopt}, sub_batch, placed, group);
+          shape, std::min(num_chains(shape, asked, placed), most_chains), placed);
+      // Those that only keep the devices from waiting have room in the GPU's memory.
+      for (Chain& chain : chains) chain.takes_turns = asked > 1 && chains.size() > 1;
       return chains;
     }
     Chain chain;
@@ -67,6 +73,19 @@ class PhasePlanner {
       add_layers(kind, sub_batch, placed, group);
     }
     return {chain};
+  }
+
+  /// As the engine cuts it. On one device its chains follow each other, and are one here.
+  std::int64_t num_chains(const BatchShape& shape, std::int64_t asked,
+                          const std::vector<Placement>& placed) const {
+    MiniBatches cut{.asked = asked};
+    const auto uses = [&](Device device) {
+      return std::any_of(placed.begin(), placed.end(),
+                         [&](const Placement& placement) { return placement.uses(device); });
+    };
+    if (shape.phase == Phase::prefill && uses(Device::gpu) && uses(Device::cpu))
+      cut.enough_rows = MiniBatches::enough_rows_of_prompts(true);
+    return cut.count(shape.batch, shape.rows);
   }
 
   void add_layers(const RequestKind& kind, std::size_t sub_batch,

@@ -40,6 +40,21 @@ TEST(MiniBatchesTest, ALongPromptLeavesTheSequencesBesideItTogether) {
   EXPECT_EQ(sizes({.asked = 1, .enough_rows = 2048}, rows), Sizes{100});
 }
 
+TEST(MiniBatchesTest, AreCountedAsTheyAreCut) {
+  for (const std::int64_t asked : {1, 2, 5, 40}) {
+    for (const std::int64_t enough : {std::int64_t{3}, std::int64_t{64}, unlimited}) {
+      const MiniBatches cut{.asked = asked, .enough_rows = enough};
+      for (const std::int64_t sequences : {1, 2, 7, 24, 100}) {
+        for (const std::int64_t rows : {1, 5, 64, 90}) {
+          const Rows all(static_cast<std::size_t>(sequences), rows);
+          EXPECT_EQ(cut.count(sequences, rows), std::ssize(cut.cut(all, std::identity())))
+              << asked << ", " << enough << ", " << sequences << ", " << rows;
+        }
+      }
+    }
+  }
+}
+
 TEST(MiniBatchesTest, NoChainHasMoreRowsThanWereReckonedForTheLargestIteration) {
   for (const std::int64_t asked : {1, 2, 5, 40}) {
     for (const std::int64_t enough : {std::int64_t{30}, std::int64_t{64}, unlimited}) {

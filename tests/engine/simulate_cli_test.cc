@@ -407,6 +407,39 @@ TEST(SimulateCliTest, AMixturesSublayersMayRunApart) {
   }
 }
 
+/// What a plan gets wrong if it does not know how the engine cuts prompts (twice as slow), that a
+/// slab moves as a whole (half as slow), and what storing new KV takes.
+TEST(SimulateCliTest, PlansOfMixedPlacementsAgree) {
+  struct Point {
+    const char* model;
+    const char* machine;
+    const char* batch;
+    const char* prefill;
+    const char* decode;
+  };
+  for (const Point& point : {Point{"opt-6.7b", "g5-8xlarge", "512", "011000", "111000"},
+                             Point{"opt-6.7b", "g5-16xlarge", "256", "011011", "001111"},
+                             Point{"opt-30b", "icelake-a100-dram", "128", "001100", "010001"},
+                             Point{"llama-3.2-1b", "cxl-asic", "2", "011000", "011000"}}) {
+    const Arguments words = {"--machine",       point.machine,
+                             "--model",         point.model,
+                             "--policy",        "lia",
+                             "--policy-option", std::string("prefill=") + point.prefill,
+                             "--policy-option", std::string("decode=") + point.decode,
+                             "--input-tokens",  "128",
+                             "--output-tokens", "8",
+                             "--batch",         point.batch};
+    const json simulated = simulate_json(words)[0];
+    const json planned =
+        json::parse(run_cli(Arguments{"plan"} + words + Arguments{"--json"}).out)[0];
+    for (const char* figure : {"ttft_s", "tpot_s", "latency_s"}) {
+      const double simulated_s = simulated[figure];
+      EXPECT_NEAR(planned[figure].get<double>(), simulated_s, 0.15 * simulated_s)
+          << point.model << " on " << point.machine << ": " << figure;
+    }
+  }
+}
+
 TEST(SimulateCliTest, EnergyAndPriceByHand) {
   const TemporaryFolder folder;
   const Arguments point = {"--machine",       RoundMachine{.knows_watts = true}.write(folder),

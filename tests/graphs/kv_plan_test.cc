@@ -16,28 +16,28 @@ class KvPlanTest : public testing::TestWithParam<Device> {
       check(placement);
     }
   }
-  const Device home = GetParam();
-  const Device away = home == Device::gpu ? Device::cpu : Device::gpu;
+  const Device home_ = GetParam();
+  const Device away_ = home_ == Device::gpu ? Device::cpu : Device::gpu;
 };
 
 /// A slab that is written before attention could not cross before its layer's turn.
 TEST_P(KvPlanTest, ASlabThatCrossesIsWrittenBehindAttention) {
   for_each_placement([&](const Placement& placement) {
-    const KvPlan plan(placement, home, CachedTokens::some);
-    const bool crosses = placement[Sublayer::qk] == away || placement[Sublayer::sv] == away;
+    const KvPlan plan(placement, home_, CachedTokens::some);
+    const bool crosses = placement[Sublayer::qk] == away_ || placement[Sublayer::sv] == away_;
     EXPECT_EQ(plan.store_after() == Sublayer::sv, crosses);
     if (!crosses) return;
-    for (const Device device : {home, away})
+    for (const Device device : {home_, away_})
       EXPECT_EQ(plan.path_on(device), KvPath::cached_and_new_kv);
   });
 }
 
 TEST_P(KvPlanTest, AtHomeTheSlabIsAllThatAttentionReads) {
   for_each_placement([&](const Placement& placement) {
-    if (placement[Sublayer::qk] == away || placement[Sublayer::sv] == away) return;
-    const KvPlan plan(placement, home, CachedTokens::some);
-    const bool makes_here = placement[Sublayer::qkv] == home;
-    EXPECT_EQ(plan.path_on(home), KvPath::slab);
+    if (placement[Sublayer::qk] == away_ || placement[Sublayer::sv] == away_) return;
+    const KvPlan plan(placement, home_, CachedTokens::some);
+    const bool makes_here = placement[Sublayer::qkv] == home_;
+    EXPECT_EQ(plan.path_on(home_), KvPath::slab);
     EXPECT_EQ(plan.passes_new_kv(), !makes_here);
     EXPECT_EQ(plan.store_after() == Sublayer::qkv, !makes_here);
   });
@@ -45,7 +45,7 @@ TEST_P(KvPlanTest, AtHomeTheSlabIsAllThatAttentionReads) {
 
 TEST_P(KvPlanTest, WithoutCachedTokensNoSlabCrosses) {
   for_each_placement([&](const Placement& placement) {
-    EXPECT_EQ(KvPlan(placement, home, CachedTokens::none).path_on(away), KvPath::new_kv);
+    EXPECT_EQ(KvPlan(placement, home_, CachedTokens::none).path_on(away_), KvPath::new_kv);
   });
 }
 
