@@ -119,7 +119,8 @@ class TinyModel {
     constexpr std::int64_t max_batch = 8;
     constexpr std::int64_t window = 100;
     constexpr std::int64_t first = 400;  // by then everything that is kept for reuse is there
-    constexpr std::int64_t last = first + 600;
+    // So many that what the task system keeps in reserve is nothing beside them.
+    constexpr std::int64_t last = first + 4000;
     const Request model_request = one_request(2).front();
     KvCache kv(model_.loaded().shape(), config().num_layers,
                KvCache::pages_for(kv_tokens(model_request, config())) * max_batch);
