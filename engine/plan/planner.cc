@@ -75,15 +75,15 @@ class PhasePlanner {
     return {chain};
   }
 
-  /// As the engine cuts it. On one device its chains follow each other, and are one here.
+  /// As the engine cuts it. Where each layer is on one device the chains follow each other, and are
+  /// one here.
   std::int64_t num_chains(const BatchShape& shape, std::int64_t asked,
                           const std::vector<Placement>& placed) const {
     MiniBatches cut{.asked = asked};
-    const auto uses = [&](Device device) {
-      return std::any_of(placed.begin(), placed.end(),
-                         [&](const Placement& placement) { return placement.uses(device); });
-    };
-    if (shape.phase == Phase::prefill && uses(Device::gpu) && uses(Device::cpu))
+    const bool on_both = std::any_of(placed.begin(), placed.end(), [](const Placement& placement) {
+      return placement.uses(Device::gpu) && placement.uses(Device::cpu);
+    });
+    if (shape.phase == Phase::prefill && on_both)
       cut.enough_rows = MiniBatches::enough_rows_of_prompts(true);
     return cut.count(shape.batch, shape.rows);
   }
