@@ -42,6 +42,12 @@ struct MiniBatches {
     return accelerated ? 16384 : 2048;
   }
 
+  static MiniBatches of(Phase phase, std::int64_t asked, bool accelerated) {
+    MiniBatches result{.asked = asked};
+    if (phase == Phase::prefill) result.enough_rows = enough_rows_of_prompts(accelerated);
+    return result;
+  }
+
   /// The sequences of each chain, in order; `rows_of` one of them, at least 1.
   template <typename Item, typename RowsOf>
   std::vector<std::vector<Item>> cut(const std::vector<Item>& sequences,

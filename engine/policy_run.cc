@@ -95,10 +95,8 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
 }
 
 MiniBatches PolicyRun::mini_batches(Phase phase) const {
-  MiniBatches result{.asked = pipelines_[static_cast<std::size_t>(phase)].mini_batches};
-  if (phase == Phase::prefill)
-    result.enough_rows = MiniBatches::enough_rows_of_prompts(costs_.has(Device::gpu));
-  return result;
+  return MiniBatches::of(phase, pipelines_[static_cast<std::size_t>(phase)].mini_batches,
+                         costs_.has(Device::gpu));
 }
 
 void PolicyRun::set_host_homes(const std::vector<Tier>& layers, Tier kv) {

@@ -12,9 +12,8 @@ namespace sluice {
 /// the slab's tier, if one does (LIA's equations 5, 7 and 9; docs/design/kv-cache.md):
 ///   on h: 1, 2 and 3      sublayer 1 stores into the slab itself
 ///   on h: 2 and 3, not 1  a task on h stores what sublayer 1 passes on, directly behind its stage
-///   on h: not 2 or not 3  that task comes behind attention, so that the slab may cross early; 2
-///   and
-///                         3 read new KV as it is passed on, and of the slab what is cached
+///   on h: not both        that task comes behind attention, so that the slab may cross early, and
+///                         attention reads new KV as passed on and only cached KV of the slab
 /// Where no tokens are cached the slab does not cross, and one of 2 and 3 on h is like both.
 /// With NewKv::passes sublayer 1 counts as away.
 class KvPlan {

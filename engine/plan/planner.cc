@@ -56,8 +56,9 @@ class PhasePlanner {
       const std::vector<Placement> placed = placements(kinds.front());
       const BatchShape& shape = kinds.front().shape;
       const std::int64_t asked = std::min(pipeline.mini_batches, most_chains);
-      add_layers({cut_into_mini_batches(shape, asked, placed).front().parts.front().shape, {}},
-                 sub_batch, placed, group);
+      BatchShape mini_batch = shape;
+      mini_batch.batch /= std::clamp<std::int64_t>(asked, 1, shape.batch);
+      add_layers({mini_batch, std::nullopt}, sub_batch, placed, group);
       std::vector<Chain> chains = cut_into_mini_batches(
           shape, std::min(num_chains(shape, asked, placed), most_chains), placed);
       // Those that only keep the devices from waiting have room in the GPU's memory.
@@ -79,12 +80,11 @@ class PhasePlanner {
   /// one here.
   std::int64_t num_chains(const BatchShape& shape, std::int64_t asked,
                           const std::vector<Placement>& placed) const {
-    MiniBatches cut{.asked = asked};
     const bool on_both = std::any_of(placed.begin(), placed.end(), [](const Placement& placement) {
       return placement.uses(Device::gpu) && placement.uses(Device::cpu);
     });
-    if (shape.phase == Phase::prefill && on_both)
-      cut.enough_rows = MiniBatches::enough_rows_of_prompts(true);
+    const MiniBatches cut =
+        on_both ? MiniBatches::of(shape.phase, asked, true) : MiniBatches{.asked = asked};
     return cut.count(shape.batch, shape.rows);
   }
 
@@ -200,10 +200,9 @@ void keep_weights(const CostModel& costs, Plan& plan, double passing_kv) {
 
 double mean_time_per_output_token_s(const Rehearsal& rehearsal, const Plan& plan) {
   if (plan.workload.output_tokens == 1) return plan.decode.mean_iteration_s();
-  std::vector<Rehearsal::Duration> iterations;
+  std::vector<IterationEstimate> iterations;
   for (const PhasePlan* phase : {&plan.prefill, &plan.decode}) {
-    for (const IterationGroup& group : phase->groups)
-      iterations.push_back({group.estimate.seconds, group.estimate.rest_s});
+    for (const IterationGroup& group : phase->groups) iterations.push_back(group.estimate);
   }
   return rehearsal.time_per_output_token_s(iterations);
 }

@@ -210,11 +210,11 @@ Rehearsal::Rehearsal(CheckedPolicy& policy, const Workload& workload, const Memo
   Run(*this, policy, workload, memory).to_its_end();
 }
 
-double Rehearsal::time_per_output_token_s(std::span<const Duration> iterations) const {
+double Rehearsal::time_per_output_token_s(std::span<const IterationEstimate> iterations) const {
   std::vector<double> tokens_s;  // by step, when the last of its iterations has its tokens
   double now_s = 0;
   for (const Step& step : steps_) {
-    const Duration& iteration = iterations[step.group];
+    const IterationEstimate& iteration = iterations[step.group];
     now_s += static_cast<double>(step.count) * iteration.seconds;
     tokens_s.push_back(now_s - iteration.rest_s);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "perfmodels/footprint.h"
+#include "perfmodels/timeline.h"
 #include "schedulers/checked_policy.h"
 
 namespace sluice {
@@ -35,14 +36,9 @@ class Rehearsal {
   /// phase: where nothing decodes, of no iteration.
   const std::vector<AlikeIterations>& groups() const { return groups_; }
 
-  /// How long an iteration takes, and how long before the last of its tokens the mean one is there.
-  struct Duration {
-    double seconds = 0;
-    double rest_s = 0;
-  };
   /// A request's time from its first token to its last, by the tokens between: the mean of all. At
   /// least two tokens come. `iterations`: one of each group.
-  double time_per_output_token_s(std::span<const Duration> iterations) const;
+  double time_per_output_token_s(std::span<const IterationEstimate> iterations) const;
 
  private:
   class Run;

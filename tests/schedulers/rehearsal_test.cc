@@ -39,7 +39,12 @@ Chooser::Ids ids_of(const std::vector<RequestView>& requests) {
   return ids;
 }
 
-double per_token_s(const Rehearsal& rehearsal, const std::vector<Rehearsal::Duration>& iterations) {
+/// Of iterations that take so long and whose mean token is so long before the last.
+double per_token_s(const Rehearsal& rehearsal,
+                   const std::vector<std::pair<double, double>>& seconds_and_rest) {
+  std::vector<IterationEstimate> iterations;
+  for (const auto& [seconds, rest_s] : seconds_and_rest)
+    iterations.push_back({seconds, {}, rest_s});
   return rehearsal.time_per_output_token_s(iterations);
 }
 
@@ -74,7 +79,7 @@ TEST_F(RehearsalTest, AllTogetherArePromptsAndThenTokens) {
   // They see 7 to 38 tokens, 22.5 on average.
   EXPECT_EQ(tokens.sub_batches.at(0).at(0).shape, BatchShape::decode(3, 23));
   EXPECT_EQ(chooser_.times_asked, 1 + 8);
-  EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{5}, {0.25}}), 0.25);
+  EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{5, 0}, {0.25, 0}}), 0.25);
   // Of 5 seconds the mean sequence has its token at 2, and of the last 0.25 at 0.15.
   EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{5, 3}, {0.25, 0.1}}), (3 + 32 * 0.25 - 0.1) / 32);
 }
@@ -122,7 +127,8 @@ TEST_F(RehearsalTest, PromptsBesideTokensAreOfThePrefill) {
   EXPECT_EQ(groups[5].sub_batches[0][0].shape, BatchShape::decode(1, 8));
   // Seconds 1, 2, 4 for the prompts, then 8 twice, 16, 32: from each one's first token to its last.
   const double sum_s = (2 + 4 + 16) + (4 + 16 + 16) + (16 + 16 + 32);
-  EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{1}, {2}, {4}, {8}, {16}, {32}}), sum_s / 3 / 4);
+  EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{1, 0}, {2, 0}, {4, 0}, {8, 0}, {16, 0}, {32, 0}}),
+                   sum_s / 3 / 4);
 }
 
 /// Requests with KV in HBM and others take turns, as NEO's do where nothing hides the CPU's work.
@@ -151,7 +157,8 @@ TEST_F(RehearsalTest, WhoWaitsHasTurnsOfItsOwn) {
   EXPECT_EQ(rehearsal.groups()[2].sub_batches.at(0).at(0).shape.batch, 3);
   EXPECT_EQ(rehearsal.groups()[2].sub_batches.at(0).at(0).kv, std::nullopt);
   // The three also wait for the two.
-  EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{1}, {1}, {10}}), (2 * 8 + 3 * (8 + 80)) / 5.0 / 8);
+  EXPECT_DOUBLE_EQ(per_token_s(rehearsal, {{1, 0}, {1, 0}, {10, 0}}),
+                   (2 * 8 + 3 * (8 + 80)) / 5.0 / 8);
 }
 
 TEST_F(RehearsalTest, SubBatchesStayApart) {
