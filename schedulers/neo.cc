@@ -1,9 +1,9 @@
 // NEO's policy for a fixed set of requests (sections 3.1 and 3.2): weights and as much KV as fits
-// in HBM, the other requests' KV in DDR, their decode attention on the CPU beside the GPU's work of
-// another sub-batch; two sub-batches only where the estimate beats running on the GPU alone.
+// in HBM, the other requests' KV in DDR, their decode attention on the CPU beside the GPU's work;
+// two sub-batches only where the estimate gives every request a token sooner that way.
 #include <algorithm>
 #include <array>
-#include <stdexcept>
+#include <limits>
 
 #include "schedulers/plugin.h"
 
@@ -26,7 +26,29 @@ struct Load {
     cpu_decodes += more;
     cpu_context += more * (context_tokens + 1);
   }
+  void add_cpu_decode(const RequestView& request) {
+    add_cpu_decodes(1, request.context_tokens);
+    requests.push_back(request.id);
+  }
 };
+
+/// The first mostly on the GPU, the second with decode attention on the CPU alone.
+using Batches = std::array<Load, 2>;
+
+/// What of `everything` is not in `batches`, without the requests' names.
+Load operator-(const Load& everything, const Batches& batches) {
+  Load rest = everything;
+  rest.requests.clear();
+  for (const Load& load : batches) {
+    rest.prefills -= load.prefills;
+    rest.prefill_rows -= load.prefill_rows;
+    rest.gpu_decodes -= load.gpu_decodes;
+    rest.gpu_context -= load.gpu_context;
+    rest.cpu_decodes -= load.cpu_decodes;
+    rest.cpu_context -= load.cpu_context;
+  }
+  return rest;
+}
 
 class Neo : public Policy {
  public:
@@ -45,11 +67,13 @@ class Neo : public Policy {
     const double prompt = activation_bytes(model(), static_cast<double>(workload().input_tokens));
     prompts_at_once_ = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(activation_share_ * capacity / prompt), 1, workload().batch);
+    plan.hbm_requests = fitting_requests(plan, prompts_at_once_);
+    // KV of every request comes before prompts that are computed together.
+    if (plan.hbm_requests < workload().batch && fitting_requests(plan, 1) == workload().batch) {
+      while (plan.hbm_requests < workload().batch)
+        plan.hbm_requests = fitting_requests(plan, --prompts_at_once_);
+    }
     pipelines_[0].requests_at_once = prompts_at_once_;
-    const double used = footprint(costs(), plan, pipelines_, workload()).total(Tier::hbm);
-    const double request = sequence_kv_bytes(model(), workload()) * static_cast<double>(num_layers);
-    plan.hbm_requests = std::clamp<std::int64_t>(
-        static_cast<std::int64_t>((capacity - used) / request), 0, workload().batch);
     return plan;
   }
 
@@ -65,18 +89,43 @@ class Neo : public Policy {
   /// Section 3.2's six steps. Which requests' KV lives where is settled: nothing is swapped.
   IterationPlan plan_iteration(const std::vector<RequestView>& requests) override {
     if (!costs().has(Device::gpu)) return all_together(requests);
-    std::array<Load, 2> batches;                                                    // step 1
+    Batches batches;                                                                // step 1
     add_gpu_decodes(requests, batches);                                             // step 2
     std::vector<const RequestView*> swapped_out = add_prefills(requests, batches);  // step 3
     const Load gpu_only = batches[0];
-    add_cpu_decodes(requests, batches);          // step 4
-    drop_prefills(swapped_out, batches);         // step 5
-    return decide(requests, batches, gpu_only);  // step 6
+    const std::vector<const RequestView*> waiting = cpu_decodes(requests);
+    Load everything = gpu_only;
+    for (const RequestView* request : waiting) everything.add_cpu_decode(*request);
+    if (gpu_only.count() > 0) {
+      add_cpu_decodes(waiting, batches);  // step 4
+    } else {
+      add_halves(waiting, batches);
+    }
+    drop_prefills(swapped_out, batches);  // step 5
+    // Step 6. Requests that wait have to run later, by themselves if it must be: the set is fixed.
+    const std::array<Batches, 3> choices = {Batches{gpu_only, Load{}}, batches,
+                                            Batches{everything, Load{}}};
+    const auto round_s = [&](const Batches& choice) {
+      if (choice[0].count() + choice[1].count() == 0) return std::numeric_limits<double>::max();
+      return seconds(choice) + later_s(everything - choice);
+    };
+    return as_plan(*std::ranges::min_element(choices, {}, round_s));
   }
 
  private:
-  static void add_gpu_decodes(const std::vector<RequestView>& requests,
-                              std::array<Load, 2>& batches) {
+  /// Requests whose KV HBM has room for, beside the weights of `plan` and so many prompts.
+  std::int64_t fitting_requests(MemoryPlan plan, std::int64_t prompts_at_once) const {
+    plan.hbm_requests = 0;
+    std::array<Pipeline, 2> pipelines = pipelines_;
+    pipelines[0].requests_at_once = prompts_at_once;
+    const double room = static_cast<double>(costs().capacity_bytes(Tier::hbm)) -
+                        footprint(costs(), plan, pipelines, workload()).total(Tier::hbm);
+    const double request =
+        sequence_kv_bytes(model(), workload()) * static_cast<double>(model().num_layers);
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(room / request), 0, workload().batch);
+  }
+
+  static void add_gpu_decodes(const std::vector<RequestView>& requests, Batches& batches) {
     for (const RequestView& request : requests) {
       if (request.prompt_tokens_left > 0 || request.kv != Tier::hbm) continue;
       ++batches[0].gpu_decodes;
@@ -87,7 +136,7 @@ class Neo : public Policy {
 
   /// As many as activations leave room for; returns those whose KV leaves the GPU.
   std::vector<const RequestView*> add_prefills(const std::vector<RequestView>& requests,
-                                               std::array<Load, 2>& batches) const {
+                                               Batches& batches) const {
     std::vector<const RequestView*> swapped_out;
     for (const RequestView& request : requests) {
       if (request.prompt_tokens_left == 0) continue;
@@ -100,16 +149,19 @@ class Neo : public Policy {
     return swapped_out;
   }
 
-  void add_cpu_decodes(const std::vector<RequestView>& requests,
-                       std::array<Load, 2>& batches) const {
+  /// Who has been skipped most comes first.
+  static std::vector<const RequestView*> cpu_decodes(const std::vector<RequestView>& requests) {
     std::vector<const RequestView*> waiting;
     for (const RequestView& request : requests) {
       if (request.prompt_tokens_left == 0 && request.kv != Tier::hbm) waiting.push_back(&request);
     }
-    // Who has been skipped most comes first.
     std::stable_sort(waiting.begin(), waiting.end(), [](const auto* a, const auto* b) {
       return a->context_tokens < b->context_tokens;
     });
+    return waiting;
+  }
+
+  void add_cpu_decodes(const std::vector<const RequestView*>& waiting, Batches& batches) const {
     for (std::size_t next = 0; next < waiting.size();) {
       // The second sub-batch if possible, as many as see equally much; else one in the first.
       const std::size_t alike =
@@ -133,8 +185,8 @@ class Neo : public Policy {
   }
 
   /// How many requests of such contexts `load`, one of the batches, can take more, at most `most`.
-  std::size_t most_balanced(const std::array<Load, 2>& batches, Load& load,
-                            std::int64_t context_tokens, std::size_t most) const {
+  std::size_t most_balanced(const Batches& batches, Load& load, std::int64_t context_tokens,
+                            std::size_t most) const {
     const auto fits = [&](std::size_t count) {
       load.add_cpu_decodes(static_cast<std::int64_t>(count), context_tokens);
       const bool is_balanced = balanced(batches);
@@ -150,36 +202,36 @@ class Neo : public Policy {
     return enough;
   }
 
-  /// The last ones first, as long as the CPU's work stays hidden.
-  void drop_prefills(std::vector<const RequestView*>& swapped_out,
-                     std::array<Load, 2>& batches) const {
+  /// Without work of the GPU's own: two halves, as large as hides the one's attention behind the
+  /// other's matrices.
+  void add_halves(const std::vector<const RequestView*>& waiting, Batches& batches) const {
+    for (std::size_t half = waiting.size() / 2; half > 0; half -= (half + 15) / 16) {
+      Batches halves;
+      for (std::size_t i = 0; i < 2 * half; ++i) halves[i % 2].add_cpu_decode(*waiting[i]);
+      if (!balanced(halves)) continue;
+      batches = std::move(halves);
+      return;
+    }
+  }
+
+  /// The last ones first, as long as the CPU's work stays hidden. One stays, lest prompts wait for
+  /// all others' last tokens.
+  void drop_prefills(std::vector<const RequestView*>& swapped_out, Batches& batches) const {
     if (batches[0].cpu_decodes + batches[1].cpu_decodes == 0) return;
-    for (; !swapped_out.empty(); swapped_out.pop_back()) {
+    for (; !swapped_out.empty() && batches[0].prefills > 1; swapped_out.pop_back()) {
       Load fewer = batches[0];
       --fewer.prefills;
       fewer.prefill_rows -= swapped_out.back()->prompt_tokens_left;
       std::erase(fewer.requests, swapped_out.back()->id);
-      if (fewer.count() == 0 || !balanced({fewer, batches[1]})) return;
+      if (!balanced({fewer, batches[1]})) return;
       batches[0] = std::move(fewer);
     }
   }
 
-  IterationPlan decide(const std::vector<RequestView>& requests, const std::array<Load, 2>& batches,
-                       const Load& gpu_only) const {
-    const auto as_plan = [](const Load& load) { return SubBatchPlan{load.requests}; };
-    const double alone = gpu_only.count() == 0
-                             ? 0
-                             : static_cast<double>(gpu_only.count()) / seconds({gpu_only, Load{}});
-    const auto together = static_cast<double>(batches[0].count() + batches[1].count());
+  static IterationPlan as_plan(const Batches& batches) {
     IterationPlan plan;
-    if (together > 0 && together / seconds(batches) > alone) {
-      for (const Load& load : batches) {
-        if (load.count() > 0) plan.sub_batches.push_back(as_plan(load));
-      }
-    } else if (gpu_only.count() > 0) {
-      plan.sub_batches.push_back(as_plan(gpu_only));
-    } else {
-      return all_together(requests);  // nothing hides the CPU's work, but someone must run
+    for (const Load& load : batches) {
+      if (load.count() > 0) plan.sub_batches.push_back({load.requests});
     }
     return plan;
   }
@@ -220,16 +272,30 @@ class Neo : public Policy {
   }
 
   /// T_ca1 <= T_l0 and T_ca0 <= T_l1 + T_ga0: the CPU's work hides behind the GPU's.
-  bool balanced(const std::array<Load, 2>& batches) const {
+  bool balanced(const Batches& batches) const {
     return cpu_attention_s(batches[1]) <= linear_s(batches[0]) &&
            cpu_attention_s(batches[0]) <= linear_s(batches[1]) + gpu_attention_s(batches[0]);
   }
 
   /// T: max(T_l0, T_ca1) + max(T_l1 + T_ga0, T_ca0).
-  double seconds(const std::array<Load, 2>& batches) const {
+  double seconds(const Batches& batches) const {
     return std::max(linear_s(batches[0]), cpu_attention_s(batches[1])) +
            std::max(linear_s(batches[1]) + gpu_attention_s(batches[0]),
                     cpu_attention_s(batches[0]));
+  }
+
+  /// Of requests that wait now, once they run: together, or as two halves.
+  double later_s(const Load& load) const {
+    if (load.count() == 0) return 0;
+    const auto half = [](std::int64_t all) { return (all + 1) / 2; };
+    const Load part = {.prefill_rows = half(load.prefill_rows),
+                       .gpu_decodes = half(load.gpu_decodes),
+                       .gpu_context = half(load.gpu_context),
+                       .cpu_decodes = half(load.cpu_decodes),
+                       .cpu_context = half(load.cpu_context),
+                       .requests = {},
+                       .prefills = half(load.prefills)};
+    return std::min(seconds({load, Load{}}), seconds({part, part}));
   }
 
   double activation_share_ = 1.0 / 16;

@@ -110,5 +110,59 @@ TEST_F(NeoTest, PromptsRunInTheFirstSubBatch) {
   EXPECT_NE(std::find(first.begin(), first.end(), 28), first.end());
 }
 
+TEST_F(NeoTest, AFewInDdrRunBesideTheOthers) {
+  // By themselves they would read all weights once more, after the others' last tokens.
+  for (const std::int64_t few : {1, 2, 3}) {
+    std::size_t run = 0;
+    for (const SubBatchPlan& sub_batch : sub_batches(requests_of(8, few)))
+      run += sub_batch.requests.size();
+    EXPECT_EQ(run, static_cast<std::size_t>(8 + few));
+  }
+}
+
+TEST_F(NeoTest, WithoutRequestsInHbmTwoHalvesHideEachOther) {
+  const std::vector<SubBatchPlan> plan = sub_batches(requests_of(0, 60));
+  ASSERT_EQ(plan.size(), 2U);
+  const auto half = static_cast<std::int64_t>(plan[0].requests.size());
+  EXPECT_EQ(plan[1].requests.size(), plan[0].requests.size());
+  EXPECT_TRUE(hidden(0, half, half)) << half;
+}
+
+TEST_F(NeoTest, APromptWhoseKvGoesToDdrAlwaysRuns) {
+  std::vector<RequestView> requests = requests_of(8, 1);
+  for (const std::int64_t id : {9, 10}) {
+    requests.push_back({.id = id, .prompt_tokens_left = 64, .context_tokens = 0, .kv = Tier::ddr});
+  }
+  std::set<std::int64_t> seen;
+  for (const SubBatchPlan& sub_batch : sub_batches(requests))
+    seen.insert(sub_batch.requests.begin(), sub_batch.requests.end());
+  EXPECT_TRUE(seen.contains(9));
+}
+
+/// Section 5.5's machines, 1,000 tokens in. `gpu-only` takes no more requests than HBM has room
+/// for.
+TEST(NeoPlanTest, IsNoSlowerThanTheGpuAlone) {
+  for (const char* machine : {"g5-2xlarge", "g5-4xlarge", "g5-8xlarge", "g5-16xlarge"}) {
+    test::Planned neo("neo", {}, machine, "llama-3.1-8b");
+    test::Planned gpu_only("gpu-only", {}, machine, "llama-3.1-8b");
+    for (const std::int64_t output_tokens : {50, 100, 200, 300, 400}) {
+      Workload workload = {.batch = 1, .input_tokens = 1000, .output_tokens = output_tokens};
+      workload.batch = largest_fitting_batch(gpu_only.policy.policy(), gpu_only.costs, workload);
+      const double alone = gpu_only.plan(workload).tokens_per_s();
+      EXPECT_GE(neo.plan(workload).tokens_per_s(), alone) << machine << " " << output_tokens;
+      // The first ones that HBM has no room for cost nothing, either.
+      workload.batch += 2;
+      EXPECT_GE(neo.plan(workload).tokens_per_s(), alone) << machine << " " << output_tokens;
+    }
+  }
+}
+
+TEST(NeoPlanTest, KvOfAllRequestsComesBeforePromptsTogether) {
+  test::Planned neo("neo", {}, "g5-2xlarge", "llama-3.1-8b");
+  // 43 requests' KV leaves room for one prompt's activations, not for eight.
+  const Workload workload = {.batch = 43, .input_tokens = 1000, .output_tokens = 300};
+  EXPECT_EQ(neo.memory(workload).hbm_requests, 43);
+}
+
 }  // namespace
 }  // namespace sluice
