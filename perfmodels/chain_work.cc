@@ -1,6 +1,7 @@
 #include "perfmodels/chain_work.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -47,24 +48,34 @@ void add_load(const CostModel& costs, Tier home, Device device, double bytes, Un
   if (device == Device::gpu) load.link_s[0] += costs.transfer_s(Tier::ddr, Tier::hbm, bytes);
 }
 
+/// In so many tensors a sublayer's weights cross, those that `rows` rows need.
+std::int64_t num_tensors(const ModelDimensions& model, Sublayer sublayer, double rows) {
+  const std::int64_t of_ffn = sublayer == Sublayer::fc1 && model.gated_ffn ? 2 : 1;
+  if (sublayer < Sublayer::fc1 || model.num_experts == 0) return of_ffn;
+  return of_ffn * std::max<std::int64_t>(1, std::llround(experts_touched(model, rows)));
+}
+
 /// A sublayer's weights, those that `rows` rows need.
 void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::int64_t rows,
-                 const LayerHomes& homes, UnitLoad& load) {
-  const double y_bytes =
-      sublayer_work(costs.model(), sublayer, BatchShape::decode(rows, 1)).y_bytes;
+                 const LayerHomes& homes, Experts experts, UnitLoad& load) {
+  double y_bytes = sublayer_work(costs.model(), sublayer, BatchShape::decode(rows, 1)).y_bytes;
+  if (experts == Experts::newly_touched && device == Device::gpu && sublayer >= Sublayer::fc1)
+    y_bytes *= share_of_experts_newly_touched(costs.model(), static_cast<double>(rows));
   double elements = 0;
   for (const WeightKind kind : weights_of(sublayer))
     elements += weight_elements(costs.model(), kind);
-  UnitLoad tensor;
+  UnitLoad tensors;
   double from_disk_bytes = 0;
   for (const WeightKind kind : weights_of(sublayer)) {
     const double bytes = y_bytes * weight_elements(costs.model(), kind) / elements;
-    add_load(costs, homes[kind], device, bytes, tensor);
+    add_load(costs, homes[kind], device, bytes, tensors);
     if (homes[kind] == Tier::disk) from_disk_bytes += bytes;
+    if (device == Device::gpu && homes[kind] != Tier::hbm) tensors.weight_bytes += bytes;
   }
   if (from_disk_bytes > 0 && device == Device::gpu)
-    tensor.behind_disk_s = costs.transfer_s(Tier::ddr, Tier::hbm, from_disk_bytes);
-  load += tensor;
+    tensors.behind_disk_s = costs.transfer_s(Tier::ddr, Tier::hbm, from_disk_bytes);
+  tensors.cut(num_tensors(costs.model(), sublayer, static_cast<double>(rows)));
+  load += tensors;
 }
 
 /// What attention reads of a part's cached KV, where that lives elsewhere. Keys and values lie in
@@ -79,6 +90,8 @@ UnitLoad cached_kv(const CostModel& costs, const ChainPart& part, const Placemen
                                                 : context_slab_bytes(costs.model(), part.shape);
   UnitLoad load;
   for (const Device device : devices) add_load(costs, home, device, bytes, load);
+  load.cut(1);
+  load.has_kv = !load.is_nothing();
   if (home == Tier::disk) load.behind_disk_s = load.link_s[index(Device::gpu)];
   return load;
 }
@@ -134,8 +147,16 @@ void add_attention(const CostModel& costs, const ChainPart& part, const Placemen
 
 }  // namespace
 
+void UnitLoad::cut(std::int64_t count) {
+  for (std::size_t d = 0; d < link_s.size(); ++d) {
+    if (link_s[d] > 0) {
+      tensors_s[d].assign(static_cast<std::size_t>(count), link_s[d] / static_cast<double>(count));
+    }
+  }
+}
+
 LayerLoads make_layer_loads(const CostModel& costs, std::span<const Chain> chains,
-                            std::size_t layer, const MemoryPlan& memory) {
+                            std::size_t layer, const MemoryPlan& memory, Experts experts) {
   const LayerHomes& homes = memory.layers[layer];
   LayerLoads loads;
   // KV comes first.
@@ -159,7 +180,7 @@ LayerLoads make_layer_loads(const CostModel& costs, std::span<const Chain> chain
       const std::size_t half = sublayer >= Sublayer::fc1 ? 1 : 0;
       const bool few = is_last(memory, layer) && sublayer >= Sublayer::out_proj;
       const std::int64_t rows = few ? drawing : all;
-      if (wanted) add_weights(costs, sublayer, device, rows, homes, loads[half]);
+      if (wanted) add_weights(costs, sublayer, device, rows, homes, experts, loads[half]);
     }
   }
   return loads;

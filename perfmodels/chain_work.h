@@ -36,13 +36,24 @@ struct ChainStep {
 
 /// Weights and cached KV that cross before a unit's steps.
 struct UnitLoad {
-  std::array<double, 2> link_s{};  ///< by the device that they go to
+  std::array<double, 2> link_s{};                ///< by the device that they go to
+  std::array<std::vector<double>, 2> tensors_s;  ///< of that each one's, in order
+  double weight_bytes = 0;                       ///< to the GPU
+  bool has_kv = false;
   double disk_s = 0;
   /// Of the link's time, what is left when the disk is done: of the tensor that it reads last.
   double behind_disk_s = 0;
 
+  /// So many equal tensors.
+  void cut(std::int64_t count);
+  bool is_nothing() const { return link_s[0] == 0 && link_s[1] == 0 && disk_s == 0; }
   UnitLoad& operator+=(const UnitLoad& other) {
-    for (std::size_t d = 0; d < link_s.size(); ++d) link_s[d] += other.link_s[d];
+    for (std::size_t d = 0; d < link_s.size(); ++d) {
+      link_s[d] += other.link_s[d];
+      tensors_s[d].insert(tensors_s[d].end(), other.tensors_s[d].begin(), other.tensors_s[d].end());
+    }
+    weight_bytes += other.weight_bytes;
+    has_kv = has_kv || other.has_kv;
     disk_s += other.disk_s;
     if (other.disk_s > 0) behind_disk_s = other.behind_disk_s;
     return *this;
@@ -58,10 +69,15 @@ using LayerLoads = std::array<UnitLoad, 2>;
 ChainLayer make_chain_layer(const CostModel& costs, const Chain& chain, std::size_t layer,
                             const MemoryPlan& memory);
 
+/// Which of a mixture's experts cross to the GPU: all that some row goes through, or only those
+/// that none went through in the iteration before.
+enum class Experts : std::uint8_t { touched, newly_touched };
+
 /// What a layer loads for all chains: the KV of each, of the weights one copy for each device that
 /// multiplies with them.
 LayerLoads make_layer_loads(const CostModel& costs, std::span<const Chain> chains,
-                            std::size_t layer, const MemoryPlan& memory);
+                            std::size_t layer, const MemoryPlan& memory,
+                            Experts experts = Experts::touched);
 
 /// Takes off what the task system does not take where layers of the only chain are one task.
 void join_layers(const CostModel& costs, const Chain& chain, const MemoryPlan& memory,

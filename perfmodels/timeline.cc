@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "perfmodels/chain_work.h"
+#include "perfmodels/footprint.h"
 
 namespace sluice {
 
@@ -39,53 +40,65 @@ BusyTimes::Part BusyTimes::busiest() const {
 
 namespace {
 
-/// One direction of the link to the GPU. Values go at once, one after the other; weights use what
-/// they leave, in order.
+/// Of sums of bytes.
+constexpr double rounding = 1e-9;
+
+/// One direction of a link. Tensors of weights cross in order; values go behind the one that
+/// crosses, before all others.
 class Link {
  public:
   /// When values that are there at `ready` can start.
-  double first_start(double ready) const { return std::max(ready, values_free_); }
+  double first_start(double ready) const {
+    const double start = std::max(ready, values_free_);
+    const auto crossing = std::find_if(tensors_.begin(), tensors_.end(),
+                                       [&](const Use& tensor) { return tensor.end > start; });
+    return crossing != tensors_.end() && crossing->start < start ? crossing->end : start;
+  }
 
   /// When they have crossed.
   double move(double ready, double seconds) {
     const double start = first_start(ready);
     values_free_ = start + seconds;
     values_.push_back({0, start, values_free_});
-    double free = 0;
-    for (Use& load : loads_) {
-      load.shift(std::max(free - load.start, 0.0));
-      if (load.start <= start && load.end > start) {
-        load.end += seconds;  // it stops meanwhile
-      } else if (load.start > start && load.start < values_free_) {
-        load.shift(values_free_ - load.start);
-      }
-      free = load.end;
+    double free = values_free_;
+    for (Use& tensor : tensors_) {
+      if (tensor.end <= start) continue;
+      tensor.shift(std::max(free - tensor.start, 0.0));
+      free = tensor.end;
     }
     return values_free_;
   }
 
   /// Weights that may cross from `allowed` on, after all that were asked for before.
-  void load(std::size_t unit, double allowed, double seconds) {
-    const double start = std::max(loads_.empty() ? 0 : loads_.back().end, allowed);
-    while (!values_.empty() && values_.front().end <= start) values_.pop_front();
-    double end = start;
-    double left = seconds;
-    for (const Use& values : values_) {
-      const double until = std::max(values.start, end);
-      if (until - end >= left) break;
-      left -= until - end;
-      end = values.end;
+  void load(std::size_t unit, double allowed, std::span<const double> tensors_s) {
+    for (const double seconds : tensors_s) {
+      const double start = std::max(tensors_.empty() ? 0 : tensors_.back().end, allowed);
+      while (!values_.empty() && values_.front().end <= start) values_.pop_front();
+      double end = start;
+      double left = seconds;
+      for (const Use& values : values_) {
+        const double until = std::max(values.start, end);
+        if (until - end >= left) break;
+        left -= until - end;
+        end = values.end;
+      }
+      tensors_.push_back({unit, start, end + left});
     }
-    loads_.push_back({unit, start, end + left});
-    if (loads_.size() > most_loads) loads_.pop_front();
+  }
+
+  /// All chains are done with it.
+  void forget(std::size_t unit) {
+    while (!tensors_.empty() && tensors_.front().unit <= unit && tensors_.size() > 1)
+      tensors_.pop_front();
   }
 
   /// When the unit's weights have crossed, as far as is known.
   double ready(std::size_t unit) const {
-    for (const Use& load : loads_) {
-      if (load.unit == unit) return load.end;
+    double end = 0;  // it loads nothing, or has long done so
+    for (const Use& tensor : tensors_) {
+      if (tensor.unit == unit) end = tensor.end;
     }
-    return 0;  // it loads nothing, or has long done so
+    return end;
   }
 
  private:
@@ -99,11 +112,8 @@ class Link {
       end += seconds;
     }
   };
-  /// Two units are under way at a time, two are computed on.
-  static constexpr std::size_t most_loads = 4;
-
-  std::deque<Use> values_;  ///< in order, those that coming weights may meet
-  std::deque<Use> loads_;   ///< in order, the last ones
+  std::deque<Use> values_;   ///< in order, those that coming weights may meet
+  std::deque<Use> tensors_;  ///< in order, of units that some chain is not done with
   double values_free_ = 0;
 };
 
@@ -111,13 +121,15 @@ class Link {
 class Simulation {
  public:
   Simulation(const CostModel& costs, const MemoryPlan& memory, std::span<const Chain> chains,
-             Prefetch prefetch, std::int64_t iterations)
+             Prefetch prefetch, Start start)
       : costs_(costs),
         chains_(chains),
         prefetch_(prefetch),
         units_per_layer_(prefetch == Prefetch::half_layer ? 2 : 1),
         num_layers_(memory.layers.size()),
-        iterations_(static_cast<std::size_t>(iterations)) {
+        iterations_(start == Start::cold ? 1 : 2) {
+    const Experts experts =
+        start == Start::steady_with_experts ? Experts::newly_touched : Experts::touched;
     layers_.resize(chains.size());
     for (std::size_t i = 0; i < num_layers_; ++i) {
       const bool same = is_like_before(memory, i);
@@ -125,7 +137,14 @@ class Simulation {
         std::vector<ChainLayer>& layers = layers_[c];
         layers.push_back(same ? layers.back() : make_chain_layer(costs, chains[c], i, memory));
       }
-      loads_.push_back(same ? loads_.back() : make_layer_loads(costs, chains, i, memory));
+      if (same) {
+        for (std::size_t unit = 0; unit < units_per_layer_; ++unit)
+          loads_.push_back(loads_[loads_.size() - units_per_layer_]);
+      } else {
+        LayerLoads halves = make_layer_loads(costs, chains, i, memory, experts);
+        if (units_per_layer_ == 1) halves[0] += halves[1];
+        for (std::size_t unit = 0; unit < units_per_layer_; ++unit) loads_.push_back(halves[unit]);
+      }
     }
     for (const Chain& chain : chains) heads_.push_back(make_head(costs, chain, memory));
     token_s_.resize(chains.size());
@@ -134,7 +153,8 @@ class Simulation {
     const std::size_t units = num_layers_ * units_per_layer_ * iterations_;
     unit_done_.assign(units, 0);
     unit_passed_.assign(units, 0);
-    for (std::size_t unit = 0; unit < std::min<std::size_t>(units, 2); ++unit) load(unit, 0);
+    order_loads(units, (1 + rounding) * staging_bytes(costs.model(), memory, prefetch));
+    load_next(0);
   }
 
   /// The last iteration's time, and what was busy in a mean one.
@@ -185,16 +205,52 @@ class Simulation {
     });
   }
 
+  /// Which units' weights take whose place, in a window of `window_bytes` for those on the GPU. KV
+  /// and what comes from a disk have two places, as all units do with half layers.
+  void order_loads(std::size_t units, double window_bytes) {
+    place_of_.assign(units, std::nullopt);
+    std::deque<std::size_t> inside;
+    double inside_bytes = 0;
+    std::deque<std::size_t> places;
+    std::optional<std::size_t> last;  // units load in order
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      const UnitLoad& load = unit_load(unit);
+      const bool two_places = prefetch_ == Prefetch::half_layer || load.has_kv || load.disk_s > 0;
+      if (!two_places && load.is_nothing()) continue;
+      const auto leaves = [&](std::size_t other) { last = std::max(last.value_or(0), other); };
+      while (!inside.empty() && inside_bytes + load.weight_bytes > window_bytes) {
+        leaves(inside.front());
+        inside_bytes -= unit_load(inside.front()).weight_bytes;
+        inside.pop_front();
+      }
+      inside.push_back(unit);
+      inside_bytes += load.weight_bytes;
+      if (two_places) {
+        if (places.size() == 2) {
+          leaves(places.front());
+          places.pop_front();
+        }
+        places.push_back(unit);
+      }
+      place_of_[unit] = last;
+    }
+  }
+
   bool serial() const { return prefetch_ == Prefetch::none; }
   std::size_t unit_of(const Cursor& cursor) const {
     const std::size_t layer = cursor.iteration * num_layers_ + cursor.layer;
     return layer * units_per_layer_ + (units_per_layer_ == 2 && cursor.step >= 4 ? 1 : 0);
   }
 
-  /// Weights of a unit take the place of those two units before, when all chains are done with
-  /// them.
+  /// Weights take the place of others when all chains are done with these.
   bool may_load(std::size_t unit) const {
-    return unit < 2 || unit_passed_[unit - 2] == chains_.size();
+    return !place_of_[unit] || unit_passed_[*place_of_[unit]] == chains_.size();
+  }
+
+  /// All units that may, of those that have not been.
+  void load_next(double allowed) {
+    for (; next_to_load_ < place_of_.size() && may_load(next_to_load_); ++next_to_load_)
+      load(next_to_load_, allowed);
   }
 
   bool at_head(const Cursor& cursor) const { return cursor.layer == num_layers_; }
@@ -245,28 +301,24 @@ class Simulation {
     return static_cast<Device>(device) == Device::gpu ? busy_.to_gpu_s : busy_.to_cpu_s;
   }
 
-  UnitLoad unit_load(std::size_t unit) const {
-    const LayerLoads& loads = loads_[unit / units_per_layer_ % num_layers_];
-    if (units_per_layer_ == 2) return loads[unit % 2];
-    UnitLoad sum = loads[0];
-    sum += loads[1];
-    return sum;
+  const UnitLoad& unit_load(std::size_t unit) const {
+    return loads_[unit % (num_layers_ * units_per_layer_)];
   }
 
   /// Brings a unit's weights from `allowed` on, after those of the units before: with half layers,
   /// when these are there.
   void load(std::size_t unit, double allowed) {
     if (serial()) return;
-    const UnitLoad load = unit_load(unit);
+    const UnitLoad& load = unit_load(unit);
     if (prefetch_ == Prefetch::half_layer && unit > 0)
       allowed = std::max(allowed, unit_ready(unit - 1));
     for (std::size_t d = 0; d < links_.size(); ++d) {
       if (load.link_s[d] == 0) continue;
-      links_[d].load(unit, allowed, load.link_s[d]);
+      links_[d].load(unit, allowed, load.tensors_s[d]);
       link_busy(d) += load.link_s[d];
     }
     if (load.disk_s == 0) return;
-    disk_.load(unit, allowed, load.disk_s);
+    disk_.load(unit, allowed, {&load.disk_s, 1});
     busy_.disk_s += load.disk_s;
   }
 
@@ -282,7 +334,7 @@ class Simulation {
   void load_now(std::size_t unit) {
     if (unit < next_load_) return;
     next_load_ = unit + 1;
-    const UnitLoad load = unit_load(unit);
+    const UnitLoad& load = unit_load(unit);
     end_ += std::max(load.disk_s + load.behind_disk_s, load.link_s[0] + load.link_s[1]);
     for (std::size_t d = 0; d < links_.size(); ++d) link_busy(d) += load.link_s[d];
     busy_.disk_s += load.disk_s;
@@ -348,8 +400,10 @@ class Simulation {
   /// A chain is done with a unit.
   void pass(std::size_t unit, double when) {
     unit_done_[unit] = std::max(unit_done_[unit], when);
-    if (++unit_passed_[unit] == chains_.size() && unit + 2 < unit_passed_.size())
-      load(unit + 2, unit_done_[unit]);
+    if (++unit_passed_[unit] < chains_.size()) return;
+    for (Link& link : links_) link.forget(unit);
+    disk_.forget(unit);
+    load_next(unit_done_[unit]);
   }
 
   /// A mini-batch's hidden states wait in DDR while others compute.
@@ -385,10 +439,12 @@ class Simulation {
   std::size_t units_per_layer_;
   std::size_t num_layers_;
   std::size_t iterations_;
-  std::vector<std::vector<ChainLayer>> layers_;  ///< by chain, then layer
-  std::vector<LayerLoads> loads_;                ///< by layer
-  std::vector<HeadStep> heads_;                  ///< by chain
-  std::vector<double> token_s_;                  ///< by chain, in the last iteration
+  std::vector<std::vector<ChainLayer>> layers_;       ///< by chain, then layer
+  std::vector<UnitLoad> loads_;                       ///< by unit of one iteration
+  std::vector<HeadStep> heads_;                       ///< by chain
+  std::vector<double> token_s_;                       ///< by chain, in the last iteration
+  std::vector<std::optional<std::size_t>> place_of_;  ///< by unit: whose place its weights take
+  std::size_t next_to_load_ = 0;
   std::vector<double> unit_done_;
   std::vector<std::size_t> unit_passed_;  ///< chains that are done with it
   std::size_t next_load_ = 0;             ///< without look-ahead
@@ -405,7 +461,7 @@ class Simulation {
 IterationEstimate estimate_iteration(const CostModel& costs, const MemoryPlan& memory,
                                      std::span<const Chain> chains, Prefetch prefetch,
                                      Start start) {
-  return Simulation(costs, memory, chains, prefetch, start == Start::steady ? 2 : 1).run();
+  return Simulation(costs, memory, chains, prefetch, start).run();
 }
 
 }  // namespace sluice

@@ -38,14 +38,18 @@ struct IterationEstimate {
 };
 
 enum class Start : std::uint8_t {
-  cold,    ///< nothing is loaded
-  steady,  ///< the iteration follows one like it, whose end its first loads overlap
+  cold,                 ///< nothing is loaded
+  steady,               ///< the iteration follows one like it, whose end its first loads overlap
+  steady_with_experts,  ///< so, and the experts that it went through are still in HBM
 };
 
 /// How long an iteration of these chains takes (docs/design/cost-model.md#an-iteration):
 /// 1. Each device and each direction of a link does one thing at a time.
-/// 2. Weights of unit u (a layer, or half of one) cross in order once all chains are done with u-2.
-/// 3. Values go before weights. What comes from a disk passes through DDR meanwhile.
+/// 2. Units' weights (a layer's, or half of one's) cross in order, as far ahead as the bytes of two
+///    whole units go. KV, what comes from a disk, and with half layers everything, of unit u once
+///    all chains are done with u-2; layers that load nothing do not count.
+/// 3. Values go behind the tensor that crosses, before all others. What comes from a disk passes
+///    through DDR meanwhile.
 /// 4. The chain that can start first goes on; of equals the one that the device has just worked
 ///    for, then the lower layer, then the earlier chain.
 /// From the last layer's sublayer 4 on one row a sequence is left.

@@ -44,6 +44,14 @@ double experts_touched(const ModelDimensions& model, double rows) {
   return experts_touched(model.num_experts, model.experts_per_token, rows);
 }
 
+double share_of_experts_newly_touched(const ModelDimensions& model, double rows) {
+  if (model.num_experts == 0) return 1;
+  const double touched = experts_touched(model, rows);
+  return std::min({touched, static_cast<double>(model.experts_per_token),
+                   static_cast<double>(model.num_experts) - touched}) /
+         touched;
+}
+
 double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows) {
   if (num_experts == 0) return 1;
   const auto experts = static_cast<double>(num_experts);

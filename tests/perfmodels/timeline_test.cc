@@ -200,6 +200,43 @@ TEST(TimelineTest, ValuesHoldUpTheWeightsThatAreCrossing) {
   EXPECT_NEAR(found.seconds, 240 + 244 + 34.6, 1e-9);
 }
 
+TEST(TimelineTest, ValuesWaitForTheTensorThatCrosses) {
+  // As above, with 200 s of sublayer 4, so that the chain is what takes longest. The values of the
+  // first layer are there at 269.1 s. Then QKV's weights of the second one cross, from 240 to 300
+  // s.
+  ToyCosts costs(2);
+  costs.gpu_s[3] = 200;
+  const IterationEstimate found = estimate(costs, all_in(Tier::ddr, Tier::ddr, 2), "011000",
+                                           BatchShape::decode(2, 3), Prefetch::layer, Start::cold);
+  const double first_layer_s = 300 + 4 + 200 + 0.5 + 0.6;
+  EXPECT_NEAR(found.seconds, first_layer_s + 0.1 + 24 + 5 + 4 + 200 + 0.5 + 0.6, 1e-9);
+}
+
+TEST(TimelineTest, LayersThatLoadNothingHoldNoWeightsBack) {
+  // The last layer's 240 s of weights cross from the start on, beside three layers of 2.1 s.
+  ToyCosts costs(4);
+  MemoryPlan memory = all_in(Tier::hbm, Tier::hbm, 4);
+  memory.layers.back() = LayerHomes::all(Tier::ddr, Tier::hbm);
+  const IterationEstimate found =
+      estimate(costs, memory, "000000", BatchShape::decode(2, 3), Prefetch::layer, Start::cold);
+  EXPECT_NEAR(found.seconds, 240 + 2.1, 1e-9);
+}
+
+TEST(TimelineTest, OfExpertsThatStayOnlyOthersCross) {
+  ToyCosts costs(2);
+  costs.model().num_experts = 8;
+  costs.model().experts_per_token = 2;
+  const auto crossing_s = [&](Start start) {
+    return estimate(costs, all_in(Tier::ddr, Tier::hbm, 2), "000000", BatchShape::decode(4, 3),
+                    Prefetch::layer, start)
+        .busy.to_gpu_s;
+  };
+  // A layer: 80 s of sublayers 1 and 4, 160 s an expert. 4 rows go through 8 (1 - 0.75^4) of them,
+  // of which 2 are others each time.
+  EXPECT_NEAR(crossing_s(Start::steady), 2 * (80 + 5.46875 * 160), 1e-9);
+  EXPECT_NEAR(crossing_s(Start::steady_with_experts), 2 * (80 + 2 * 160), 1e-9);
+}
+
 TEST(TimelineTest, StoringKvIsATaskOfItsHome) {
   ToyCosts costs(4);
   for (auto& [way, rate] : costs.bytes_per_s) rate = never;
