@@ -2,9 +2,11 @@
 // layers in HBM as fit (Optimization-1), transfers beside computation (Optimization-2), parameters
 // in CXL memory where that costs nothing (section 6).
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <stdexcept>
 
+#include "perfmodels/timeline.h"
 #include "schedulers/plugin.h"
 
 namespace sluice {
@@ -17,6 +19,7 @@ class Lia : public Policy {
     optimization_2_ = options.take_switch("opt2", true);
     forced_[0] = take_placement(options, "prefill");
     forced_[1] = take_placement(options, "decode");
+    equation_1_alone_ = options.take_choice("choose", {"fastest", "equation-1"}) == "equation-1";
     cxl_ = options.take_choice("cxl", {"auto", "on", "off"});
     // What of HBM intermediate values take: "engine": what Sluice keeps there; "paper": what the
     // measurements in LIA's Tables 4 and 5 imply (a batch's KV of all layers until prefill's end,
@@ -25,6 +28,54 @@ class Lia : public Policy {
   }
 
   MemoryPlan plan_memory() override {
+    choices_ = {Choice::sum, Choice::sum};
+    if (!costs().has(Device::gpu) || !costs().has(Device::cpu) || !optimization_2_ ||
+        equation_1_alone_)
+      return plan_by_choices();
+    // Equation 1 adds up what Optimization-2 overlaps, and knows nothing of weights that stay where
+    // they came. Where another choice makes the run faster, and not by less than estimates err, it
+    // is taken.
+    double least_s = std::numeric_limits<double>::infinity();
+    std::array<Choice, 2> best = choices_;
+    for (const Choice prefill : {Choice::sum, Choice::overlapped}) {
+      for (const Choice decode : {Choice::sum, Choice::overlapped, Choice::gpu}) {
+        if (decode == Choice::gpu && !optimization_1_) continue;  // nothing is to stay
+        choices_ = {prefill, decode};
+        const MemoryPlan plan = plan_by_choices();
+        if (!fits(plan)) continue;
+        const double seconds = run_s(plan);
+        if (seconds >= (1 - estimates_err) * least_s) continue;
+        least_s = seconds;
+        best = choices_;
+      }
+    }
+    choices_ = best;
+    return plan_by_choices();
+  }
+
+  Pipeline pipeline(Phase phase) override {
+    Pipeline pipeline = Policy::pipeline(phase);
+    if (!optimization_2_) pipeline.prefetch = Prefetch::none;
+    return pipeline;
+  }
+
+  Placement place(std::int64_t /*layer*/, const BatchShape& shape,
+                  const LayerHomes& homes) override {
+    const std::optional<Placement>& forced = forced_[static_cast<std::size_t>(shape.phase)];
+    if (forced && !homes.resident()) return *forced;
+    const Choice choice = choices_[static_cast<std::size_t>(shape.phase)];
+    if (choice == Choice::gpu) return Placement(Device::gpu);
+    return best(shape, homes, choice == Choice::sum ? Overlap::none : Overlap::transfers);
+  }
+
+ private:
+  /// The least sum of all parts (equation 1), or of what does not overlap; or all on the GPU.
+  enum class Choice : std::uint8_t { sum, overlapped, gpu };
+
+  /// Of a run; what differs by less is alike.
+  static constexpr double estimates_err = 0.03;
+
+  MemoryPlan plan_by_choices() {
     MemoryPlan plan = streamed_plan();
     if (!costs().has(Device::gpu)) return plan;
     plan.lm_head = Tier::hbm;
@@ -41,20 +92,34 @@ class Lia : public Policy {
     return plan;
   }
 
-  Pipeline pipeline(Phase phase) override {
-    Pipeline pipeline = Policy::pipeline(phase);
-    if (!optimization_2_) pipeline.prefetch = Prefetch::none;
-    return pipeline;
+  /// Whether HBM has room for all weights at once, those that stream included.
+  bool weights_stay(const MemoryPlan& plan) const {
+    const double passing_kv = decode_passing_kv(plan);
+    const Footprint used = footprint(costs(), plan, pipelines_, workload());
+    return used.total(Tier::hbm) - used.staging[Tier::hbm] + passing_kv +
+               weights_outside_hbm_bytes(model(), plan) <=
+           static_cast<double>(costs().capacity_bytes(Tier::hbm));
   }
 
-  Placement place(std::int64_t /*layer*/, const BatchShape& shape,
-                  const LayerHomes& homes) override {
-    const std::optional<Placement>& forced = forced_[static_cast<std::size_t>(shape.phase)];
-    if (forced && !homes.resident()) return *forced;
-    return best(shape, homes, Overlap::none);
+  /// Of the workload.
+  double run_s(const MemoryPlan& plan) {
+    const auto iteration_s = [&](const BatchShape& shape) {
+      const Pipeline pipeline = this->pipeline(shape.phase);
+      std::vector<Placement> placements;
+      for (std::size_t layer = 0; layer < plan.layers.size(); ++layer)
+        placements.push_back(place(static_cast<std::int64_t>(layer), shape, plan.layers[layer]));
+      const std::vector<Chain> chains =
+          cut_into_mini_batches(shape, pipeline.mini_batches, placements);
+      MemoryPlan homes = plan;
+      if (shape.phase == Phase::decode && choices_[1] == Choice::gpu && weights_stay(plan)) {
+        for (LayerHomes& layer : homes.layers) layer.weights.fill(Tier::hbm);
+      }
+      return estimate_iteration(costs(), homes, chains, pipeline.prefetch, Start::steady).seconds;
+    };
+    return iteration_s(prefill_shape()) +
+           static_cast<double>(workload().output_tokens - 1) * iteration_s(decode_shape());
   }
 
- private:
   /// Cuts prefill into as few mini-batches as make the plan fit; false where none do.
   bool cut_until_fitting(const MemoryPlan& plan) {
     std::int64_t& count = pipelines_[0].mini_batches;
@@ -129,10 +194,13 @@ class Lia : public Policy {
     }
   }
 
-  bool fits(const MemoryPlan& plan) const {
+  double decode_passing_kv(const MemoryPlan& plan) const {
     const std::span<const Chain> decode(&decode_, workload().output_tokens > 1 ? 1 : 0);
-    const double passing_kv =
-        passing_kv_bytes(model(), plan, decode, pipelines_[1].prefetch, workload());
+    return passing_kv_bytes(model(), plan, decode, pipelines_[1].prefetch, workload());
+  }
+
+  bool fits(const MemoryPlan& plan) const {
+    const double passing_kv = decode_passing_kv(plan);
     double bytes = footprint(costs(), plan, pipelines_, workload(), passing_kv).total(Tier::hbm);
     if (paper_reserve_) bytes += paper_reserve_bytes(plan);
     return bytes <= static_cast<double>(costs().capacity_bytes(Tier::hbm));
@@ -149,10 +217,12 @@ class Lia : public Policy {
 
   bool optimization_1_ = true;
   bool optimization_2_ = true;
+  bool equation_1_alone_ = false;
   bool paper_reserve_ = false;
   std::string cxl_ = "auto";
   std::array<std::optional<Placement>, 2> forced_;
-  Chain decode_;  ///< layers that are not resident
+  std::array<Choice, 2> choices_{};  ///< by phase
+  Chain decode_;                     ///< layers that are not resident
 };
 
 }  // namespace

@@ -224,6 +224,31 @@ TEST(LiaOptionsTest, ParametersGoToCxlWhereThatIsFree) {
   EXPECT_NEAR(by_itself.plan(large).latency_s() / off.plan(large).latency_s(), 1, 0.01);
 }
 
+/// Equation 1 adds up what overlaps; where that misses a placement that is faster by far it is not
+/// all that counts.
+TEST(LiaChoiceTest, NoForcedPlacementIsMuchFaster) {
+  struct Point {
+    const char* model;
+    const char* machine;
+    Workload workload;
+  };
+  for (const Point& point :
+       {Point{"opt-13b", "cxl-fpga", {.batch = 256, .input_tokens = 512, .output_tokens = 8}},
+        Point{"opt-175b", "grace-hopper", {.batch = 32, .input_tokens = 512, .output_tokens = 32}},
+        Point{"opt-66b", "cxl-fpga", {.batch = 2, .input_tokens = 512, .output_tokens = 32}},
+        Point{"opt-6.7b", "g4-4xlarge", {.batch = 16, .input_tokens = 128, .output_tokens = 32}}}) {
+    Planned lia("lia", {}, point.machine, point.model);
+    const double by_itself_s = lia.plan(point.workload).latency_s();
+    for (const char* decode : {"000000", "011000", "011011", "111111"}) {
+      Planned forced("lia", {{"prefill", "000000"}, {"decode", decode}}, point.machine,
+                     point.model);
+      if (!test::fits(forced, point.workload)) continue;
+      EXPECT_LE(by_itself_s, 1.03 * forced.plan(point.workload).latency_s())
+          << point.model << " on " << point.machine << ": " << decode;
+    }
+  }
+}
+
 TEST(LiaOptionsTest, WrongValuesAreSaid) {
   const std::pair<Options, std::string> cases[] = {
       {{{"opt1", "maybe"}}, "opt1=maybe: expected one of on, off"},
