@@ -287,8 +287,8 @@ class Builder {
     words >> what >> index;
     std::string text = fmt::format("{} {}", what, index);
     const auto id = request_ids_.find(index);
-    if (id != request_ids_.end() && id->second != std::to_string(index))
-      text += fmt::format(" ({})", id->second);
+    const bool is_named = id != request_ids_.end() && !id->second.empty();
+    if (is_named && id->second != std::to_string(index)) text += fmt::format(" ({})", id->second);
     trace_.events.push_back(
         {.kind = TraceEvent::Kind::request, .at_ns = time_of(event), .text = std::move(text)});
   }

@@ -162,9 +162,10 @@ std::string containers(const Trace& trace) {
   return text;
 }
 
+/// A moment after everything: of several events at a container's very end pajeng shows one.
 std::string end_of_containers(const Trace& trace) {
   std::string text;
-  const std::string end = ms(trace.duration_ns);
+  const std::string end = ms(trace.duration_ns + 1);
   for (const TraceWorker& worker : trace.workers)
     text += fmt::format("7 {0} t{1} Tasks\n7 {0} w{1} Worker\n", end, worker.id);
   for (const TraceNode& node : trace.nodes) text += fmt::format("7 {} n{} Node\n", end, node.id);

@@ -107,7 +107,8 @@ std::string gaps_table(const Trace& trace) {
     rows.push_back({ms(gap.start_ns), ms(gap.duration_ns()), worker_name(trace, gap.worker),
                     describe(index.find(gap.next)), gap_cause(gap, index)});
   }
-  return rows.size() > 1 ? format_table(rows) : "no gaps\n";
+  if (rows.size() == 1) return "no gaps\n";
+  return format_table(rows) + "iteration 3.1 is sub-batch 1 of iteration 3; both count from 0\n";
 }
 
 std::string path_text(const Trace& trace, std::int64_t iteration) {

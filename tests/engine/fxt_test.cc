@@ -365,14 +365,16 @@ TEST(FxtTest, RequestsKeepTheirIds) {
     mark_request("finished", 4, "4");
     mark_request("finished", 5, long_id);
     mark_request("finished", 6, "a\nsluice request finished 7 forged\x1b[2J");
+    mark_request("finished", 8, "");  // as a simulation's
     recorder.stop();
   }
   const Trace trace = read_fxt(recorder.file().string(), nullptr, recorder.request_ids());
-  ASSERT_EQ(trace.events.size(), 4U);
+  ASSERT_EQ(trace.events.size(), 5U);
   EXPECT_EQ(trace.events[0].text, "admitted 0 (the first \"story\")");
   EXPECT_EQ(trace.events[1].text, "finished 4");
   EXPECT_EQ(trace.events[2].text, "finished 5 (" + long_id + ")");
   EXPECT_EQ(trace.events[3].text, "finished 6 (a\nsluice request finished 7 forged\x1b[2J)");
+  EXPECT_EQ(trace.events[4].text, "finished 8");
 }
 
 TEST(FxtTest, ARecordThatEndsEarlyOrIsNoneIsAnError) {

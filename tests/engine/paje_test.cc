@@ -106,6 +106,22 @@ TEST_F(PajeTest, IterationsRequestsAndMemoryAreThere) {
   EXPECT_TRUE(found);
 }
 
+TEST_F(PajeTest, EventsOfOneMomentAreAllThere) {
+  for (const bool at_the_end : {false, true}) {
+    SCOPED_TRACE(at_the_end);
+    Trace trace = two_sub_batches();
+    const std::int64_t at_ns = at_the_end ? trace.duration_ns : 70000;
+    trace.events.clear();
+    for (int i = 0; i < 16; ++i)
+      trace.events.push_back({TraceEvent::Kind::request, at_ns, "finished " + std::to_string(i)});
+    folder_.write("events", trace_as_paje(trace));
+    std::set<std::string> read;
+    for (const auto& event : of_type(testing::pj_dump(folder_.file("events")), "Event", "Request"))
+      read.insert(event.at(4));
+    EXPECT_EQ(read.size(), 16U);
+  }
+}
+
 TEST_F(PajeTest, IdsOfAnyLengthAndContentAreRead) {
   Trace trace = two_sub_batches();
   trace.events[1].text = "finished 0 (a\nb\"" + std::string(3000, 'x') + ")";

@@ -113,6 +113,7 @@ TEST(TraceAnalysisTest, IterationsRise) {
 TEST(TraceReportTest, TextNamesCauses) {
   const std::string text = trace_as_text(two_sub_batches(), {0});
   for (const char* part : {"nothing submitted", "dependency on qkv, layer 0, iteration 0.0", "data",
+                           "sub-batch 1 of iteration 3; both count from 0",
                            "ddr (NUMA 0) to hbm (CUDA 0)", "0.050 ms", "critical path 0.065 ms"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
