@@ -1,9 +1,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -24,6 +26,9 @@ void declare_options(CommandLine& line) {
       ("iterations", po::value<std::string>(),
        "whose critical path is printed, and which are drawn; a list 3,4, default the middle one")  //
       ("gantt", po::value<std::string>(), "draw these iterations into this .svg or .png file")  //
+      ("from-ms", po::value<double>(),
+       "with --gantt: draw each iteration from this time on, counted from its begin")      //
+      ("to-ms", po::value<double>(), "with --gantt: draw each iteration up to this time")  //
       ("json", po::bool_switch(), "print one JSON object, times in ns");
 }
 
@@ -58,6 +63,24 @@ std::vector<std::int64_t> choose_iterations(const CommandLine& line, const Trace
   return chosen;
 }
 
+TimeRange read_range(const CommandLine& line) {
+  TimeRange range;
+  constexpr double most_ms = 1e9;  // twelve days
+  for (const auto& [name, ns] :
+       {std::pair("from-ms", &range.from_ns), std::pair("to-ms", &range.to_ns)}) {
+    if (!line.given(name)) continue;
+    if (!line.given("gantt")) throw UsageError("--{} needs --gantt, which draws the part", name);
+    const auto value_ms = line.get<double>(name);
+    if (!(value_ms >= 0 && value_ms <= most_ms))
+      throw UsageError("--{} {}: expected a time in ms from 0 to {:.0f}", name, value_ms, most_ms);
+    *ns = std::llround(value_ms * 1e6);
+  }
+  if (range.from_ns >= range.to_ns)
+    throw UsageError("--to-ms {}: expected more than --from-ms",
+                     static_cast<double>(range.to_ns) * 1e-6);
+  return range;
+}
+
 }  // namespace
 
 int run_trace(const CommandLine::Arguments& arguments) {
@@ -73,11 +96,12 @@ int run_trace(const CommandLine::Arguments& arguments) {
   const PictureFormat format = line.given("gantt")
                                    ? picture_format("gantt", line.get<std::string>("gantt"))
                                    : PictureFormat::svg;
+  const TimeRange range = read_range(line);
   const Trace trace = read_trace(line.operand());
   const std::vector<std::int64_t> iterations = choose_iterations(line, trace);
   if (line.given("gantt")) {
     if (iterations.empty()) throw Error("{}: the trace has no iterations to draw", line.operand());
-    write_file(line.get<std::string>("gantt"), draw_gantt(trace, iterations, format));
+    write_file(line.get<std::string>("gantt"), draw_gantt(trace, iterations, format, range));
   }
   std::cout << (line.get<bool>("json") ? trace_as_json(trace, iterations)
                                        : trace_as_text(trace, iterations));

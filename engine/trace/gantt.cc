@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <utility>
 
+#include "base/error.h"
 #include "codelets/runtime/kernel_times.h"
 #include "engine/trace/sublayer_colour.h"
 #include "engine/trace/trace_analysis.h"
@@ -25,6 +27,8 @@ constexpr double title_height = 34;
 constexpr double task_height = 20;
 constexpr double sublayer_height = 24;
 constexpr double transfer_height = 20;
+constexpr double lane_height = 14;         ///< of transfers that overlap: as much as a label needs
+constexpr double most_lanes_height = 112;  ///< of a link; more lanes are lower, and have no labels
 constexpr double row_gap = 8;
 constexpr double axis_height = 26;
 constexpr double width_per_box = 250;  ///< as much as a stage's sublayers need for their names
@@ -45,6 +49,9 @@ Fill fill_of(Sublayer sublayer) {
 constexpr std::array<Fill, 3> sub_batch_fills = {
     {{{0.88, 0.92, 0.98}, false}, {{0.99, 0.89, 0.78}, false}, {{0.88, 0.96, 0.86}, false}}};
 
+constexpr Fill fetch_fill = {{0.90, 0.62, 0.00}, false};
+constexpr Fill prefetch_fill = {{0.78, 0.90, 0.66}, false};
+
 Fill fill_of(std::int16_t sub_batch) {
   const auto number = static_cast<std::size_t>(std::max<std::int16_t>(0, sub_batch));
   return sub_batch_fills.at(number % sub_batch_fills.size());
@@ -53,6 +60,15 @@ Fill fill_of(std::int16_t sub_batch) {
 std::string format_time(double ns) {
   if (ns < 1e6) return fmt::format("{:.4g} us", ns * 1e-3);
   return ns < 1e9 ? fmt::format("{:.4g} ms", ns * 1e-6) : fmt::format("{:.4g} s", ns * 1e-9);
+}
+
+/// With as many decimals as tell it from the next one.
+std::string format_tick(double ns, double distance_ns) {
+  const auto [unit_ns, unit] = ns < 1e6   ? std::pair(1e3, "us")
+                               : ns < 1e9 ? std::pair(1e6, "ms")
+                                          : std::pair(1e9, "s");
+  const int decimals = -static_cast<int>(std::floor(std::log10(distance_ns / unit_ns) + 1e-9));
+  return fmt::format("{:.{}f} {}", ns / unit_ns, std::max(0, decimals), unit);
 }
 
 std::string format_size(std::int64_t bytes) {
@@ -81,49 +97,119 @@ std::vector<Box> boxes_of(const TraceTask& task) {
   return {{task.start_ns, task.end_ns, task.tag.layer, task.tag.num_layers}};
 }
 
-/// An iteration and how it is cut.
+/// An iteration, what is drawn of it, and how that is cut.
 struct Panel {
   IterationPath path;
+  double start_ns = 0;
+  double end_ns = 0;
   int num_lines = 1;
 
-  double line_ns() const {
-    return std::max(1.0, static_cast<double>(path.duration_ns()) / num_lines);
+  double line_ns() const { return std::max(1.0, (end_ns - start_ns) / num_lines); }
+  bool shows(std::int64_t start, std::int64_t end) const {
+    return static_cast<double>(end) > start_ns && static_cast<double>(start) < end_ns;
   }
 };
 
 std::vector<Panel> panels_of(const Trace& trace, const std::vector<std::int64_t>& iterations,
-                             double line_height) {
+                             const TimeRange& range) {
   std::vector<Panel> panels;
-  int lines = 0;
   for (const std::int64_t iteration : iterations) {
     Panel panel;
     panel.path = critical_path(trace, iteration);
+    const std::int64_t duration_ns = panel.path.duration_ns();
+    if (range.from_ns > 0 && range.from_ns >= duration_ns) {
+      throw Error("iteration {} takes {}: nothing of it is at {} and later", iteration,
+                  format_time(static_cast<double>(duration_ns)),
+                  format_time(static_cast<double>(range.from_ns)));
+    }
+    const auto start_ns = static_cast<double>(panel.path.start_ns);
+    panel.start_ns = start_ns + static_cast<double>(range.from_ns);
+    panel.end_ns = start_ns + static_cast<double>(std::min(range.to_ns, duration_ns));
+    panels.push_back(std::move(panel));
+  }
+  return panels;
+}
+
+/// So many that the fullest worker's boxes have room for names, as long as Cairo has.
+void cut_into_lines(const Trace& trace, double line_height, std::vector<Panel>& panels) {
+  int lines = 0;
+  for (Panel& panel : panels) {
     std::map<int, std::size_t> boxes;  // by worker
     std::size_t most = 1;
     for (const TraceTask& task : trace.tasks) {
-      if (task.tagged && task.tag.iteration == iteration)
-        most = std::max(most, boxes[task.worker] += boxes_of(task).size());
+      if (!task.tagged || task.tag.iteration != panel.path.iteration) continue;
+      for (const Box& box : boxes_of(task)) {
+        if (panel.shows(box.start_ns, box.end_ns)) most = std::max(most, ++boxes[task.worker]);
+      }
     }
     panel.num_lines =
         static_cast<int>(std::ceil(static_cast<double>(most) * width_per_box / time_width));
     lines += panel.num_lines;
-    panels.push_back(std::move(panel));
   }
   const double room =
       max_height - legend_height - title_height * static_cast<double>(panels.size());
   const double share = room / (line_height * lines);
-  if (share >= 1) return panels;
+  if (share >= 1) return;
   for (Panel& panel : panels)
     panel.num_lines = std::max(1, static_cast<int>(panel.num_lines * share));
-  return panels;
+}
+
+/// A link's transfers, those that overlap in lanes below each other.
+struct LinkRow {
+  struct Drawn {
+    const TraceTransfer* transfer;
+    std::size_t lane;
+  };
+  int from = 0;
+  int to = 0;
+  std::size_t num_lanes = 1;
+  std::vector<Drawn> drawn;
+
+  double height() const {
+    if (num_lanes == 1) return transfer_height;
+    return std::min(most_lanes_height, lane_height * static_cast<double>(num_lanes));
+  }
+};
+
+/// Of every link; a transfer takes the first lane that is free when it begins.
+std::vector<LinkRow> link_rows(const Trace& trace, const std::vector<Panel>& panels) {
+  std::vector<LinkRow> rows;
+  for (const LinkUse& link : link_use(trace)) {
+    LinkRow& row = rows.emplace_back();
+    row.from = link.from;
+    row.to = link.to;
+    for (const TraceTransfer& transfer : trace.transfers) {
+      const bool shown = std::any_of(panels.begin(), panels.end(), [&](const Panel& panel) {
+        return panel.shows(transfer.start_ns, transfer.end_ns);
+      });
+      if (shown && transfer.from == row.from && transfer.to == row.to)
+        row.drawn.push_back({&transfer, 0});
+    }
+    std::stable_sort(row.drawn.begin(), row.drawn.end(), [](const auto& a, const auto& b) {
+      return a.transfer->start_ns < b.transfer->start_ns;
+    });
+    std::vector<std::int64_t> ends;  // by lane
+    for (LinkRow::Drawn& each : row.drawn) {
+      const auto free = std::find_if(ends.begin(), ends.end(), [&](std::int64_t end) {
+        return end <= each.transfer->start_ns;
+      });
+      each.lane = static_cast<std::size_t>(free - ends.begin());
+      if (free == ends.end()) ends.push_back(0);
+      ends[each.lane] = each.transfer->end_ns;
+    }
+    row.num_lanes = std::max<std::size_t>(1, ends.size());
+  }
+  return rows;
 }
 
 class Painter {
  public:
-  Painter(const Trace& trace, const std::vector<std::int64_t>& iterations)
+  Painter(const Trace& trace, const std::vector<std::int64_t>& iterations, const TimeRange& range)
       : trace_(trace),
-        links_(link_use(trace)),
-        panels_(panels_of(trace, iterations, line_height())) {}
+        panels_(panels_of(trace, iterations, range)),
+        links_(link_rows(trace, panels_)) {
+    cut_into_lines(trace, line_height(), panels_);
+  }
 
   double height() const {
     double sum = legend_height;
@@ -141,8 +227,10 @@ class Painter {
 
  private:
   double line_height() const {
-    return static_cast<double>(trace_.workers.size()) * (task_height + sublayer_height + row_gap) +
-           static_cast<double>(links_.size()) * (transfer_height + row_gap) + axis_height;
+    double height =
+        static_cast<double>(trace_.workers.size()) * (task_height + sublayer_height + row_gap);
+    for (const LinkRow& link : links_) height += link.height() + row_gap;
+    return height + axis_height;
   }
 
   void black() { cairo_set_source_rgb(cairo_, 0, 0, 0); }
@@ -171,6 +259,10 @@ class Painter {
     }
     x = left_margin;
     draw_sub_batches(x);
+    if (!links_.empty()) {
+      key(x, 42, fetch_fill, "fetch: a task waits for it");
+      key(x, 42, prefetch_fill, "prefetch: ahead of need");
+    }
     show_text(cairo_, x, 42, "upper row: tasks (layer, stage); lower row: the sublayers inside",
               Anchor::left);
   }
@@ -204,11 +296,16 @@ class Painter {
   void draw_panel(const Panel& panel) {
     black();
     const IterationPath& path = panel.path;
-    show_text(cairo_, left_margin, y_ + 22,
-              fmt::format("iteration {}: {} tasks in {}, critical path {}", path.iteration,
-                          path.num_tasks, format_time(static_cast<double>(path.duration_ns())),
-                          format_time(static_cast<double>(path.length_ns()))),
-              Anchor::left);
+    std::string title =
+        fmt::format("iteration {}: {} tasks in {}, critical path {}", path.iteration,
+                    path.num_tasks, format_time(static_cast<double>(path.duration_ns())),
+                    format_time(static_cast<double>(path.length_ns())));
+    const auto start_ns = static_cast<double>(path.start_ns);
+    if (panel.end_ns - panel.start_ns < static_cast<double>(path.duration_ns())) {
+      title += fmt::format("; drawn from {} to {}", format_time(panel.start_ns - start_ns),
+                           format_time(panel.end_ns - start_ns));
+    }
+    show_text(cairo_, left_margin, y_ + 22, title, Anchor::left);
     y_ += title_height;
     for (int i = 0; i < panel.num_lines; ++i) draw_line(panel, i);
   }
@@ -216,10 +313,10 @@ class Painter {
   void draw_line(const Panel& panel, int number) {
     iteration_ = panel.path.iteration;
     line_ns_ = panel.line_ns();
-    line_start_ = static_cast<double>(panel.path.start_ns) + number * line_ns_;
+    line_start_ = panel.start_ns + number * line_ns_;
     const double top = y_;
     for (const TraceWorker& worker : trace_.workers) draw_worker(worker);
-    for (const LinkUse& link : links_) draw_link(link);
+    for (const LinkRow& link : links_) draw_link(link);
     draw_axis(top, static_cast<double>(panel.path.start_ns));
     y_ += axis_height;
   }
@@ -304,20 +401,20 @@ class Painter {
     return "?";
   }
 
-  void draw_link(const LinkUse& link) {
+  void draw_link(const LinkRow& link) {
     black();
-    show_text(cairo_, left_margin - 8, y_ + transfer_height - 6,
+    const double height = link.height() / static_cast<double>(link.num_lanes);
+    show_text(cairo_, left_margin - 8, y_ + link.height() / 2 + 4,
               node_name(link.from) + " to " + node_name(link.to), Anchor::right);
-    constexpr Fill fetch = {{0.93, 0.93, 0.60}, false};
-    constexpr Fill prefetch = {{0.82, 0.90, 0.70}, false};
-    for (const TraceTransfer& transfer : trace_.transfers) {
-      if (transfer.from != link.from || transfer.to != link.to ||
-          !on_line(transfer.start_ns, transfer.end_ns))
-        continue;
-      draw_box(transfer.start_ns, transfer.end_ns, y_, transfer_height,
-               transfer.prefetch ? prefetch : fetch, false, {format_size(transfer.bytes)});
+    for (const LinkRow::Drawn& each : link.drawn) {
+      const TraceTransfer& transfer = *each.transfer;
+      if (!on_line(transfer.start_ns, transfer.end_ns)) continue;
+      std::vector<std::string> labels;
+      if (height >= lane_height) labels.push_back(format_size(transfer.bytes));
+      draw_box(transfer.start_ns, transfer.end_ns, y_ + height * static_cast<double>(each.lane),
+               height, transfer.prefetch ? prefetch_fill : fetch_fill, false, labels);
     }
-    y_ += transfer_height + row_gap;
+    y_ += link.height() + row_gap;
   }
 
   void draw_axis(double top, double begin) {
@@ -335,13 +432,13 @@ class Painter {
       cairo_line_to(cairo_, x, y);
       cairo_stroke(cairo_);
       cairo_set_source_rgb(cairo_, 0.3, 0.3, 0.3);
-      show_text(cairo_, x, y + 14, at < tick / 2 ? "0" : format_time(at), Anchor::middle);
+      show_text(cairo_, x, y + 14, at < tick / 2 ? "0" : format_tick(at, tick), Anchor::middle);
     }
   }
 
   const Trace& trace_;
-  std::vector<LinkUse> links_;
   std::vector<Panel> panels_;
+  std::vector<LinkRow> links_;
   cairo_t* cairo_ = nullptr;
   double y_ = 0;
   std::int64_t iteration_ = 0;
@@ -352,8 +449,8 @@ class Painter {
 }  // namespace
 
 std::string draw_gantt(const Trace& trace, const std::vector<std::int64_t>& iterations,
-                       PictureFormat format) {
-  Painter painter(trace, iterations);
+                       PictureFormat format, const TimeRange& range) {
+  Painter painter(trace, iterations, range);
   return draw_picture(picture_width, painter.height(), format,
                       [&](cairo_t* cairo) { painter.draw(cairo); });
 }

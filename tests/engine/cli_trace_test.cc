@@ -139,6 +139,10 @@ TEST(CliTraceTest, GanttPicturesAreDrawn) {
                            "iteration 3:", "iteration 5:"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   EXPECT_EQ(testing::content_of(folder.file("g.png")).substr(1, 3), "PNG");
+  const CliResult part = run_cli({"trace", trace, "--iterations", "3", "--gantt",
+                                  folder.file("part.svg"), "--from-ms", "0.01", "--to-ms", "0.05"});
+  EXPECT_EQ(part.exit_code, 0) << part.err;
+  EXPECT_TRUE(testing::content_of(folder.file("part.svg")).ends_with("</svg>\n"));
   ASSERT_EQ(run_cli({"trace", trace, "--gantt", folder.file("g.svg")}).exit_code, 0);
   EXPECT_TRUE(testing::content_of(folder.file("g.svg")).ends_with("</svg>\n"));
   EXPECT_EQ(files_in(trace), all_files);
@@ -195,6 +199,16 @@ TEST(CliTraceTest, WrongChoicesAreOneLine) {
   expect_failure(run_cli({"trace", trace, "--gantt", folder.file("g.pdf")}), 2, {".svg or .png"});
   expect_failure(run_cli({"trace", trace, "--gantt", "/proc/g.svg"}), 1, {"/proc/g.svg"});
   EXPECT_FALSE(fs::exists(folder.file("g.pdf")));
+  const std::string svg = folder.file("g.svg");
+  expect_failure(run_cli({"trace", trace, "--from-ms", "1"}), 2, {"--from-ms", "--gantt"});
+  expect_failure(run_cli({"trace", trace, "--gantt", svg, "--from-ms", "-1"}), 2,
+                 {"--from-ms -1", "from 0"});
+  expect_failure(run_cli({"trace", trace, "--gantt", svg, "--to-ms", "nan"}), 2, {"--to-ms nan"});
+  expect_failure(run_cli({"trace", trace, "--gantt", svg, "--from-ms", "2", "--to-ms", "2"}), 2,
+                 {"--to-ms 2", "more than --from-ms"});
+  expect_failure(run_cli({"trace", trace, "--gantt", svg, "--from-ms", "1e6"}), 1,
+                 {"iteration 6 takes", "at 1000 s"});
+  EXPECT_FALSE(fs::exists(svg));
 }
 
 TEST(CliTraceTest, AnInterruptedRunLeavesWhatItDid) {

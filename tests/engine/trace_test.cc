@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -252,6 +254,90 @@ TEST(GanttTest, ATaskOfManyLayersHasTheRoomOfAsManyTasks) {
     }
   }
   EXPECT_GT(height_of(draw_gantt(trace, {0}, PictureFormat::svg)), one);
+}
+
+/// How many boxes of this fill an SVG has, and their upper edges.
+std::multiset<double> upper_edges(const std::string& svg, const std::string& fill) {
+  std::multiset<double> found;
+  for (std::size_t at = svg.find(fill); at != std::string::npos; at = svg.find(fill, at + 1)) {
+    std::istringstream path(svg.substr(svg.find(" d=\"M ", at) + 6, 60));
+    double x = 0;
+    double y = 0;
+    path >> x >> y;
+    found.insert(y);
+  }
+  return found;
+}
+const std::string fetch = "rgb(90%,62%,0%)";
+const std::string prefetch = "rgb(78%,90%,66%)";
+
+TEST(GanttTest, FetchAndPrefetchHaveTheirKeysBesideTheirBoxes) {
+  // Of iteration 0: fetches 0-5 and 41-45, prefetch 5-20; a key each.
+  const std::string svg = draw_gantt(two_sub_batches(), {0}, PictureFormat::svg);
+  EXPECT_EQ(upper_edges(svg, fetch).size(), 3U) << svg;
+  EXPECT_EQ(upper_edges(svg, prefetch).size(), 2U);
+  Trace still = two_sub_batches();
+  still.transfers.clear();
+  EXPECT_EQ(draw_gantt(still, {0}, PictureFormat::svg).find(fetch), std::string::npos);
+}
+
+TEST(GanttTest, TransfersThatOverlapDoNotHideEachOther) {
+  Trace trace = two_sub_batches();
+  trace.transfers.resize(1);
+  trace.transfers[0] = {.from = 0, .to = 1, .bytes = 1, .start_ns = 20000, .end_ns = 30000};
+  const double alone = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
+  const auto add = [&](std::int64_t start_ns, std::int64_t end_ns) {
+    trace.transfers.push_back(trace.transfers[0]);
+    trace.transfers.back().start_ns = start_ns;
+    trace.transfers.back().end_ns = end_ns;
+  };
+  add(30000, 35000);  // where the first one ends
+  EXPECT_EQ(height_of(draw_gantt(trace, {0}, PictureFormat::svg)), alone);
+  add(22000, 24000);  // inside of the first
+  add(23000, 28000);  // beside both
+  add(24000, 25000);  // where the third one ends
+  const std::string svg = draw_gantt(trace, {0}, PictureFormat::svg);
+  EXPECT_GT(height_of(svg), alone);
+  std::multiset<double> edges = upper_edges(svg, fetch);
+  edges.erase(edges.begin());  // the key's
+  const std::set<double> lanes(edges.begin(), edges.end());
+  ASSERT_EQ(lanes.size(), 3U);
+  const double top = *lanes.begin();
+  EXPECT_EQ(edges, (std::multiset<double>{top, top, top + 14, top + 14, top + 28}));
+  for (int i = 0; i < 40; ++i) add(21000, 29000);
+  EXPECT_LT(height_of(draw_gantt(trace, {0}, PictureFormat::svg)), height_of(svg) + 100);
+}
+
+TEST(GanttTest, ARangeOfTimeDrawsWhatIsInIt) {
+  const Trace trace = two_sub_batches();  // iteration 0: from 0 to 67 us
+  const std::string svg =
+      draw_gantt(trace, {0}, PictureFormat::svg, {.from_ns = 42000, .to_ns = 46000});
+  EXPECT_EQ(upper_edges(svg, fetch).size(), 2U) << "one key, and 41-45";
+  EXPECT_EQ(upper_edges(svg, prefetch).size(), 1U) << "its key alone";
+  const auto drawn = [&](std::int64_t from_ns, std::int64_t to_ns) {
+    return draw_gantt(trace, {0}, PictureFormat::png, {.from_ns = from_ns, .to_ns = to_ns});
+  };
+  EXPECT_TRUE(drawn(0, 67000) == draw_gantt(trace, {0}, PictureFormat::png)) << "all of it";
+  EXPECT_FALSE(drawn(0, 66000) == drawn(0, 67000));
+  EXPECT_TRUE(drawn(0, 1000000) == drawn(0, 67000)) << "no more than there is";
+  expect_error([&] { drawn(67000, 70000); }, {"iteration 0 takes 67 us", "at 67 us"});
+}
+
+TEST(GanttTest, APartOfALongIterationTakesLessRoom) {
+  Trace trace = two_sub_batches();
+  const TraceTask task = trace.tasks.front();
+  for (int i = 0; i < 400; ++i) {
+    trace.tasks.push_back(task);
+    trace.tasks.back().id = 100 + i;
+    trace.tasks.back().start_ns = 100000 + 1000 * i;
+    trace.tasks.back().end_ns = 101000 + 1000 * i;
+    trace.tasks.back().sublayers = {
+        {Sublayer::qkv, 100000 + 1000 * i, 101000 + 1000 * i, task.tag.layer}};
+  }
+  const double all = height_of(draw_gantt(trace, {0}, PictureFormat::svg));
+  const double part =
+      height_of(draw_gantt(trace, {0}, PictureFormat::svg, {.from_ns = 100000, .to_ns = 140000}));
+  EXPECT_LT(part, all / 5);  // a tenth of its tasks
 }
 
 TEST(GanttTest, AnUnknownIterationIsAnError) {
