@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "base/error.h"
-#include "engine/draw/colour.h"
 
 namespace sluice {
 namespace {
@@ -22,6 +21,10 @@ constexpr std::array<Colour, 7> colours = {{{0.00, 0.45, 0.70},
                                             {0.80, 0.47, 0.65},
                                             {0.34, 0.71, 0.91},
                                             {0.60, 0.55, 0.05}}};
+
+/// Above 0 so much nearer to white, below 0 to black.
+constexpr std::array<double, 10> shades = {0,   0.5,   -0.45, 0.25,  -0.25,
+                                           0.7, -0.65, 0.38,  -0.36, 0.85};
 
 struct SurfaceDeleter {
   void operator()(cairo_surface_t* surface) const noexcept { cairo_surface_destroy(surface); }
@@ -92,8 +95,17 @@ double tick_distance(double range, int count) {
   return 10 * power;
 }
 
+Colour colour_number(std::size_t index) {
+  const Colour& base = colours.at(index % colours.size());
+  const double shade = shades.at(index / colours.size() % shades.size());
+  const auto mixed = [&](double value) {
+    return shade >= 0 ? value + (1 - value) * shade : value * (1 + shade);
+  };
+  return {mixed(base.red), mixed(base.green), mixed(base.blue)};
+}
+
 void use_colour(cairo_t* cairo, std::size_t index) {
-  const Colour& colour = colours.at(index % colours.size());
+  const Colour colour = colour_number(index);
   cairo_set_source_rgb(cairo, colour.red, colour.green, colour.blue);
 }
 

@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "engine/draw/colour.h"
+
 namespace sluice {
 
 enum class PictureFormat : std::uint8_t { svg, png };
@@ -22,7 +24,9 @@ void show_text(cairo_t* cairo, double x, double y, const std::string& text, Anch
 /// 1, 2 or 5 times a power of ten, so that about `count` of them make up `range`.
 double tick_distance(double range, int count);
 
-/// One of seven colours that colour-blind readers can tell apart (Okabe and Ito's), counted round.
+/// Seven colours that colour-blind readers can tell apart (Okabe and Ito's), then lighter and
+/// darker shades of them: 70 in all, counted round.
+Colour colour_number(std::size_t index);
 void use_colour(cairo_t* cairo, std::size_t index);
 
 }  // namespace sluice

@@ -5,23 +5,36 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/error.h"
+#include "engine/tables.h"
 
 namespace sluice {
 namespace {
 
 // In points.
-constexpr double cell_size = 9;
+constexpr double cell_size = 11;  ///< labels of neighbouring powers of two do not touch
 constexpr double left_margin = 56;
 constexpr double right_margin = 20;
 constexpr double top_margin = 40;
 constexpr double axis_height = 44;
 constexpr double legend_line = 18;
 constexpr double least_label_distance = 30;
+constexpr double text_size = 12;
+constexpr double letter_size = 10;
+constexpr std::size_t most_legend_lines = 12;  ///< of one column
 constexpr int steps_per_octave = 4;
 
+/// As many as there are placements.
+constexpr std::string_view letters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-";
+static_assert(letters.size() >= num_placements);
+
 constexpr std::array<Phase, 2> phases = {Phase::prefill, Phase::decode};
+
+bool is_power_of_two(std::int64_t value) { return (value & (value - 1)) == 0; }
 
 /// `first` times powers of two to the quarter, rounded, up to `last`.
 std::vector<std::int64_t> geometric(std::int64_t first, std::int64_t last) {
@@ -73,7 +86,92 @@ std::string meaning(const Placement& placement) {
   return text + " on the CPU";
 }
 
-bool is_power_of_two(std::int64_t value) { return (value & (value - 1)) == 0; }
+std::string letter_in(const std::vector<Placement>& all, const Placement& placement) {
+  return std::string(1, letters.at(index_in(all, placement)));
+}
+
+struct Cell {
+  std::size_t x, y;
+};
+using Rows = std::vector<std::vector<Placement>>;
+
+/// The cells that hang together with `first`, which are marked in `seen`.
+std::vector<Cell> region_of(const Rows& rows, Cell first, std::vector<std::vector<bool>>& seen) {
+  std::vector<Cell> region = {first};
+  seen[first.y][first.x] = true;
+  const auto visit = [&](std::size_t x, std::size_t y) {
+    if (y >= rows.size() || x >= rows[y].size() || seen[y][x]) return;
+    if (!(rows[y][x] == rows[first.y][first.x])) return;
+    seen[y][x] = true;
+    region.push_back({x, y});
+  };
+  for (std::size_t i = 0; i < region.size(); ++i) {
+    const auto [x, y] = region[i];
+    visit(x + 1, y);
+    visit(x - 1, y);  // wraps round below 0: beyond every row
+    visit(x, y + 1);
+    visit(x, y - 1);
+  }
+  return region;
+}
+
+/// The cell of a region that is nearest to its middle.
+Cell middle_of(const std::vector<Cell>& region) {
+  double x = 0;
+  double y = 0;
+  for (const Cell& cell : region) {
+    x += static_cast<double>(cell.x) / static_cast<double>(region.size());
+    y += static_cast<double>(cell.y) / static_cast<double>(region.size());
+  }
+  return *std::min_element(region.begin(), region.end(), [&](const Cell& a, const Cell& b) {
+    const auto distance = [&](const Cell& cell) {
+      return std::hypot(static_cast<double>(cell.x) - x, static_cast<double>(cell.y) - y);
+    };
+    return distance(a) < distance(b);
+  });
+}
+
+/// A letter in each region, black or white.
+void draw_letters(cairo_t* cairo, const Rows& rows, double bottom,
+                  const std::vector<Placement>& all) {
+  std::vector<std::vector<bool>> seen(rows.size());
+  for (std::size_t y = 0; y < rows.size(); ++y) seen[y].resize(rows[y].size());
+  cairo_set_font_size(cairo, letter_size);
+  for (std::size_t y = 0; y < rows.size(); ++y) {
+    for (std::size_t x = 0; x < rows[y].size(); ++x) {
+      if (seen[y][x]) continue;
+      const std::vector<Cell> region = region_of(rows, {x, y}, seen);
+      const Cell at = middle_of(region);
+      const Colour colour = colour_number(index_in(all, rows[y][x]));
+      const bool is_dark = 0.299 * colour.red + 0.587 * colour.green + 0.114 * colour.blue < 0.55;
+      const double grey = is_dark ? 1 : 0;
+      cairo_set_source_rgb(cairo, grey, grey, grey);
+      show_text(cairo, left_margin + cell_size * (static_cast<double>(at.x) + 0.5),
+                bottom - cell_size * (static_cast<double>(at.y) + 0.5) + 3.5,
+                letter_in(all, rows[y][x]), Anchor::middle);
+    }
+  }
+  cairo_set_font_size(cairo, text_size);
+}
+
+/// The batches that are powers of two, where there is room; the last label ends at the frame.
+void draw_batches(cairo_t* cairo, const PolicyMap& map, double y) {
+  const double right = left_margin + cell_size * static_cast<double>(map.batches.size());
+  double next_label = 0;
+  for (std::size_t x = 0; x < map.batches.size(); ++x) {
+    const double middle = left_margin + cell_size * (static_cast<double>(x) + 0.5);
+    if (!is_power_of_two(map.batches[x]) || middle < next_label) continue;
+    const std::string text = fmt::format("{}", map.batches[x]);
+    cairo_text_extents_t extents;
+    cairo_text_extents(cairo, text.c_str(), &extents);
+    if (middle + extents.x_advance / 2 <= right) {
+      show_text(cairo, middle, y, text, Anchor::middle);
+    } else {
+      show_text(cairo, right, y, text, Anchor::right);
+    }
+    next_label = middle + least_label_distance;
+  }
+}
 
 void draw_field(cairo_t* cairo, const PolicyMap& map, Phase phase,
                 const std::vector<Placement>& all) {
@@ -94,19 +192,14 @@ void draw_field(cairo_t* cairo, const PolicyMap& map, Phase phase,
       x = end;
     }
   }
+  draw_letters(cairo, rows, bottom, all);
   cairo_set_source_rgb(cairo, 0, 0, 0);
   cairo_set_line_width(cairo, 1);
   cairo_rectangle(cairo, left_margin, top_margin, width, height);
   cairo_stroke(cairo);
   show_text(cairo, left_margin + width / 2, top_margin - 12,
             fmt::format("{} on {}: {}", map.model, map.machine, to_string(phase)), Anchor::middle);
-  double next_label = 0;
-  for (std::size_t x = 0; x < map.batches.size(); ++x) {
-    const double middle = left_margin + cell_size * (static_cast<double>(x) + 0.5);
-    if (!is_power_of_two(map.batches[x]) || middle < next_label) continue;
-    show_text(cairo, middle, bottom + 15, fmt::format("{}", map.batches[x]), Anchor::middle);
-    next_label = middle + least_label_distance;
-  }
+  draw_batches(cairo, map, bottom + 15);
   show_text(cairo, left_margin + width / 2, bottom + 33, "batch", Anchor::middle);
   for (std::size_t y = 0; y < map.input_tokens.size(); ++y) {
     if (is_power_of_two(map.input_tokens[y]))
@@ -164,8 +257,10 @@ std::string draw_policy_maps(const std::vector<PolicyMap>& maps, PictureFormat f
       left_margin + right_margin + cell_size * static_cast<double>(maps.front().batches.size());
   const double field_height =
       top_margin + axis_height + cell_size * static_cast<double>(maps.front().input_tokens.size());
+  const std::size_t legend_lines =
+      all.size() <= most_legend_lines ? all.size() : (all.size() + 1) / 2;  // in two columns
   const double height = field_height * static_cast<double>(maps.size()) +
-                        legend_line * static_cast<double>(all.size()) + 12;
+                        legend_line * static_cast<double>(legend_lines) + 12;
   return draw_picture(2 * field_width, height, format, [&](cairo_t* cairo) {
     for (const PolicyMap& map : maps) {
       cairo_save(cairo);
@@ -177,13 +272,15 @@ std::string draw_policy_maps(const std::vector<PolicyMap>& maps, PictureFormat f
       cairo_translate(cairo, 0, field_height);
     }
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const double y = legend_line * static_cast<double>(i) + 8;
+      const double x = left_margin + (i < legend_lines ? 0 : field_width);
+      const double y = legend_line * static_cast<double>(i % legend_lines) + 8;
       use_colour(cairo, i);
-      cairo_rectangle(cairo, left_margin, y, 12, 12);
+      cairo_rectangle(cairo, x, y, 12, 12);
       cairo_fill(cairo);
       cairo_set_source_rgb(cairo, 0, 0, 0);
-      show_text(cairo, left_margin + 20, y + 11,
-                fmt::format("{}: {}", all[i].to_string(), meaning(all[i])), Anchor::left);
+      show_text(cairo, x + 20, y + 11,
+                fmt::format("{}  {}: {}", letters.at(i), all[i].to_string(), meaning(all[i])),
+                Anchor::left);
     }
   });
 }
@@ -200,17 +297,34 @@ std::string policy_maps_as_text(const std::vector<PolicyMap>& maps) {
       for (std::size_t y = rows.size(); y-- > 0;) {
         text += is_power_of_two(map.input_tokens[y]) ? fmt::format("{:6} ", map.input_tokens[y])
                                                      : std::string(7, ' ');
-        for (const Placement& placement : rows[y])
-          text += static_cast<char>('A' + index_in(all, placement));
+        for (const Placement& placement : rows[y]) text += letter_in(all, placement);
         text += "\n";
       }
       text += "\n";
     }
   }
   for (std::size_t i = 0; i < all.size(); ++i)
-    text += fmt::format("{}  {}: {}\n", static_cast<char>('A' + i), all[i].to_string(),
-                        meaning(all[i]));
+    text += fmt::format("{}  {}: {}\n", letters.at(i), all[i].to_string(), meaning(all[i]));
   return text;
+}
+
+std::string policy_maps_as_json(const std::vector<PolicyMap>& maps) {
+  nlohmann::ordered_json objects = nlohmann::ordered_json::array();
+  for (const PolicyMap& map : maps) {
+    nlohmann::ordered_json& object = objects.emplace_back();
+    object["model"] = map.model;
+    object["machine"] = map.machine;
+    object["batches"] = map.batches;
+    object["input_tokens"] = map.input_tokens;
+    for (const Phase phase : phases) {
+      nlohmann::ordered_json& rows = object[std::string(to_string(phase))];
+      for (const auto& row : field(map, phase)) {
+        nlohmann::ordered_json& placements = rows.emplace_back();
+        for (const Placement& placement : row) placements.push_back(placement.to_string());
+      }
+    }
+  }
+  return format_objects(OutputFormat::json, objects);
 }
 
 }  // namespace sluice

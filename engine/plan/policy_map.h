@@ -26,10 +26,15 @@ struct PolicyMap {
 PolicyMap make_policy_map(CheckedPolicy& policy, const CostModel& costs, const std::string& model,
                           const std::string& machine);
 
-/// A pair of fields for each map, prefill and decode, one colour a placement, with a legend.
+/// A pair of fields for each map, prefill and decode, a colour and a letter a placement, with a
+/// legend.
 std::string draw_policy_maps(const std::vector<PolicyMap>& maps, PictureFormat format);
 
 /// The same with a letter a placement, input lengths downwards.
 std::string policy_maps_as_text(const std::vector<PolicyMap>& maps);
+
+/// The same as an array of objects: `prefill` and `decode` are rows by input length of placements
+/// by batch.
+std::string policy_maps_as_json(const std::vector<PolicyMap>& maps);
 
 }  // namespace sluice
