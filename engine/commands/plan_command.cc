@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -27,6 +29,7 @@ namespace sluice {
 namespace {
 
 namespace po = boost::program_options;
+using Json = nlohmann::ordered_json;
 
 void declare_options(CommandLine& line) {
   declare_points(line);
@@ -51,8 +54,10 @@ Settings read_settings(const CommandLine& line) {
   settings.points = read_points(line);
   settings.format = read_format(line);
   settings.explain = line.get<bool>("explain");
-  if (settings.explain && settings.format != OutputFormat::table)
-    throw UsageError("--explain is told at length; leave out --json, --csv and --markdown");
+  const bool tabular =
+      settings.format == OutputFormat::csv || settings.format == OutputFormat::markdown;
+  if (settings.explain && tabular)
+    throw UsageError("--explain is told at length or with --json; leave out --csv and --markdown");
   if (settings.explain && settings.points.size() > 1)
     throw UsageError("--explain is of a single plan; name one of everything");
   if (line.given("map")) {
@@ -62,8 +67,9 @@ Settings read_settings(const CommandLine& line) {
         settings.points.policies.front() == any_policy) {
       throw UsageError("--map draws one --policy for one --model; name one of each");
     }
-    for (const char* name :
-         {"batch", "input-tokens", "output-tokens", "output-format", "markdown", "csv", "json"}) {
+    if (tabular)
+      throw UsageError("--map is told in letters or with --json; leave out --csv and --markdown");
+    for (const char* name : {"batch", "input-tokens", "output-tokens", "explain"}) {
       if (line.given(name))
         throw UsageError("--{} has no part in --map, which draws all batches and input lengths",
                          name);
@@ -142,14 +148,21 @@ class Planner {
   std::string explain(const PlanPoint& point) {
     const MachineCosts costs = costs_of(lists_.machines.front(), point.model);
     if (!settings_.explain) return slower_than_one_device(*point.plan, *costs.model);
-    for (const auto& policy : policies_) {
-      if (policy->name() == point.policy)
-        return "\n" + explain_plan(policy->policy(), *costs.model, point.workload);
-    }
-    return "";
+    return "\n" + explain_plan(policy_of(point), *costs.model, point.workload);
+  }
+  Json explain_json(const PlanPoint& point) {
+    const MachineCosts costs = costs_of(lists_.machines.front(), point.model);
+    return explain_plan_json(policy_of(point), *costs.model, point.workload);
   }
 
  private:
+  CheckedPolicy& policy_of(const PlanPoint& point) {
+    const auto found = std::find_if(policies_.begin(), policies_.end(), [&](const auto& policy) {
+      return policy->name() == point.policy;
+    });
+    return (*found)->policy();
+  }
+
   /// Empty if the model has positions enough.
   static std::string length_problem(const ModelConfig& config, const Workload& workload) {
     try {
@@ -203,7 +216,8 @@ int run_map(const Settings& settings, Planner& planner) {
   maps.reserve(settings.points.machines.size());
   for (const std::string& machine : settings.points.machines) maps.push_back(planner.map(machine));
   write_file(*settings.map, draw_policy_maps(maps, picture_format("map", *settings.map)));
-  std::cout << policy_maps_as_text(maps);
+  std::cout << (settings.format == OutputFormat::json ? policy_maps_as_json(maps)
+                                                      : policy_maps_as_text(maps));
   return 0;
 }
 
@@ -225,6 +239,12 @@ int run_plan(const CommandLine::Arguments& arguments) {
                 points.front().problem);
   if (points.size() == 1 && settings.format == OutputFormat::table) {
     std::cout << describe_plan(points.front()) << planner.explain(points.front());
+    return 0;
+  }
+  if (settings.explain) {  // of a single point
+    Json object = plan_json(points.front());
+    object["explain"] = planner.explain_json(points.front());
+    std::cout << format_objects(OutputFormat::json, Json::array({std::move(object)}));
     return 0;
   }
   std::cout << format_plans(settings.format, points);

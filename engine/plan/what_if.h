@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "engine/plan/planner.h"
@@ -23,5 +24,9 @@ std::string slower_than_one_device(const Plan& plan, const CostModel& costs);
 
 /// The first two, and the third as of `policy`'s own plan.
 std::string explain_plan(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
+
+/// The same for programs; docs/reference/plan.md has the fields.
+nlohmann::ordered_json explain_plan_json(CheckedPolicy& policy, const CostModel& costs,
+                                         const Workload& workload);
 
 }  // namespace sluice

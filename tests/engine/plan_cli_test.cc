@@ -406,12 +406,72 @@ TEST(PlanCliTest, MapsAreWrittenAndShown) {
   EXPECT_EQ(png.substr(png.size() - 8, 4), "IEND");
 }
 
+TEST(PlanCliTest, MapsAsJsonAgreeWithTheirText) {
+  const TemporaryFolder folder;
+  const Arguments asked = {"--model",   "opt-175b", "--policy", "lia",
+                           "--machine", "spr-a100", "--map",    folder.file("map.svg")};
+  const json maps = plan_json(asked);
+  ASSERT_EQ(maps.size(), 1U);
+  const json& map = maps[0];
+  EXPECT_EQ(map["model"], "opt-175b");
+  EXPECT_EQ(map["machine"], "spr-a100");
+  ASSERT_EQ(map["decode"].size(), map["input_tokens"].size());
+  std::map<std::string, std::string> meaning;  // placements by letter
+  std::vector<std::string> rows;
+  for (const std::string& line : lines_of(plan(asked).out)) {
+    if (line.size() > 10 && line.substr(1, 2) == "  " && line[9] == ':')
+      meaning[line.substr(0, 1)] = line.substr(3, 6);
+    if (line.size() == 7 + map["batches"].size()) rows.push_back(line.substr(7));
+  }
+  const std::size_t height = map["input_tokens"].size();
+  ASSERT_EQ(rows.size(), 2 * height);
+  for (std::size_t y = 0; y < height; ++y) {
+    for (std::size_t x = 0; x < map["batches"].size(); ++x) {
+      EXPECT_EQ(map["prefill"][y][x], meaning[rows[height - 1 - y].substr(x, 1)]);
+      EXPECT_EQ(map["decode"][y][x], meaning[rows[2 * height - 1 - y].substr(x, 1)]);
+    }
+  }
+  EXPECT_EQ(map["batches"].front(), 1);
+  EXPECT_EQ(map["batches"].back(), 2048);
+}
+
+TEST(PlanCliTest, ExplanationsAsJsonSayWhatTheTextSays) {
+  const Arguments asked = {"--model", "opt-30b", "--machine", "spr-a100", "--policy",
+                           "lia",     "--batch", "8",         "--explain"};
+  const std::string text = plan(asked).out;
+  const json points = plan_json(asked);
+  ASSERT_EQ(points.size(), 1U);
+  const json& point = points[0];
+  const json& explain = point["explain"];
+  for (const char* phase : {"prefill", "decode"}) {
+    const json& flip = explain["flip_points"][phase];
+    expect_contains(
+        text, {"flip point of " + std::string(phase) + ": " + flip["from"].get<std::string>() +
+               " -> " + flip["to"].get<std::string>() + " at B"});
+    expect_contains(text, {" = " + std::to_string(flip["at"].get<int>()) + "\n"});
+  }
+  ASSERT_EQ(explain["what_if"].size(), 4U);
+  EXPECT_EQ(explain["what_if"][0]["with"], "this machine");
+  EXPECT_EQ(explain["what_if"][0]["latency_s"], point["latency_s"]);
+  EXPECT_EQ(explain["what_if"][0]["tpot_s"], point["tpot_s"]);
+  for (const json& each : explain["what_if"]) {
+    expect_contains(text, {each["with"]});
+    EXPECT_LE(each["latency_s"], point["latency_s"]);
+    EXPECT_TRUE(is_placement(each["decode_placement"]));
+  }
+  EXPECT_EQ(explain["faster_on_one_device"].is_null(),
+            text.find("offloading is slower") == std::string::npos);
+  EXPECT_FALSE(plan_json({"--model", "opt-30b"})[0].contains("explain"));
+}
+
 TEST(PlanCliTest, MapsThatCannotBeAreSaid) {
   expect_failure(plan({"--policy", "lia", "--map", "/nonexistent/map.svg"}), 1,
                  {"cannot write /nonexistent/map.svg"});
   expect_failure(plan({"--policy", "lia", "--map", "map.pdf"}), 2, {"map.pdf", ".svg or .png"});
   expect_failure(plan({"--map", "map.svg"}), 2, {"--map", "--policy"});
-  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--json"}), 2, {"--json", "--map"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--csv"}), 2, {"--csv", "--map"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--explain"}), 2,
+                 {"--explain", "--map"});
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--batch", "4"}), 2,
                  {"--batch", "--map"});
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--parameters-tier", "cxl"}), 2,
