@@ -38,6 +38,22 @@ std::string power_text(int power) {
                    : fmt::format("{:g} x", std::exp2(power));
 }
 
+bool has_figures(const RatioPlot& plot) {
+  return std::any_of(plot.figures.begin(), plot.figures.end(), [](const auto& group) {
+    return std::any_of(group.begin(), group.end(), [](const auto& text) { return !text.empty(); });
+  });
+}
+
+bool has_none(const RatioPlot& plot) {
+  for (std::size_t group = 0; group < plot.ratios.size(); ++group) {
+    for (std::size_t series = 0; series < plot.ratios[group].size(); ++series) {
+      const bool has_figure = !plot.figures.empty() && !plot.figures[group][series].empty();
+      if (!plot.ratios[group][series] && !has_figure) return true;
+    }
+  }
+  return false;
+}
+
 class GridPainter {
  public:
   explicit GridPainter(const RatioGrid& grid) : grid_(grid) {
@@ -98,7 +114,8 @@ class GridPainter {
         }
       }
     }
-    const double label = bar_width_ == wide_bar ? 16 : 32;
+    double label = bar_width_ == wide_bar ? 16 : 32;
+    if (std::any_of(row.begin(), row.end(), has_figures)) label = 48;
     const double below = least < 1 ? label : 0;
     const double powers = std::max(1.0, std::log2(most) - std::log2(least));
     const double per_point = powers / (area_height - below - label);
@@ -139,8 +156,12 @@ class GridPainter {
     const double middle = left_margin + slot * (static_cast<double>(group) + 0.5);
     const double first = middle - bar_width_ * static_cast<double>(grid_.series.size()) / 2;
     for (std::size_t series = 0; series < grid_.series.size(); ++series) {
-      draw_bar(first + bar_width_ * static_cast<double>(series), plot.ratios[group][series],
-               series);
+      const double x = first + bar_width_ * static_cast<double>(series);
+      if (plot.figures.empty() || plot.figures[group][series].empty()) {
+        draw_bar(x, plot.ratios[group][series], series);
+      } else {
+        draw_figure(x, plot.figures[group][series], series);
+      }
     }
     black();
     show_text(cairo_, middle, bottom + 14, grid_.groups[group], Anchor::middle);
@@ -170,6 +191,26 @@ class GridPainter {
     cairo_set_font_size(cairo_, text_size);
   }
 
+  /// Upright on the line of 1, on a sliver in the series' colour.
+  void draw_figure(double x, const std::string& text, std::size_t series) {
+    use_colour(cairo_, series);
+    cairo_rectangle(cairo_, x + 1, y_at(1) - 2, bar_width_ - 2, 4);
+    cairo_fill(cairo_);
+    black();
+    cairo_set_font_size(cairo_, label_size);
+    cairo_save(cairo_);
+    cairo_translate(cairo_, x + bar_width_ / 2 + 3.5, y_at(1) - 5);
+    cairo_rotate(cairo_, -quarter_turn);
+    show_text(cairo_, 0, 0, text, Anchor::left);
+    cairo_restore(cairo_);
+    cairo_set_font_size(cairo_, text_size);
+  }
+
+  bool any_plot(bool (*has)(const RatioPlot& plot)) const {
+    return std::any_of(grid_.rows.begin(), grid_.rows.end(),
+                       [&](const auto& row) { return std::any_of(row.begin(), row.end(), has); });
+  }
+
   void draw_legend(double y) {
     double x = left_margin;
     for (std::size_t series = 0; series < grid_.series.size(); ++series) {
@@ -181,7 +222,11 @@ class GridPainter {
       cairo_get_current_point(cairo_, &x, nullptr);
       x += 20;
     }
-    show_text(cairo_, x, y, fmt::format("1 x: {}", grid_.baseline), Anchor::left);
+    std::string rest = fmt::format("1 x: {}", grid_.baseline);
+    if (any_plot(has_figures))
+      rest += fmt::format("; figures with units: where {} cannot run", grid_.baseline);
+    if (any_plot(has_none)) rest += "; none: cannot run, or has no such figure";
+    show_text(cairo_, x, y, rest, Anchor::left);
   }
 
   const RatioGrid& grid_;

@@ -13,6 +13,9 @@ struct RatioPlot {
   std::string title;
   /// By group, then series, each above 0; nothing: there is none.
   std::vector<std::vector<std::optional<double>>> ratios;
+  /// The same way: the figure itself, with its unit, where there is nothing to compare it with;
+  /// else empty.
+  std::vector<std::vector<std::string>> figures = {};
 };
 
 /// Plots of the same groups and series.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/plan/plan_report.h"
 #include "engine/plan/policy_choice.h"
 
 namespace sluice {
@@ -16,27 +17,38 @@ namespace {
 struct Metric {
   const char* title;
   std::optional<double> (*gain)(const RunFigures& run, const RunFigures& baseline);
+  /// With its unit; empty where there is none.
+  std::string (*figure)(const RunFigures& run);
 };
 
-constexpr Metric throughput = {"tokens/s, times more (latency, times shorter)",
-                               [](const RunFigures& run, const RunFigures& baseline) {
-                                 return std::optional(run.tokens_per_s / baseline.tokens_per_s);
-                               }};
+constexpr Metric throughput = {
+    "tokens/s, times more (latency, times shorter)",
+    [](const RunFigures& run, const RunFigures& baseline) {
+      return std::optional(run.tokens_per_s / baseline.tokens_per_s);
+    },
+    [](const RunFigures& run) { return rate_text(run.tokens_per_s) + "/s"; }};
 constexpr Metric first_token = {"time to first token, times shorter",
                                 [](const RunFigures& run, const RunFigures& baseline) {
                                   return std::optional(baseline.ttft_s / run.ttft_s);
-                                }};
+                                },
+                                [](const RunFigures& run) { return seconds_text(run.ttft_s); }};
 constexpr Metric per_token = {
     "time per token, times shorter",
     [](const RunFigures& run, const RunFigures& baseline) -> std::optional<double> {
       if (run.tpot_s <= 0) return std::nullopt;  // of a single token
       return baseline.tpot_s / run.tpot_s;
+    },
+    [](const RunFigures& run) {
+      return run.tpot_s > 0 ? seconds_text(run.tpot_s) : std::string();
     }};
 constexpr Metric energy = {
     "energy per token, times less",
     [](const RunFigures& run, const RunFigures& baseline) -> std::optional<double> {
       if (!run.joules_per_token || !baseline.joules_per_token) return std::nullopt;
       return *baseline.joules_per_token / *run.joules_per_token;
+    },
+    [](const RunFigures& run) {
+      return run.joules_per_token ? rate_text(*run.joules_per_token) + " J" : std::string();
     }};
 
 /// What the lists of runs name, each once, in their order.
@@ -116,15 +128,18 @@ RatioPlot plot_of(const std::vector<ComparedRun>& runs, const Column& column,
                   const std::vector<std::string>& policies, const std::string& baseline) {
   RatioPlot plot = {.title = fmt::format("{} on {}: {}", short_name(column.first),
                                          short_name(column.second), metric.title),
-                    .ratios = {}};
+                    .ratios = {},
+                    .figures = {}};
   plot.ratios.reserve(groups.size());
   for (const Group& group : groups) {
     const RunFigures* base = figures_of(runs, column, group, baseline);
     std::vector<std::optional<double>>& ratios = plot.ratios.emplace_back();
+    std::vector<std::string>& figures = plot.figures.emplace_back();
     ratios.reserve(policies.size());
     for (const std::string& policy : policies) {
       const RunFigures* run = figures_of(runs, column, group, policy);
       ratios.push_back(run == nullptr || base == nullptr ? std::nullopt : metric.gain(*run, *base));
+      figures.push_back(run != nullptr && base == nullptr ? metric.figure(*run) : "");
     }
   }
   return plot;

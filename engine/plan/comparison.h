@@ -28,7 +28,8 @@ struct ComparedRun {
 
 /// How many times better each policy is than `baseline`, which is one of the runs' policies: a row
 /// for each of the figures (energy where it is known), a column for each model and machine, a group
-/// for each workload. More is better throughout: more tokens/s, less time, less energy.
+/// for each workload. More is better throughout: more tokens/s, less time, less energy. Where the
+/// baseline could not be there is nothing to compare with: the figures stand for themselves.
 RatioGrid compare_policies(const std::vector<ComparedRun>& runs, const std::string& baseline);
 
 }  // namespace sluice

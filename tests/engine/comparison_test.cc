@@ -62,6 +62,29 @@ TEST(ComparisonTest, ARunThatCannotBeHasNoBar) {
             (std::vector<std::vector<std::optional<double>>>{{std::nullopt}, {std::nullopt}}));
 }
 
+TEST(ComparisonTest, WithoutABaselineThereIsTheFigureItself) {
+  std::vector<ComparedRun> runs = two_batches();
+  runs[0].figures->joules_per_token = 3;
+  runs[1].figures = std::nullopt;  // flexgen at batch 1
+  runs[2].figures = std::nullopt;  // lia at batch 64
+  const RatioGrid grid = compare_policies(runs, "flexgen");
+  const std::vector<std::vector<std::optional<double>>> no_ratios = {{std::nullopt},
+                                                                     {std::nullopt}};
+  const std::vector<const char*> expected = {"20/s", "1.00 s", "500.00 ms", "3 J"};
+  ASSERT_EQ(grid.rows.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(grid.rows[i][0].ratios, no_ratios);
+    EXPECT_EQ(grid.rows[i][0].figures, (std::vector<std::vector<std::string>>{{expected[i]}, {""}}))
+        << "what neither has is none";
+  }
+  // Both are told apart in the picture.
+  runs[0].figures = std::nullopt;
+  EXPECT_FALSE(draw_ratios(grid, PictureFormat::png) ==
+               draw_ratios(compare_policies(runs, "flexgen"), PictureFormat::png));
+  for (const auto& row : compare_policies(two_batches(), "flexgen").rows)
+    EXPECT_EQ(row[0].figures, (std::vector<std::vector<std::string>>{{""}, {""}}));
+}
+
 TEST(ComparisonTest, FilesAreShownByTheirNames) {
   std::vector<ComparedRun> runs = two_batches();
   for (ComparedRun& run : runs) {
