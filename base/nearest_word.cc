@@ -27,6 +27,35 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
+bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
+
+/// The number that begins at `at`, which is left behind it.
+std::size_t read_number(const std::string& word, std::size_t& at) {
+  std::size_t number = 0;
+  for (; at < word.size() && is_digit(word[at]); ++at)
+    number = number * 10 + static_cast<std::size_t>(word[at] - '0');
+  return number;
+}
+
+/// As in a dictionary, and numbers by their size: opt-6.7b before opt-13b.
+bool comes_before(const std::string& a, const std::string& b) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (is_digit(a[i]) && is_digit(b[j])) {
+      const std::size_t left = read_number(a, i);
+      const std::size_t right = read_number(b, j);
+      if (left != right) return left < right;
+    } else {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i;
+      ++j;
+    }
+  }
+  if (i < a.size() || j < b.size()) return j < b.size();
+  return a < b;  // 7 and 07
+}
+
 }  // namespace
 
 std::string nearest_word(const std::string& given, const std::vector<std::string>& known) {
@@ -44,10 +73,9 @@ std::string nearest_word(const std::string& given, const std::vector<std::string
 }
 
 std::vector<std::string> nearest_first(const std::string& given, std::vector<std::string> known) {
-  const std::string word = beginning(given);
-  std::stable_sort(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return edit_distance(word, a) < edit_distance(word, b);
-  });
+  std::sort(known.begin(), known.end(), comes_before);
+  const auto nearest = std::find(known.begin(), known.end(), nearest_word(given, known));
+  if (nearest != known.end()) std::rotate(known.begin(), nearest, nearest + 1);
   return known;
 }
 

@@ -7,7 +7,8 @@ namespace sluice {
 
 /// The word of `known` that is nearest to `given` by edit distance, or nothing when none is near.
 std::string nearest_word(const std::string& given, const std::vector<std::string>& known);
-/// All of `known`, those nearest to `given` by edit distance first.
+/// All of `known`: nearest_word() first, if there is one, the others as in a dictionary, numbers by
+/// their size.
 std::vector<std::string> nearest_first(const std::string& given, std::vector<std::string> known);
 
 }  // namespace sluice

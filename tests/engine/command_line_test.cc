@@ -105,6 +105,18 @@ TEST(NearestWordTest, GivesNothingWhenNoneIsNear) {
   EXPECT_EQ(nearest_word("xyzzy", {}), "");
 }
 
+TEST(NearestWordTest, ListsAreInOrderBehindTheNearestWord) {
+  using Words = std::vector<std::string>;
+  const Words known = {"opt-13b", "llama-3-8b", "opt-6.7b", "opt-125m", "bloom-176b", "opt-1.3b"};
+  EXPECT_EQ(nearest_first("zzzzzzzz", known),
+            (Words{"bloom-176b", "llama-3-8b", "opt-1.3b", "opt-6.7b", "opt-13b", "opt-125m"}));
+  EXPECT_EQ(nearest_first("opt-12b", known).front(), nearest_word("opt-12b", known));
+  EXPECT_EQ(nearest_first("opt-6b", known),
+            (Words{"opt-6.7b", "bloom-176b", "llama-3-8b", "opt-1.3b", "opt-13b", "opt-125m"}));
+  EXPECT_EQ(nearest_first("a", {"a7", "a07", "a", "a7b"}), (Words{"a", "a07", "a7", "a7b"}));
+  EXPECT_TRUE(nearest_first("a", {}).empty());
+}
+
 TEST(ParseSizeTest, ReadsUnits) {
   EXPECT_EQ(parse_size_bytes("123", "ddr"), 123U);
   EXPECT_EQ(parse_size_bytes("7B", "ddr"), 7U);
