@@ -302,8 +302,9 @@ class Painter {
                     format_time(static_cast<double>(path.length_ns())));
     const auto start_ns = static_cast<double>(path.start_ns);
     if (panel.end_ns - panel.start_ns < static_cast<double>(path.duration_ns())) {
-      title += fmt::format("; drawn from {} to {}", format_time(panel.start_ns - start_ns),
-                           format_time(panel.end_ns - start_ns));
+      if (panel.start_ns > start_ns)
+        title += fmt::format("; from {}", format_time(panel.start_ns - start_ns));
+      title += fmt::format("; up to {}", format_time(panel.end_ns - start_ns));
     }
     show_text(cairo_, left_margin, y_ + 22, title, Anchor::left);
     y_ += title_height;
