@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "base/cpu.h"
@@ -463,7 +464,11 @@ int run_simulate(const CommandLine::Arguments& arguments) {
   }
   const std::optional<PlotSettings> plot = read_plot(line, lists);
   // Its folder is gone before anything is said: who reads that may go away.
-  const std::vector<Job> jobs = Simulations(lists, read_simulated_host(line), trace).run();
+  const std::vector<Job> jobs = [&] {
+    const std::optional<OutliveReader> outlive_reader =
+        trace.empty() ? std::nullopt : std::optional<OutliveReader>(std::in_place);
+    return Simulations(lists, read_simulated_host(line), trace).run();
+  }();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);
   if (jobs.size() == 1 && format == OutputFormat::table) {

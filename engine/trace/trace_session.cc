@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -67,7 +68,35 @@ class RemovedAtEnd {
   fs::path path_;
 };
 
+/// FxT says by itself, in words of its own, that it cannot write: what read_fxt() then finds is
+/// said instead.
+class WithoutFxtsWords {
+ public:
+  WithoutFxtsWords() : before_(stderr) {
+    cookie_io_functions_t operations{};
+    operations.write = [](void* before, const char* text, std::size_t size) {
+      if (!std::string_view(text, size).starts_with("write buffer: "))
+        std::fwrite(text, 1, size, static_cast<FILE*>(before));
+      return static_cast<ssize_t>(size);
+    };
+    FILE* stream = fopencookie(before_, "w", operations);
+    if (stream == nullptr) return;
+    std::setvbuf(stream, nullptr, _IONBF, 0);
+    stderr = stream;
+  }
+  /// The stream stays open: a logger that was made meanwhile writes to it.
+  ~WithoutFxtsWords() { stderr = before_; }
+  WithoutFxtsWords(const WithoutFxtsWords&) = delete;
+  WithoutFxtsWords& operator=(const WithoutFxtsWords&) = delete;
+
+ private:
+  FILE* before_;
+};
+
 }  // namespace
+
+OutliveReader::OutliveReader() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
+OutliveReader::~OutliveReader() { std::signal(SIGPIPE, before_); }
 
 void declare_trace_option(CommandLine& line) {
   line.options().add_options()  //
@@ -121,8 +150,11 @@ void TraceSession::divide_stages_by(std::shared_ptr<const CostModel> costs, Memo
 }
 
 int TraceSession::around(const std::function<int()>& run, bool quiet) {
+  if (recorder_ == nullptr) return run();
+  const OutliveReader outlive_reader;
   int status = 0;
   try {
+    const WithoutFxtsWords without_words;
     status = run();
   } catch (...) {
     try {
@@ -135,10 +167,9 @@ int TraceSession::around(const std::function<int()>& run, bool quiet) {
   return status;
 }
 
-void TraceSession::write_files(bool quiet) {
-  if (recorder_ == nullptr || !started_) return;
+Trace TraceSession::write_all_files() const {
   const fs::path folder = folder_;
-  const Trace trace = [&] {
+  Trace trace = [&] {
     const RemovedAtEnd record(recorder_->file());
     return read_fxt(recorder_->file().string(), parts_, recorder_->request_ids());
   }();
@@ -146,6 +177,26 @@ void TraceSession::write_files(bool quiet) {
   write_file((folder / "paje.trace").string(), trace_as_paje(trace));
   write_file((folder / "dag.dot").string(), trace_as_dot(trace));
   write_file((folder / "perfetto.json").string(), trace_as_perfetto(trace));
+  return trace;
+}
+
+/// None of them was there before.
+void TraceSession::remove_files() const {
+  std::error_code ignored;
+  for (const char* name : file_names) fs::remove(fs::path(folder_) / name, ignored);
+  if (made_folder_) fs::remove(folder_, ignored);  // if nothing else came into it
+}
+
+void TraceSession::write_files(bool quiet) {
+  if (recorder_ == nullptr || !started_) return;
+  const Trace trace = [&] {
+    try {
+      return write_all_files();
+    } catch (...) {
+      remove_files();
+      throw;
+    }
+  }();
   if (trace.num_lost > 0) {
     fmt::print(stderr,
                "sluice: the trace lacks {} of {} tasks; set STARPU_TRACE_BUFFER_SIZE (MiB)\n",

@@ -11,6 +11,19 @@ namespace sluice {
 
 class CommandLine;
 
+/// While it lives, a reader of our output that goes away is an error that is caught, and does not
+/// end the process.
+class OutliveReader {
+ public:
+  OutliveReader();
+  ~OutliveReader();
+  OutliveReader(const OutliveReader&) = delete;
+  OutliveReader& operator=(const OutliveReader&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
 /// --trace of the commands that run a model.
 void declare_trace_option(CommandLine& line);
 
@@ -25,8 +38,9 @@ class TraceSession {
   TraceSession(const TraceSession&) = delete;
   TraceSession& operator=(const TraceSession&) = delete;
 
-  /// Runs `run`, which makes a Runtime and lets it go, and writes the files, also when it throws.
-  /// Says on stderr where they are unless `quiet`; that something is missing, always.
+  /// Runs `run`, which makes a Runtime and lets it go, and writes the files, also when it throws,
+  /// as where nobody reads its output any more. Where they cannot be written none is left. Says on
+  /// stderr where they are unless `quiet`; that something is missing, always.
   int around(const std::function<int()>& run, bool quiet);
 
   /// While it lives, what the Runtime does is recorded.
@@ -54,6 +68,8 @@ class TraceSession {
 
  private:
   void write_files(bool quiet);
+  Trace write_all_files() const;
+  void remove_files() const;
 
   std::string folder_;
   std::unique_ptr<TraceRecorder> recorder_;

@@ -14,6 +14,7 @@
 
 #include "tests/engine/pj_dump.h"
 #include "tests/support/cli_process.h"
+#include "tests/support/small_disk.h"
 
 namespace sluice {
 namespace {
@@ -209,6 +210,32 @@ TEST(CliTraceTest, WrongChoicesAreOneLine) {
   expect_failure(run_cli({"trace", trace, "--gantt", svg, "--from-ms", "1e6"}), 1,
                  {"iteration 6 takes", "at 1000 s"});
   EXPECT_FALSE(fs::exists(svg));
+}
+
+TEST(CliTraceTest, ADiskThatIsFullIsOneLineAndLeavesNothing) {
+  const TemporaryFolder folder;
+  for (const rlim_t room : {20000, 90000}) {  // for less than the record, and than its files
+    SCOPED_TRACE(room);
+    const test::SmallDisk disk(room);
+    const CliResult result = run_cli(generate(folder.file("t")));
+    EXPECT_EQ(result.exit_code, 1);
+    ASSERT_EQ(testing::lines_of(result.err).size(), 1U) << result.err;
+    EXPECT_TRUE(result.err.starts_with("sluice: ")) << result.err;
+    EXPECT_NE(result.err.find(folder.file("t")), std::string::npos) << result.err;
+    EXPECT_FALSE(fs::exists(folder.file("t")));
+  }
+}
+
+TEST(CliTraceTest, AReaderThatGoesAwayLeavesTheTrace) {
+  const TemporaryFolder folder;
+  const std::string trace = folder.file("trace");
+  std::string command = "set -o pipefail; '" + testing::sluice_program() + "'";
+  for (const std::string& word : generate(trace)) command += " '" + word + "'";
+  CliProcess process("/usr/bin/env", {"bash", "-c", command + " | true"});
+  const CliResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("cannot write to standard output"), std::string::npos) << result.err;
+  EXPECT_EQ(files_in(trace), all_files);
 }
 
 TEST(CliTraceTest, AnInterruptedRunLeavesWhatItDid) {

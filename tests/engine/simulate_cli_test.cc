@@ -843,6 +843,31 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   }
 }
 
+TEST(SimulateCliTest, AReaderThatGoesAwayLeavesTheTrace) {
+  const TemporaryFolder folder;
+  testing::CliProcess process(
+      "/usr/bin/env",
+      {"bash", "-c",
+       "'" + testing::sluice_program() + "' simulate --model opt-125m --output-tokens 2 --trace '" +
+           folder.file("t") + "' 2>&1 | true"});
+  process.wait();
+  EXPECT_TRUE(std::filesystem::exists(folder.file("t/perfetto.json")));
+}
+
+TEST(SimulateCliTest, AFullDiskIsOneLineWithoutATrace) {
+  const TemporaryFolder folder;
+  testing::CliProcess process(
+      "/usr/bin/env", {"bash", "-c",
+                       "trap '' XFSZ; ulimit -f 20; exec '" + testing::sluice_program() +
+                           "' simulate --model opt-125m --machine spr-a100 --policy cpu-only "
+                           "--output-tokens 20 --trace '" +
+                           folder.file("t") + "'"});
+  const CliResult result = process.wait();
+  expect_failure(result, 1, {folder.file("t")});
+  EXPECT_EQ(result.err.find("write buffer"), std::string::npos) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(folder.file("t")));
+}
+
 TEST(SimulateCliTest, AFolderForTemporaryFilesThatIsNoneIsSaid) {
   for (const char* folder : {"/nowhere", "/dev/null", "/proc"}) {
     testing::CliProcess process(
