@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <string_view>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -43,5 +45,30 @@ void install_signal_handlers() {
 }
 
 const std::atomic<bool>& interrupt_flag() { return interrupted; }
+
+EndsSoonAfterInterrupt::EndsSoonAfterInterrupt(std::function<void()> clean_up)
+    : clean_up_(std::move(clean_up)), thread_([this] { watch(); }) {}
+
+EndsSoonAfterInterrupt::~EndsSoonAfterInterrupt() {
+  {
+    const std::scoped_lock lock(mutex_);
+    over_ = true;
+  }
+  condition_.notify_one();
+  thread_.join();
+}
+
+void EndsSoonAfterInterrupt::watch() {
+  using namespace std::chrono_literals;
+  std::unique_lock lock(mutex_);
+  const auto is_over = [&] { return over_; };
+  while (!interrupted) {
+    if (condition_.wait_for(lock, 100ms, is_over)) return;
+  }
+  if (condition_.wait_for(lock, 1s, is_over)) return;
+  if (clean_up_) clean_up_();
+  say("sluice: interrupted\n");
+  _exit(interrupted_exit_code);
+}
 
 }  // namespace sluice

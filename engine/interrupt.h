@@ -1,6 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
 
 #include "base/error.h"
 
@@ -20,5 +24,24 @@ class Interrupted : public Error {
 void install_signal_handlers();
 
 const std::atomic<bool>& interrupt_flag();
+
+/// While it lives, work that does not look at the flag, such as a policy that hangs, ends a second
+/// after Ctrl-C: `clean_up` is called, on another thread, and the process ends with that code.
+class EndsSoonAfterInterrupt {
+ public:
+  explicit EndsSoonAfterInterrupt(std::function<void()> clean_up = nullptr);
+  ~EndsSoonAfterInterrupt();
+  EndsSoonAfterInterrupt(const EndsSoonAfterInterrupt&) = delete;
+  EndsSoonAfterInterrupt& operator=(const EndsSoonAfterInterrupt&) = delete;
+
+ private:
+  void watch();
+
+  std::function<void()> clean_up_;
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool over_ = false;
+  std::thread thread_;  ///< the last: it uses the others
+};
 
 }  // namespace sluice

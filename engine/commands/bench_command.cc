@@ -320,18 +320,21 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   HostNeed need = need_of(opened, settings, dtype);
   const HostPlan host = check_memory(config, settings, dtype, need);
   const std::int64_t batch = max_batch(settings.tests);
-  RunPlan plan = plan_run({.model = opened.model,
-                           .dtype = dtype,
-                           .domains = domains,
-                           .tiers = settings.tiers,
-                           .accelerator = settings.accelerator,
-                           .workload = workload_of(settings.tests),
-                           .need = need,
-                           .iterations = iterations_of(settings.tests),
-                           .kv_pages = max_pages(settings.tests),
-                           .one_cohort = true,
-                           .smaller = smaller_tests},
-                          host, policy);
+  RunPlan plan = [&] {
+    const EndsSoonAfterInterrupt ends_soon;
+    return plan_run({.model = opened.model,
+                     .dtype = dtype,
+                     .domains = domains,
+                     .tiers = settings.tiers,
+                     .accelerator = settings.accelerator,
+                     .workload = workload_of(settings.tests),
+                     .need = need,
+                     .iterations = iterations_of(settings.tests),
+                     .kv_pages = max_pages(settings.tests),
+                     .one_cohort = true,
+                     .smaller = smaller_tests},
+                    host, policy);
+  }();
   if (settings.tiers.dry_run) {
     std::cout << format_tiers(plan.uses(), settings.format);
     plan.check_disk();

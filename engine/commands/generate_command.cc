@@ -520,8 +520,11 @@ class GenerateRun {
                                                     : model_.generation.eos_token_ids,
                                .suppress_tokens = model_.generation.suppress_tokens,
                                .begin_suppress_tokens = model_.generation.begin_suppress_tokens};
-    RunPlan plan = make_plan(requests, batch_of(requests, options.prefill_chunk_tokens),
-                             options.prefill_chunk_tokens);
+    RunPlan plan = [&] {
+      const EndsSoonAfterInterrupt ends_soon([&] { output.reset(); });  // with what is in it
+      return make_plan(requests, batch_of(requests, options.prefill_chunk_tokens),
+                       options.prefill_chunk_tokens);
+    }();
     const Workload workload = plan.demand().workload;
     options.max_batch = workload.batch;
     if (dry_run) {

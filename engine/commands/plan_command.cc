@@ -231,6 +231,7 @@ int run_plan(const CommandLine::Arguments& arguments) {
   declare_options(line);
   if (!line.parse(arguments)) return 0;
   const Settings settings = read_settings(line);
+  const EndsSoonAfterInterrupt ends_soon;
   Planner planner(settings);
   if (settings.map) return run_map(settings, planner);
   const std::vector<PlanPoint> points = planner.run();

@@ -49,7 +49,8 @@ class PrivateFolder {
       throw Error("cannot make a folder like {}; set TMPDIR to one that can be written", name);
     path_ = name;
   }
-  ~PrivateFolder() {
+  ~PrivateFolder() { remove(); }
+  void remove() const {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
@@ -112,6 +113,7 @@ class Simulations {
       : lists_(lists), host_(host), trace_(std::move(trace)), program_(simulator_program()) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
+    const EndsSoonAfterInterrupt ends_soon([this] { folder_.remove(); });
     // A wrong one is no point that cannot be.
     for (const std::string& policy : lists.policies) {
       if (policy != any_policy) load(policy);

@@ -604,6 +604,27 @@ TEST(CliErrorsTest, ARunOutlivesAStderrWithoutRoom) {
   EXPECT_EQ(result.out, plain.out);
 }
 
+/// One Ctrl-C is enough, and what was begun is cleared away.
+TEST(CliErrorsTest, APolicyThatHangsEndsWithTheFirstCtrlC) {
+  const TemporaryFolder folder;
+  folder.write("prompts", "{\"prompt\":\"Once\"}\n");
+  const std::string output = folder.file("output");
+  const std::vector<Arguments> runs = {
+      {"plan", "--model", "opt-125m", "--machine", "spr-a100"},
+      {"generate", "--prompts", folder.file("prompts"), "--output", output},
+      {"bench", "--gen-tokens", "4", "--prompt-tokens", "0"}};
+  for (const Arguments& run : runs) {
+    SCOPED_TRACE(run.front());
+    CliProcess process(run + Arguments{"--policy", SLUICE_HANGING_POLICY});
+    testing::wait_for_lines(process.output_path(), 1);  // it has been asked
+    process.send(SIGINT);
+    const CliResult result = process.wait();
+    EXPECT_EQ(result.exit_code, 130);
+    EXPECT_EQ(result.err, "sluice: interrupted\n");
+    EXPECT_FALSE(std::filesystem::exists(output));
+  }
+}
+
 TEST(CliErrorsTest, ACacheThatCannotBeWrittenIsOneLine) {
   const CliResult result =
       testing::CliProcess("/usr/bin/env", {"SLUICE_CACHE=/dev/null", testing::sluice_program(),

@@ -843,6 +843,20 @@ TEST(SimulateCliTest, WhatIsWrongIsOneLine) {
   }
 }
 
+TEST(SimulateCliTest, APolicyThatHangsEndsWithTheFirstCtrlC) {
+  const TemporaryFolder folder;
+  testing::CliProcess process(
+      "/usr/bin/env",
+      {"TMPDIR=" + folder.path().string(), testing::sluice_program(), "simulate", "--machine",
+       "spr-a100", "--model", "opt-125m", "--policy", SLUICE_HANGING_POLICY});
+  testing::wait_for_lines(process.output_path(), 1);  // it has been asked
+  process.send(SIGINT);
+  const CliResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.err, "sluice: interrupted\n");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(SimulateCliTest, AReaderThatGoesAwayLeavesTheTrace) {
   const TemporaryFolder folder;
   testing::CliProcess process(
