@@ -56,7 +56,10 @@ void declare_options(CommandLine& line) {
       ("batch,b", po::value<std::int64_t>(),
        "prompts that run at once; without it, as many as fit, up to 64")  //
       ("max-tokens,n", po::value<std::int64_t>()->default_value(128),
-       "tokens to add to each prompt")                                                            //
+       "tokens to add to each prompt")  //
+      ("context,c", po::value<std::int64_t>(),
+       "tokens that a prompt and its output may have together; without it, as many as the model "
+       "allows")                                                                                  //
       ("temperature", po::value<float>(), "0: greedy; without it, what the model's folder says")  //
       ("top-k", po::value<int>(), "draw among the k likeliest tokens; 0: off")                    //
       ("top-p", po::value<float>(),
@@ -100,6 +103,7 @@ struct Settings {
   std::string model;
   std::optional<std::int64_t> batch;  ///< nothing: as many prompts as fit
   std::int64_t max_tokens = 128;
+  std::optional<std::int64_t> context;  ///< nothing: the model's
   std::optional<std::int64_t> min_tokens;
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -131,6 +135,7 @@ Settings read_settings(const CommandLine& line) {
   settings.model = line.get<std::string>("model");
   if (line.given("batch")) settings.batch = in_range<std::int64_t>(line, "batch", 1, 65536);
   settings.max_tokens = in_range<std::int64_t>(line, "max-tokens", 1, 1 << 24);
+  if (line.given("context")) settings.context = in_range<std::int64_t>(line, "context", 1, 1 << 24);
   if (line.given("min-tokens"))
     settings.min_tokens = in_range<std::int64_t>(line, "min-tokens", 0, settings.max_tokens);
   settings.stop = read_stop(line);
@@ -256,8 +261,17 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
     const std::string place =
         line.given("prompt") ? place_prefix : fmt::format("{}, line {}", place_prefix, prompt.line);
     fill_prompt(request, prompt, place, model, tokenizer, settings);
-    request.min_new_tokens = settings.min_tokens.value_or(model.generation.min_new_tokens_after(
-        static_cast<std::int64_t>(request.prompt_tokens.size())));
+    const auto length = static_cast<std::int64_t>(request.prompt_tokens.size());
+    if (settings.context) {
+      if (length >= *settings.context) {
+        throw Error("{}: the prompt has {} tokens, --context is {}; give it at least {}", place,
+                    length, *settings.context, length + 1);
+      }
+      request.max_new_tokens = std::min(request.max_new_tokens, *settings.context - length);
+    }
+    request.min_new_tokens =
+        std::min(settings.min_tokens.value_or(model.generation.min_new_tokens_after(length)),
+                 request.max_new_tokens);
     requests.push_back(std::move(request));
   }
   return requests;

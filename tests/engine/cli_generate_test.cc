@@ -147,6 +147,21 @@ TEST_F(CliPromptTest, TextFollowsThePrompt) {
   EXPECT_EQ(run_well(run + Arguments{"--no-echo"}).out, result.out.substr(std::strlen(prompt)));
 }
 
+/// In a terminal both streams meet.
+TEST_F(CliPromptTest, WhatIsSaidOfTheRunFollowsItsText) {
+  const std::string command = "'" + testing::sluice_program() +
+                              "' generate --prompt 'Once upon a time' --temperature 0 -n 20";
+  const auto out_of = [](const std::string& line) {
+    CliProcess process("/usr/bin/env", {"bash", "-c", line});
+    return process.wait().out;
+  };
+  const std::string text = out_of(command + " 2>/dev/null");
+  const std::string all = out_of(command + " 2>&1");
+  ASSERT_TRUE(text.ends_with("\n")) << text;
+  EXPECT_TRUE(all.starts_with(text)) << all;
+  EXPECT_GT(all.size(), text.size());
+}
+
 TEST_F(CliPromptTest, GreedyTextIsTheSameEveryTimeAndWithAnyThreads) {
   const std::string text = run_well(run).out;
   for (const char* threads : {"1", "2", "3"}) {
@@ -286,6 +301,24 @@ TEST_F(CliPromptsTest, WithoutABatchAsManyRunAsFitUpTo64) {
   const CliResult little = run_well({"generate", "--prompts", folder.file("prompts.jsonl"),
                                      "--dtype", "f32", "--ddr", "17MiB", "--max-tokens", "500"});
   EXPECT_NE(little.err.find("up to 2 prompts at once"), std::string::npos) << little.err;
+}
+
+TEST_F(CliPromptsTest, ContextBoundsPromptAndOutputTogether) {
+  const Arguments asked = {"generate", "--ignore-eos", "-q", "-n", "30", "-p", "Once upon a time"};
+  const auto stats = [&](const Arguments& more) {
+    const std::string path = folder.file("stats");
+    const CliResult result = run_cli(asked + more + Arguments{"--stats", path});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(testing::content_of(path));
+  };
+  const std::int64_t prompt = stats({})["prompt_tokens"];
+  EXPECT_EQ(stats({})["generated_tokens"], 30);
+  EXPECT_EQ(stats({"-c", std::to_string(prompt + 7)})["generated_tokens"], 7);
+  EXPECT_EQ(stats({"-c", "400"})["generated_tokens"], 30);
+  expect_failure(
+      run_cli(asked + Arguments{"--context", std::to_string(prompt)}), 1,
+      {"--context is " + std::to_string(prompt), "at least " + std::to_string(prompt + 1)});
+  expect_failure(run_cli(asked + Arguments{"-c", "0"}), 2, {"--context 0"});
 }
 
 TEST_F(CliPromptsTest, SampledLinesDependOnTheSeedAlone) {
