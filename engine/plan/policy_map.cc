@@ -97,16 +97,19 @@ using Rows = std::vector<std::vector<Placement>>;
 
 /// The cells that hang together with `first`, which are marked in `seen`.
 std::vector<Cell> region_of(const Rows& rows, Cell first, std::vector<std::vector<bool>>& seen) {
-  std::vector<Cell> region = {first};
+  std::vector<Cell> region;
+  std::vector<Cell> left = {first};
   seen[first.y][first.x] = true;
   const auto visit = [&](std::size_t x, std::size_t y) {
     if (y >= rows.size() || x >= rows[y].size() || seen[y][x]) return;
     if (!(rows[y][x] == rows[first.y][first.x])) return;
     seen[y][x] = true;
-    region.push_back({x, y});
+    left.push_back({x, y});
   };
-  for (std::size_t i = 0; i < region.size(); ++i) {
-    const auto [x, y] = region[i];
+  while (!left.empty()) {
+    const auto [x, y] = left.back();
+    left.pop_back();
+    region.push_back({x, y});
     visit(x + 1, y);
     visit(x - 1, y);  // wraps round below 0: beyond every row
     visit(x, y + 1);
