@@ -22,8 +22,9 @@ std::uint64_t bytes_of(const DataHandle& handle) {
 void check_kept(const Plan& plan, const std::string& policy) {
   if (plan.memory.hbm_requests > 0 && plan.memory.hbm_requests < plan.workload.batch) {
     throw Error(
-        "policy {} keeps the KV of {} of {} requests in HBM; requests of two kinds are simulated, "
-        "not run",
+        "policy {}: plan_memory: hbm_requests is {} of {}; requests of two kinds are simulated, "
+        "not "
+        "run",
         policy, plan.memory.hbm_requests, plan.workload.batch);
   }
 }

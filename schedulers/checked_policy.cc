@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/text.h"
 #include "base/units.h"
+#include "schedulers/crash_guard.h"
 
 namespace sluice {
 namespace {
@@ -24,7 +26,8 @@ std::string tiers_of(const CostModel& costs) {
 }
 
 void check_tier(const CostModel& costs, Tier tier, const std::string& what) {
-  if (tier > Tier::disk) throw Error("{} has no tier at all", what);
+  if (tier > Tier::disk)
+    throw Error("{} is to live in tier {}, which is no Tier", what, static_cast<int>(tier));
   if (costs.capacity_bytes(tier) > 0) return;
   throw Error("{} is to live in {}, which this machine does not have (it has {})", what,
               to_string(tier), tiers_of(costs));
@@ -33,6 +36,9 @@ void check_tier(const CostModel& costs, Tier tier, const std::string& what) {
 void check_homes(const MemoryPlan& plan, const CostModel& costs) {
   if (plan.hbm_requests < 0)
     throw Error("hbm_requests is {}; 0 or more are possible", plan.hbm_requests);
+  if (plan.hbm_requests > 0 && costs.capacity_bytes(Tier::hbm) == 0)
+    throw Error("hbm_requests is {}, and this machine has no hbm (it has {})", plan.hbm_requests,
+                tiers_of(costs));
   const auto num_layers = static_cast<std::size_t>(costs.model().num_layers);
   if (plan.layers.size() != num_layers)
     throw Error("it gives homes to {} layers, the model has {}", plan.layers.size(), num_layers);
@@ -71,20 +77,21 @@ void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestVi
   }
 }
 
-/// At most so many, if it says so.
-void check_prompts(const IterationPlan& plan, const std::vector<RequestView>& requests,
-                   std::int64_t at_once) {
+/// Of a phase at most so many, if its pipeline says so.
+void check_count(const IterationPlan& plan, const std::vector<RequestView>& requests, Phase phase,
+                 std::int64_t at_once) {
   if (at_once == 0) return;
-  std::set<std::int64_t> prompts;
+  std::set<std::int64_t> of_phase;
   for (const RequestView& request : requests) {
-    if (request.prompt_tokens_left > 0) prompts.insert(request.id);
+    if ((request.prompt_tokens_left > 0) == (phase == Phase::prefill)) of_phase.insert(request.id);
   }
   std::int64_t count = 0;
   for (const SubBatchPlan& sub_batch : plan.sub_batches) {
-    for (const std::int64_t id : sub_batch.requests) count += prompts.contains(id) ? 1 : 0;
+    for (const std::int64_t id : sub_batch.requests) count += of_phase.contains(id) ? 1 : 0;
   }
   if (count > at_once)
-    throw Error("it runs {} prompts, though its pipeline says {} at once", count, at_once);
+    throw Error("it runs {} requests of {}, though its pipeline says {} at once", count,
+                to_string(phase), at_once);
 }
 
 void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
@@ -94,7 +101,19 @@ void check_pipeline(const Pipeline& pipeline, const Workload& workload) {
   if (pipeline.prefetch > Prefetch::layer)
     throw Error("its prefetch is {}, which is no Prefetch", static_cast<int>(pipeline.prefetch));
   if (pipeline.requests_at_once < 0)
-    throw Error("{} requests at once; 0, for all, or more are possible", pipeline.requests_at_once);
+    throw Error("requests_at_once is {}; 0, for all, or more are possible",
+                pipeline.requests_at_once);
+}
+
+/// What of it is another than at first.
+std::string change_of(const Pipeline& answer, const Pipeline& first) {
+  if (answer.mini_batches != first.mini_batches)
+    return fmt::format("{} mini-batches after {}", answer.mini_batches, first.mini_batches);
+  if (answer.prefetch != first.prefetch)
+    return fmt::format("prefetch {} after {}", static_cast<int>(answer.prefetch),
+                       static_cast<int>(first.prefetch));
+  return fmt::format("requests_at_once {} after {}", answer.requests_at_once,
+                     first.requests_at_once);
 }
 
 }  // namespace
@@ -121,6 +140,18 @@ std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
   return "";
 }
 
+std::string thrown_text() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    const char* text = error.what();
+    const bool says_something = text != nullptr && *text != '\0';
+    return says_something ? one_line(text) : "it threw an exception without a text";
+  } catch (...) {
+    return "it threw something that is no std::exception";
+  }
+}
+
 template <typename Call>
 auto CheckedPolicy::guarded(const char* what, const Call& call) {
   return guarded(what,
@@ -131,14 +162,11 @@ auto CheckedPolicy::guarded(const char* what, const Call& call) {
 
 template <typename Call>
 auto CheckedPolicy::guarded(const char* what, const char* advice, const Call& call) {
+  const CrashGuard guard({"policy ", name_, ": ", what, ": it crashed; ", advice});
   try {
     return call();
-  } catch (const UsageError&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw Error("policy {}: {}: {}; {}", name_, what, error.what(), advice);
   } catch (...) {
-    throw Error("policy {}: {} threw something that is no std::exception; {}", name_, what, advice);
+    throw Error("policy {}: {}: {}; {}", name_, what, thrown_text(), advice);
   }
 }
 
@@ -162,7 +190,9 @@ void CheckedPolicy::start(const CostModel& costs, const Workload& workload) {
   costs_ = &costs;
   workload_ = workload;
   lacked_device_ = false;
+  uses_gpu_ = true;
   pipelines_ = {};
+  policy_.take_costs_away();
   guarded("start", [&] { policy_.start(costs, workload); });
 }
 
@@ -191,6 +221,8 @@ MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
   MemoryPlan plan = guarded("plan_memory", [&] {
     MemoryPlan answer = policy_.plan_memory();
     check_homes(answer, costs());
+    uses_gpu_ = answer.uses_gpu;
+    check_tables(answer);
     move_to_host_tiers(answer);
     return answer;
   });
@@ -210,9 +242,8 @@ Pipeline CheckedPolicy::ask_pipeline(Phase phase) {
   if (!first) first = answer;
   if (answer != *first) {
     throw Error(
-        "its answer for {} is another one than at first ({} mini-batches after {}); it "
-        "may only change with plan_memory",
-        to_string(phase), answer.mini_batches, first->mini_batches);
+        "its answer for {} is another one than at first ({}); it may only change with plan_memory",
+        to_string(phase), change_of(answer, *first));
   }
   return answer;
 }
@@ -221,19 +252,40 @@ Pipeline CheckedPolicy::pipeline(Phase phase) {
   return guarded("pipeline", [&] { return ask_pipeline(phase); });
 }
 
+template <typename What>
+Device CheckedPolicy::check_device(Device device, const What& what) {
+  if (device > Device::cpu)
+    throw Error("{} is to run on device {}; Device::gpu and Device::cpu are there", what(),
+                static_cast<int>(device));
+  if (!costs().has(device)) {
+    lacked_device_ = true;
+    return device == Device::gpu ? Device::cpu : Device::gpu;
+  }
+  if (device == Device::gpu && !uses_gpu_)
+    throw Error("{} is to run on the GPU, though plan_memory says that uses_gpu is false", what());
+  return device;
+}
+
+/// The embedding, and the LM head.
+void CheckedPolicy::check_tables(MemoryPlan& plan) {
+  const auto check_home = [&](Tier home, const char* what) {
+    if (home == Tier::hbm && !plan.uses_gpu)
+      throw Error("{} is to live in hbm, though uses_gpu is false", what);
+  };
+  check_home(plan.embedding, "the embedding");
+  check_home(plan.lm_head, "the LM head");
+  if (plan.lm_head_device)
+    plan.lm_head_device = check_device(*plan.lm_head_device, [] { return "the LM head"; });
+}
+
 Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
                                const LayerHomes& homes) {
   return guarded("place", [&] {
     Placement placement = policy_.place(layer, shape, homes);
     for (const Sublayer sublayer : layer_sublayers) {
-      const Device device = placement[sublayer];
-      if (device > Device::cpu) {
-        throw Error("layer {}'s {} is to run on device {}; Device::gpu and Device::cpu are there",
-                    layer, to_string(sublayer), static_cast<int>(device));
-      }
-      if (costs().has(device)) continue;
-      lacked_device_ = true;
-      placement[sublayer] = placement[sublayer] == Device::gpu ? Device::cpu : Device::gpu;
+      Device& device = placement[sublayer];
+      device = check_device(
+          device, [&] { return fmt::format("layer {}'s {}", layer, to_string(sublayer)); });
     }
     return placement;
   });
@@ -241,12 +293,16 @@ Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
 
 IterationPlan CheckedPolicy::plan_iteration(const std::vector<RequestView>& requests,
                                             Awaited awaited) {
+  const std::array<Pipeline, 2> pipelines = {pipeline(Phase::prefill), pipeline(Phase::decode)};
+  CrashGuard::stay_in_charge();
   return guarded("plan_iteration", [&] {
     IterationPlan plan = policy_.plan_iteration(requests);
     if (plan.sub_batches.empty() && !requests.empty() && awaited == Awaited::nothing)
       throw Error("it runs none of {} requests, and nothing else is under way", requests.size());
     check_iteration_plan(plan, requests);
-    check_prompts(plan, requests, ask_pipeline(Phase::prefill).requests_at_once);
+    for (const Phase phase : {Phase::prefill, Phase::decode})
+      check_count(plan, requests, phase,
+                  pipelines.at(static_cast<std::size_t>(phase)).requests_at_once);
     return plan;
   });
 }

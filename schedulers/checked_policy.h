@@ -26,6 +26,9 @@ struct HostTiers {
 std::string capacity_problem(const Footprint& footprint, const CostModel& costs,
                              CapacityCheck check);
 
+/// What the exception that is being handled says, in one line, whatever it is.
+std::string thrown_text();
+
 /// Whether results are awaited, so that a policy may let all requests wait for them.
 enum class Awaited : std::uint8_t { nothing, an_iteration };
 
@@ -50,18 +53,21 @@ class CheckedPolicy {
   /// head stay (LIA section 6).
   void set_host_tiers(HostTiers tiers) { host_tiers_ = tiers; }
   /// Refused: another number of layers than the model's, a tier that the machine does not have, a
-  /// negative number of requests in HBM, more bytes on a tier than it holds (footprint.h), and what
-  /// pipeline() refuses.
+  /// negative number of requests in HBM, or any where there is none, a device that is none for the
+  /// LM head, something for a GPU that it does not use, more bytes on a tier than it holds
+  /// (footprint.h), and what pipeline() refuses. A head for a device that the machine does not have
+  /// goes to the other one; lacked_device() tells.
   MemoryPlan plan_memory(CapacityCheck check = CapacityCheck::every_tier);
   /// Refused: no mini-batch, or more of them than sequences; a Prefetch that is none; another
   /// answer than the first one behind plan_memory().
   Pipeline pipeline(Phase phase);
   /// Sublayers for a device that the machine does not have go to the one that it has;
-  /// lacked_device() tells. Refused: a device that is neither.
+  /// lacked_device() tells. Refused: a device that is neither, and the GPU behind a memory plan
+  /// that does not use it.
   Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
   bool lacked_device() const { return lacked_device_; }
   /// Refused: an id that is not among `requests`, one that comes twice, an empty sub-batch, no
-  /// sub-batch at all though nothing is awaited.
+  /// sub-batch at all though nothing is awaited, more requests of a phase than its pipeline says.
   IterationPlan plan_iteration(const std::vector<RequestView>& requests,
                                Awaited awaited = Awaited::nothing);
 
@@ -73,6 +79,11 @@ class CheckedPolicy {
   const CostModel& costs() const;
   /// The policy's answer, checked.
   Pipeline ask_pipeline(Phase phase);
+  /// The device, or the one that the machine has. Throws for one that is none, and for the GPU
+  /// where it is not used. `what()`: the words for what is to run there.
+  template <typename What>
+  Device check_device(Device device, const What& what);
+  void check_tables(MemoryPlan& plan);
   void check_host_tier(const char* option, std::optional<Tier> tier) const;
   void move_to_host_tiers(MemoryPlan& plan) const;
 
@@ -84,6 +95,7 @@ class CheckedPolicy {
   const CostModel* costs_ = nullptr;
   Workload workload_;
   HostTiers host_tiers_;
+  bool uses_gpu_ = true;  ///< as plan_memory() answered
   bool lacked_device_ = false;
 };
 

@@ -132,7 +132,8 @@ std::string crash_line(const fs::path& file) {
 const PolicyDescriptor* read_descriptor(const fs::path& file) {
   if (const std::string problem = shared_object_problem(file); !problem.empty())
     throw Error("--policy {}: cannot be loaded: {}; {}", file.string(), problem, advice);
-  const CrashGuard guard(crash_line(file));
+  const std::string if_it_crashes = crash_line(file);
+  const CrashGuard guard({if_it_crashes});
   void* handle = open_object(file, RTLD_NOW);
   const bool complete = handle != nullptr;
   std::string error;
@@ -170,22 +171,13 @@ PolicyOrigin origin_of(const fs::path& file) {
   return is_shipped ? PolicyOrigin::shipped : PolicyOrigin::own;
 }
 
-/// While the policy's own functions are called for the first time.
-std::string crash_line(const PolicyDescriptor& descriptor) {
-  return fmt::format(
-      "policy {}: it crashed while it was made: its file is damaged, or its code fails",
-      descriptor.name);
-}
-
 std::unique_ptr<Policy, void (*)(Policy*)> make_policy(const PolicyDescriptor& descriptor) {
-  const CrashGuard guard(crash_line(descriptor));
+  const CrashGuard guard({"policy ", descriptor.name,
+                          ": its constructor crashed: its file is damaged, or its code fails"});
   try {
     return {descriptor.create(), descriptor.destroy};
-  } catch (const std::exception& error) {
-    throw Error("policy {}: cannot be made: {}", descriptor.name, error.what());
   } catch (...) {
-    throw Error("policy {}: its constructor threw something that is no std::exception",
-                descriptor.name);
+    throw Error("policy {}: its constructor: {}", descriptor.name, thrown_text());
   }
 }
 
@@ -222,7 +214,6 @@ LoadedPolicy::LoadedPolicy(const std::map<std::string, std::string>& options, co
     : descriptor_(read_descriptor(file)), instance_(make_policy(*descriptor_)) {
   if (!instance_) throw Error("policy {}: it made no policy", descriptor_->name);
   policy_ = std::make_unique<CheckedPolicy>(*instance_, descriptor_->name, origin_of(file));
-  const CrashGuard guard(crash_line(*descriptor_));
   policy_->configure(options);
 }
 

@@ -48,6 +48,12 @@ void Policy::start(const CostModel& costs, const Workload& workload) {
   placed_.reset();
 }
 
+void Policy::refuse_costs() {
+  throw std::runtime_error(
+      "it asks for costs() or model(), which are there once Policy::start() was called; a start() "
+      "of its own has to call that one");
+}
+
 MemoryPlan Policy::plan_memory() {
   const Tier tier = costs().has(Device::cpu) ? Tier::ddr : Tier::hbm;
   return {.layers = std::vector<LayerHomes>(static_cast<std::size_t>(model().num_layers),

@@ -107,7 +107,12 @@ class Policy {
   virtual IterationPlan plan_iteration(const std::vector<RequestView>& requests);
 
  protected:
-  const CostModel& costs() const { return *costs_; }
+  /// Throws std::runtime_error before start(), and where a start() of one's own does not call
+  /// Policy's.
+  const CostModel& costs() const {
+    if (costs_ == nullptr) refuse_costs();
+    return *costs_;
+  }
   const Workload& workload() const { return workload_; }
   const ModelDimensions& model() const { return costs_->model(); }
   /// LIA's equation 1 by the cost model (best_placement()).
@@ -118,6 +123,12 @@ class Policy {
   std::array<Pipeline, 2> pipelines_{};
 
  private:
+  friend class CheckedPolicy;
+
+  /// Until the next start(): those of the last one may be gone.
+  void take_costs_away() { costs_ = nullptr; }
+  [[noreturn]] static void refuse_costs();
+
   /// The last answer of best(): neighbouring layers mostly ask the same.
   struct Placed {
     BatchShape shape;

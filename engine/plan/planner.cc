@@ -325,7 +325,7 @@ struct Outline {
                                plan.workload, passing_kv);
     // plan_memory() was checked before it was known where attention runs.
     const std::string problem = capacity_problem(plan.footprint, costs, CapacityCheck::hbm_only);
-    if (!problem.empty()) throw Error("policy {}: {}", policy.name(), problem);
+    if (!problem.empty()) throw Error("policy {}: place: {}", policy.name(), problem);
     plan.shortage = capacity_problem(plan.footprint, costs, CapacityCheck::every_tier);
   }
 

@@ -180,7 +180,8 @@ class Simulator {
     const auto start = std::chrono::steady_clock::now();
     check_length(setup_.config, setup_.workload);
     result_.plan = make_plan(setup_.policy.policy(), *setup_.costs, setup_.workload);
-    if (!result_.plan.shortage.empty()) throw Error("{}", result_.plan.shortage);
+    if (!result_.plan.shortage.empty())
+      throw Error("policy {}: plan_memory: {}", setup_.policy.name(), result_.plan.shortage);
     // Anew, as a run does.
     PolicyRun policy(setup_.policy.policy(), *setup_.costs, setup_.workload);
     check_possible(policy.memory());
@@ -205,8 +206,9 @@ class Simulator {
   }
   void check_not_disk(std::string_view what, Tier tier) const {
     if (tier == Tier::disk) {
-      throw Error("policy {} keeps {} on a disk; only the layers' weights and KV may live there",
-                  setup_.policy.name(), what);
+      throw Error(
+          "policy {}: plan_memory: it keeps {} on a disk; only layers' weights and KV may live there",
+          setup_.policy.name(), what);
     }
   }
 

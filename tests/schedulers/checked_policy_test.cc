@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "tests/schedulers/policy_costs.h"
 
@@ -88,7 +95,7 @@ TEST_F(CheckedPolicyTest, RefusesATierThatTheMachineLacks) {
 
 TEST_F(CheckedPolicyTest, RefusesATierThatIsNone) {
   puppet_.memory.embedding = static_cast<Tier>(9);
-  expect_memory_error({"the embedding", "no tier"});
+  expect_memory_error({"the embedding", "tier 9", "no Tier"});
 }
 
 TEST_F(CheckedPolicyTest, RefusesMoreThanATierHolds) {
@@ -197,6 +204,12 @@ TEST_F(CheckedPolicyTest, RefusesAPipelineThatChangesBehindThePlan) {
                {"pipeline", "prefill", "2 mini-batches after 1"});
   checked_.plan_memory();
   EXPECT_EQ(checked_.pipeline(Phase::prefill).mini_batches, 2);
+  puppet_.prefetch = Prefetch::none;
+  // Asked ahead of an iteration, it is pipeline()'s mistake all the same.
+  expect_iteration_error({"puppet: pipeline: ", "prefill", "prefetch 0 after 2"});
+  puppet_.prefetch = Prefetch::layer;
+  puppet_.requests_at_once = 1;
+  expect_iteration_error({"puppet: pipeline: ", "requests_at_once 1 after 0"});
 }
 
 TEST_F(CheckedPolicyTest, RefusesANegativeNumberOfRequestsInHbm) {
@@ -207,6 +220,39 @@ TEST_F(CheckedPolicyTest, RefusesANegativeNumberOfRequestsInHbm) {
 TEST_F(CheckedPolicyTest, RefusesADeviceThatIsNone) {
   puppet_.placement[Sublayer::fc1] = static_cast<Device>(5);
   expect_error([&] { checked_.place(1, {}, {}); }, {"place", "layer 1's fc1", "device 5"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesADeviceThatIsNoneForTheHead) {
+  puppet_.memory.lm_head_device = static_cast<Device>(9);
+  expect_memory_error({"plan_memory", "the LM head", "device 9"});
+}
+
+TEST_F(CheckedPolicyTest, SendsTheHeadToTheDeviceThatIsThere) {
+  puppet_.memory.lm_head_device = Device::gpu;
+  EXPECT_EQ(checked_.plan_memory().lm_head_device, Device::cpu);
+  EXPECT_TRUE(checked_.lacked_device());
+}
+
+TEST_F(CheckedPolicyTest, RefusesTheGpuBehindAPlanThatDoesNotUseIt) {
+  puppet_.memory.uses_gpu = false;
+  puppet_.placement = Placement(Device::gpu);
+  checked_.plan_memory();
+  EXPECT_EQ(checked_.place(0, {}, {}), Placement(Device::cpu));  // there is none anyway
+  costs_.has_gpu = true;
+  costs_.capacities[Tier::hbm] = 1 << 30;
+  checked_.plan_memory();
+  expect_error([&] { checked_.place(1, {}, {}); },
+               {"place", "layer 1's qkv", "GPU", "uses_gpu is false"});
+  puppet_.memory.lm_head_device = Device::gpu;
+  expect_memory_error({"the LM head", "uses_gpu is false"});
+  puppet_.memory.lm_head_device.reset();
+  puppet_.memory.embedding = Tier::hbm;
+  expect_memory_error({"the embedding", "hbm", "uses_gpu is false"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesRequestsInHbmWhereThereIsNone) {
+  puppet_.memory.hbm_requests = 1;
+  expect_memory_error({"plan_memory", "hbm_requests is 1", "no hbm", "it has ddr"});
 }
 
 TEST_F(CheckedPolicyTest, QuotesDigitsThatAreNoPlacement) {
@@ -220,6 +266,101 @@ TEST_F(CheckedPolicyTest, QuotesDigitsThatAreNoPlacement) {
   checked.start(costs_, {.batch = 2, .input_tokens = 8, .output_tokens = 8});
   expect_error([&] { checked.place(0, {}, {}); }, {"place", "\"0110\"", "six digits"});
   EXPECT_FALSE(Placement::parse("0110"));
+}
+
+/// A policy whose place() throws whatever it is given.
+template <typename Thrown>
+std::string words_for(Thrown thrown, const CostModel& costs) {
+  class Thrower : public Policy {
+   public:
+    explicit Thrower(Thrown its) : thrown_(std::move(its)) {}
+    Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
+                    const LayerHomes& /*homes*/) override {
+      throw thrown_;
+    }
+
+   private:
+    Thrown thrown_;
+  } thrower(std::move(thrown));
+  CheckedPolicy checked(thrower, "thrower");
+  checked.start(costs, {.batch = 2, .input_tokens = 8, .output_tokens = 8});
+  try {
+    checked.place(0, {}, {});
+  } catch (const UsageError& error) {
+    return std::string("the user's mistake: ") + error.what();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_F(CheckedPolicyTest, WhateverIsThrownIsALineThatNamesTheCall) {
+  class Speechless : public std::exception {
+    const char* what() const noexcept override { return nullptr; }
+  };
+  const auto line_of = [](const std::string& words) {
+    return "policy thrower: place: " + words +
+           "; correct the policy, or take another with --policy";
+  };
+  EXPECT_EQ(words_for(std::runtime_error("one\ntwo\x1b[1m"), costs_), line_of("one two\\x1b[1m"));
+  EXPECT_EQ(words_for(UsageError("three {}", 4), costs_), line_of("three 4"));
+  for (const std::string& words :
+       {words_for(std::runtime_error(""), costs_), words_for(Speechless(), costs_)})
+    EXPECT_EQ(words, line_of("it threw an exception without a text"));
+  for (const std::string& words :
+       {words_for(42, costs_), words_for(std::string("five"), costs_), words_for("six", costs_)})
+    EXPECT_EQ(words, line_of("it threw something that is no std::exception"));
+}
+
+/// A policy that starts once only, or never.
+class Forgetful : public Policy {
+ public:
+  explicit Forgetful(int starts) : starts_(starts) {}
+  void start(const CostModel& costs, const Workload& workload) override {
+    if (starts_-- > 0) Policy::start(costs, workload);
+  }
+
+ private:
+  int starts_;
+};
+
+TEST_F(CheckedPolicyTest, SaysThatAStartOfItsOwnHasToCallPolicys) {
+  Forgetful never(0);
+  Forgetful once(1);
+  const Workload workload = {.batch = 2, .input_tokens = 8, .output_tokens = 8};
+  for (Forgetful* policy : {&never, &once}) {
+    CheckedPolicy checked(*policy, "puppet");
+    checked.start(costs_, workload);
+    if (policy == &once) {
+      checked.plan_memory();
+      checked.start(costs_, workload);
+    }
+    expect_error([&] { checked.plan_memory(); }, {"plan_memory", "Policy::start()"});
+  }
+}
+
+TEST(CheckedPolicyDeathTest, ACrashIsALineThatNamesTheCall) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  class Crashing : public Policy {
+   public:
+    Placement place(std::int64_t /*layer*/, const BatchShape& /*shape*/,
+                    const LayerHomes& /*homes*/) override {
+      std::abort();
+    }
+    IterationPlan plan_iteration(const std::vector<RequestView>& /*requests*/) override {
+      raise(SIGSEGV);
+      return {};
+    }
+  } crashing;
+  PolicyCosts costs;
+  CheckedPolicy checked(crashing, "crashing");
+  checked.start(costs, {.batch = 2, .input_tokens = 8, .output_tokens = 8});
+  EXPECT_EXIT(checked.place(0, {}, {}), ::testing::ExitedWithCode(1),
+              "sluice: policy crashing: place: it crashed; correct the policy");
+  EXPECT_EXIT(checked.plan_iteration({{.id = 1}}), ::testing::ExitedWithCode(1),
+              "sluice: policy crashing: plan_iteration: it crashed; ");
+  // Outside of the policy's calls it is not the policy's fault.
+  EXPECT_EXIT(std::abort(), ::testing::KilledBySignal(SIGABRT), "");
 }
 
 TEST_F(CheckedPolicyTest, TellsNobodyToCorrectAPolicyThatIsOurs) {
@@ -262,7 +403,9 @@ TEST_F(CheckedPolicyTest, RefusesMorePromptsThanItsPipelineSays) {
       [&] {
         checked_.plan_iteration({prompt, {.id = 2, .prompt_tokens_left = 3}});
       },
-      {"plan_iteration", "2 prompts", "says 1 at once"});
+      {"plan_iteration", "2 requests of prefill", "says 1 at once"});
+  // Of those that decode, too.
+  expect_iteration_error({"2 requests of decode", "says 1 at once"});
 }
 
 TEST_F(CheckedPolicyTest, RefusesAnEmptySubBatch) {
