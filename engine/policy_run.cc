@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/command_line.h"
 #include "perfmodels/layer_run.h"
 
@@ -74,9 +75,10 @@ std::vector<std::string> arguments_of(const HostTiers& tiers) {
 }
 
 PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload)
-    : policy_(policy), costs_(costs) {
+    : policy_(policy), costs_(costs), workload_(workload) {
   policy_.start(costs, workload);
   memory_ = policy_.plan_memory(CapacityCheck::hbm_only);
+  answered_ = memory_;
   if (memory_.hbm_requests >= workload.batch) {
     for (LayerHomes& homes : memory_.layers) homes.kv = Tier::hbm;
   }
@@ -92,6 +94,27 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
     // Mini-batches are for what moves meanwhile: without a GPU nothing does.
     if (!costs.has(Device::gpu)) pipeline = {.mini_batches = 1, .prefetch = Prefetch::layer};
   }
+}
+
+void PolicyRun::check_as_planned(const MemoryPlan& planned, const Workload& workload) const {
+  if (workload.batch != workload_.batch || workload.input_tokens != workload_.input_tokens ||
+      workload.output_tokens != workload_.output_tokens)
+    return;
+  const auto same = [&](const char* what, const auto& now, const auto& before) {
+    if (now == before) return;
+    throw Error(
+        "policy {}: plan_memory: its answer has another {} than before, for the same machine and "
+        "workload; it has to stay the same",
+        policy_.name(), what);
+  };
+  for (std::size_t layer = 0; layer < planned.layers.size(); ++layer)
+    same(fmt::format("home of layer {}", layer).c_str(), answered_.layers[layer],
+         planned.layers[layer]);
+  same("embedding", answered_.embedding, planned.embedding);
+  same("lm_head", answered_.lm_head, planned.lm_head);
+  same("lm_head_device", answered_.lm_head_device, planned.lm_head_device);
+  same("hbm_requests", answered_.hbm_requests, planned.hbm_requests);
+  same("uses_gpu", answered_.uses_gpu, planned.uses_gpu);
 }
 
 MiniBatches PolicyRun::mini_batches(Phase phase) const {

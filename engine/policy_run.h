@@ -45,6 +45,10 @@ class PolicyRun {
   /// on a disk.
   PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Workload& workload);
 
+  /// Throws Error unless the memory plan is the one that was made before for the same machine and
+  /// workload, which what it runs on was set up for.
+  void check_as_planned(const MemoryPlan& planned, const Workload& workload) const;
+
   /// Where each layer's weights, and KV, live that the policy leaves to the host; what lives on a
   /// disk passes through DDR, and the policy sees it as being there.
   void set_host_homes(const std::vector<Tier>& layers, Tier kv);
@@ -95,7 +99,9 @@ class PolicyRun {
 
   CheckedPolicy& policy_;
   const CostModel& costs_;
-  MemoryPlan memory_;
+  Workload workload_;
+  MemoryPlan answered_;  ///< by the policy
+  MemoryPlan memory_;    ///< the same; where all requests have their KV in HBM, the layers say so
   bool has_kv_on_disk_ = false;
   std::vector<Tier> host_layers_;  ///< as set_host_homes() had them
   std::vector<KvCohort> kv_cohorts_;

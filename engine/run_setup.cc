@@ -89,6 +89,8 @@ RunPlan::RunPlan(RunDemand demand, HostPlan host, RunPolicy& policy, std::int64_
     host_ = accelerated_->beside(std::move(host_), demand_.tiers, demand_.smaller);
   }
   policy_run_.emplace(policy_.policy(), *costs_.model, demand_.workload);
+  if (accelerated_)
+    policy_run_->check_as_planned(accelerated_->plan().memory, accelerated_->plan().workload);
   policy_run_->set_host_homes(host_.homes().layers, demand_.tiers.kv_tier);
   if (policy_run_->mini_batches(Phase::prefill).asked < prefill_parts)
     policy_run_->cut_prefill(prefill_parts);

@@ -38,7 +38,9 @@ class Watcher {
     in_use = this;
     set_task_observer([](void*) { in_use->ended(starpu_task_get_current()); });
   }
+  /// Where a policy ends the run, tasks are still under way, and tell it when they end.
   ~Watcher() {
+    starpu_task_wait_for_all();
     set_task_observer(nullptr);
     in_use = nullptr;
   }
@@ -184,6 +186,7 @@ class Simulator {
       throw Error("policy {}: plan_memory: {}", setup_.policy.name(), result_.plan.shortage);
     // Anew, as a run does.
     PolicyRun policy(setup_.policy.policy(), *setup_.costs, setup_.workload);
+    policy.check_as_planned(result_.plan.memory, result_.plan.workload);
     check_possible(policy.memory());
     setup_.policy.set_staging(staging_of(result_.plan, setup_.costs->model()));
     const SimulatedMachine machine(*setup_.costs, setup_.policy.scheduler(), passing_bytes());
@@ -207,7 +210,8 @@ class Simulator {
   void check_not_disk(std::string_view what, Tier tier) const {
     if (tier == Tier::disk) {
       throw Error(
-          "policy {}: plan_memory: it keeps {} on a disk; only layers' weights and KV may live there",
+          "policy {}: plan_memory: it keeps {} on a disk; only layers' weights and KV may live "
+          "there",
           setup_.policy.name(), what);
     }
   }

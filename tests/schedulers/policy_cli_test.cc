@@ -150,6 +150,14 @@ TEST_F(PolicyCliTest, SaysWhatIsWrongWithAPolicy) {
   expect_refused(fixture("throwing"), "in=number", {"no std::exception"});
 }
 
+/// The stand-in is set up for the plan; what runs has to be the same.
+TEST_F(PolicyCliTest, RefusesAMemoryPlanThatIsNotTheOneOfThePlan) {
+  Arguments arguments = generate_with(prompts_, fixture("impossible"), "wrong=memory");
+  arguments.insert(arguments.end(), {"--device", "standin:64MiB"});
+  expect_failure(run_cli(arguments), 1,
+                 {"policy impossible: plan_memory: ", "another home of layer 5", "stay the same"});
+}
+
 TEST_F(PolicyCliTest, RefusesMalformedOptions) {
   for (const char* option : {"depth", "=3"}) {
     expect_failure(run_cli(generate_with(prompts_, "cpu-only", option)), 2,
