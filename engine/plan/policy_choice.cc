@@ -30,6 +30,18 @@ std::string speed_text(const Plan& plan, bool same_batch) {
   return fmt::format("{:.3g} tokens/s with {} sequences", plan.tokens_per_s(), plan.workload.batch);
 }
 
+/// Whose figures are for another scheduler than they run on.
+std::string scheduler_note(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.plan && candidate.policy->has_own_scheduler())
+      names.push_back(candidate.policy->name());
+  }
+  if (names.empty()) return "";
+  return fmt::format("; {} with the shared scheduler, not with a scheduler of its own",
+                     fmt::join(names, ", "));
+}
+
 }  // namespace
 
 Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload& workload) {
@@ -73,11 +85,13 @@ std::vector<Candidate> plan_with_each(const LoadedPolicies& policies, const Cost
 }
 
 const Candidate& fastest(const std::vector<Candidate>& candidates) {
-  return *std::min_element(candidates.begin(), candidates.end(),
-                           [](const Candidate& a, const Candidate& b) {
-                             if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
-                             return seconds_per_sequence(*a.plan) < seconds_per_sequence(*b.plan);
-                           });
+  return *std::min_element(
+      candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+        if (rank(a) != rank(b) || !a.plan) return rank(a) < rank(b);
+        // Without a GPU all run alike.
+        return std::pair(seconds_per_sequence(*a.plan), a.plan->memory.uses_gpu) <
+               std::pair(seconds_per_sequence(*b.plan), b.plan->memory.uses_gpu);
+      });
 }
 
 std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen) {
@@ -99,7 +113,8 @@ std::string explain_choice(const std::vector<Candidate>& candidates, const Candi
   if (!chosen.fits())
     return fmt::format("no policy's plan fits; with more memory {} would be fastest, {}", name,
                        speed);
-  return fmt::format("{} is fastest, {}; {}", name, speed, fmt::join(others, ", "));
+  return fmt::format("{} is fastest, {}; {}{}", name, speed, fmt::join(others, ", "),
+                     scheduler_note(candidates));
 }
 
 RunPolicy::RunPolicy(const CommandLine& line) : asked_for_(line.given("policy")) {

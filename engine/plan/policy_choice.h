@@ -40,8 +40,9 @@ std::vector<Candidate> plan_with_each(const LoadedPolicies& policies, const Cost
                                       const Workload& workload);
 
 /// The candidate of the shortest latency, of different batches by sequence: of those that fit, else
-/// of those that would on a machine with more host memory, else the first. Of equal ones the first.
-/// `candidates` is not empty.
+/// of those that would on a machine with more host memory, else the first. Of equal ones
+/// the one that uses no GPU, which runs take where there is none, else the first. `candidates` is
+/// not empty.
 const Candidate& fastest(const std::vector<Candidate>& candidates);
 
 /// "lia is fastest, 5.19 s; cpu-only 10.3 s, gpu-only does not fit", or why none is.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "schedulers/loader.h"
@@ -111,6 +112,14 @@ TEST_F(PolicyCliTest, PlanSaysThatItDoesNotKnowASchedulerOfThePolicys) {
   };
   EXPECT_NE(words_of("stuck").find("policy stuck has a scheduler of its own"), std::string::npos);
   EXPECT_EQ(words_of("in_order").find("scheduler"), std::string::npos);
+  // Nor where it chooses among all.
+  std::filesystem::copy(fixture("stuck"), folder_.path());
+  const CliResult chosen =
+      CliProcess("/usr/bin/env", {"SLUICE_POLICY_PATH=" + folder_.path().string(), sluice_program(),
+                                  "plan", "--model", "opt-30b", "--machine", "spr-a100"})
+          .wait();
+  EXPECT_NE(chosen.err.find("; stuck with the shared scheduler, not"), std::string::npos)
+      << chosen.err;
 }
 
 /// Whatever else lies in the folders that policies are searched for in.
