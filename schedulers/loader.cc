@@ -121,6 +121,9 @@ void check_fits(const PolicyDescriptor& its, const std::string& file) {
     throw Error("--policy {}: its descriptor lacks a name, a function or the scheduler; {}", file,
                 "define it with SLUICE_POLICY()");
   }
+  if (its.scheduler->push_task == nullptr)
+    throw Error("--policy {}: its scheduler has no push_task, without which no task ever runs",
+                file);
 }
 
 std::string crash_line(const fs::path& file) {

@@ -127,6 +127,7 @@ TEST(LoaderTest, RefusesAnotherStarpuFlavour) {
 
 TEST(LoaderTest, RefusesADescriptorWithHoles) {
   expect_parts(refusal(fixture("null_scheduler")), {"lacks", "scheduler", "SLUICE_POLICY()"});
+  expect_parts(refusal(fixture("no_push")), {"scheduler", "no push_task"});
 }
 
 TEST(LoaderTest, MissesSymbolsWhileLoading) {
