@@ -171,7 +171,7 @@ TEST(LiaResidentTest, KvThatCannotPassIsRefused) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     const std::string message = error.what();
-    EXPECT_NE(message.find("policy lia: it needs "), std::string::npos) << message;
+    EXPECT_NE(message.find("policy lia: place: it needs "), std::string::npos) << message;
     EXPECT_NE(message.find("GiB of hbm"), std::string::npos) << message;
   }
   Planned cpu("lia", {{"decode", "011000"}}, "spr-a100", "opt-175b");
