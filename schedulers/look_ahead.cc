@@ -84,6 +84,7 @@ class Scheduler {
     std::vector<Transfer> bring;
     {
       const Lock lock(mutex_);
+      if (tag->sublayer == Sublayer::embedding) note_use_at_start();
       unsigned node = 0;
       const bool into_node = streams(task, *tag, node);
       const Order half = Order::of_half_layer(*tag);
@@ -265,6 +266,14 @@ class Scheduler {
     return -1;
   }
 
+  /// What lives in GPUs' memories is there before the first iteration.
+  void note_use_at_start() {
+    if (std::exchange(has_started_, true)) return;
+    for (const int gpu : gpus_)
+      used_at_start_.at(node_of(gpu)) =
+          static_cast<std::int64_t>(starpu_memory_get_used(node_of(gpu)));
+  }
+
   /// Memories whose passing values are looked after: where one worker ends all tasks no value that
   /// some task is still to use goes away while that worker looks at it.
   template <typename Visit>
@@ -293,15 +302,28 @@ class Scheduler {
     const int worker = starpu_worker_get_id();
     visit_values([&](PassingValues& values, unsigned node) {
       const PassingValues::Handles used = values.end(task);
-      const starpu_ssize_t available = starpu_memory_get_available(node);
-      if (worker < 0 || node_of(worker) != node || available < 0) return;
+      if (worker < 0 || node_of(worker) != node) return;
       std::copy_if(used.begin(), used.end(), std::back_inserter(leave),
                    [&](starpu_data_handle_t value) {
-                     return values.is_in_the_way(value, tag.sub_batch, node,
-                                                 static_cast<std::uint64_t>(available));
+                     const std::int64_t wanted = values.wanted_before(value, tag.sub_batch, node);
+                     return wanted > 0 && !has_room(node, wanted);
                    });
     });
     return leave;
+  }
+
+  /// Whether so many bytes of values may come without another value having to go. What StarPU calls
+  /// available is little: it keeps weights that were given up, and memory that was freed.
+  bool has_room(unsigned node, std::int64_t wanted_bytes) const {
+    const starpu_ssize_t available = starpu_memory_get_available(node);
+    if (available < 0 || wanted_bytes <= available) return true;
+    std::int64_t room = starpu_memory_get_total(node) - used_at_start_.at(node);
+    room -= windows_.at(node).claimed_bytes() + values_.at(node).bytes_on(node);
+    for (const Slab& slab : slabs_) {
+      if (starpu_data_is_on_node(slab.handle, node) != 0)
+        room -= static_cast<std::int64_t>(starpu_data_get_size(slab.handle));
+    }
+    return wanted_bytes <= room;
   }
 
   static bool lives_on_disk(starpu_data_handle_t handle) {
@@ -413,6 +435,8 @@ class Scheduler {
   std::array<Window, STARPU_MAXNODES> windows_;
   std::array<SlabWindow, STARPU_MAXNODES> slab_windows_;
   std::array<PassingValues, STARPU_MAXNODES> values_;
+  bool has_started_ = false;
+  std::array<std::int64_t, STARPU_MAXNODES> used_at_start_{};
   /// By worker, which alone touches it: what is to come into its memory, behind its next task's.
   std::array<std::vector<Transfer>, STARPU_NMAXWORKERS> held_;
   std::deque<Streamed> data_;

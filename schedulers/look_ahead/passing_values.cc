@@ -1,6 +1,7 @@
 #include "schedulers/look_ahead/passing_values.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "schedulers/look_ahead/window.h"
 
@@ -11,6 +12,10 @@ namespace {
 bool is_elsewhere(starpu_data_handle_t value, unsigned node) {
   return starpu_data_is_on_node(value, node) == 0 &&
          starpu_data_is_on_node(value, STARPU_MAIN_RAM) != 0;
+}
+
+std::int64_t size_of(starpu_data_handle_t value) {
+  return static_cast<std::int64_t>(starpu_data_get_size(value));
 }
 
 }  // namespace
@@ -42,23 +47,38 @@ PassingValues::Handles PassingValues::end(const starpu_task* task) {
   return values;
 }
 
-bool PassingValues::is_in_the_way(starpu_data_handle_t value, std::int16_t sub_batch, unsigned node,
-                                  std::uint64_t available_bytes) const {
+std::int64_t PassingValues::wanted_before(starpu_data_handle_t value, std::int16_t sub_batch,
+                                          unsigned node) const {
   const auto found = uses_.find(value);
-  if (found == uses_.end() || starpu_data_is_on_node(value, node) == 0) return false;
-  std::uint64_t needed_bytes = 0;
+  if (found == uses_.end() || starpu_data_is_on_node(value, node) == 0) return 0;
+  std::int64_t most_bytes = 0;
+  std::int64_t wanted_bytes = 0;
+  std::int64_t freed_bytes = 0;
   std::vector<std::int16_t> others;
   for (const auto& [key, task] : tasks_) {
     if (key.second == found->second.front()) break;
     if (task.device != Device::gpu || task.sub_batch == sub_batch) continue;
     if (std::find(others.begin(), others.end(), task.sub_batch) == others.end())
       others.push_back(task.sub_batch);
-    for (starpu_data_handle_t needed : task.values) {
-      if (is_elsewhere(needed, node)) needed_bytes += starpu_data_get_size(needed);
+    for (starpu_data_handle_t wanted : task.values) {
+      if (is_elsewhere(wanted, node)) wanted_bytes += size_of(wanted);
     }
-    if (others.size() >= 2 && needed_bytes > available_bytes) return true;
+    if (others.size() >= 2) most_bytes = std::max(most_bytes, wanted_bytes);
+    // A task's values come while the one before it computes.
+    wanted_bytes -= std::exchange(freed_bytes, 0);
+    for (starpu_data_handle_t used : task.values) {
+      if (uses_.at(used).back() == key.second) freed_bytes += size_of(used);
+    }
   }
-  return false;
+  return most_bytes;
+}
+
+std::int64_t PassingValues::bytes_on(unsigned node) const {
+  std::int64_t bytes = 0;
+  for (const auto& [value, uses] : uses_) {
+    if (starpu_data_is_on_node(value, node) != 0) bytes += size_of(value);
+  }
+  return bytes;
 }
 
 PassingValues::Handles PassingValues::coming(const starpu_task* running, unsigned node) const {

@@ -26,11 +26,13 @@ class PassingValues {
   /// The task is done; gives those that it used.
   Handles end(const starpu_task* task);
 
-  /// Whether others must have its place before it is used again: tasks of two other sub-batches on
-  /// the GPU come first, and their values that wait in main memory need more than
-  /// `available_bytes`.
-  bool is_in_the_way(starpu_data_handle_t value, std::int16_t sub_batch, unsigned node,
-                     std::uint64_t available_bytes) const;
+  /// What others want of a value's place before it is used again: the most that, at a time, values
+  /// that wait in main memory need, where tasks of two other sub-batches on the GPU come first.
+  /// What a task is the last to use makes room for those behind it. Bytes.
+  std::int64_t wanted_before(starpu_data_handle_t value, std::int16_t sub_batch,
+                             unsigned node) const;
+  /// All that is there and will be used.
+  std::int64_t bytes_on(unsigned node) const;
   /// Those of the GPU's next task behind this one: where it waits for a slab, say, they may come
   /// even so. Only what waits in main memory, and for no other task before.
   Handles coming(const starpu_task* running, unsigned node) const;

@@ -2,6 +2,7 @@
 
 #include <starpu.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -75,6 +76,12 @@ class Window {
   /// The task is done.
   void end(const Order& half);
 
+  /// What its data takes, and what more it is to take.
+  std::int64_t claimed_bytes() const {
+    const std::uint64_t bytes =
+        waiting_.empty() ? used_bytes_ : std::max(budget_bytes_, used_bytes_);
+    return static_cast<std::int64_t>(bytes);
+  }
   /// As many of the waiting as there is room for; `bring` gets those that need a transfer.
   void admit(unsigned node, std::vector<starpu_data_handle_t>& bring);
   /// A task that reads it is done. True when no task in the window needs it any more.
