@@ -117,7 +117,7 @@ std::string platform_xml(const CostModel& costs) {
       hosts += fmt::format(
           "  <host id=\"{}\" speed=\"1Gf\">\n   <prop id=\"memsize\" value=\"{}\"/>\n"
           "   <prop id=\"memcpy_peer\" value=\"1\"/>\n  </host>\n",
-          from.host, costs.capacity_bytes(Tier::hbm));
+          from.host, 2 * costs.capacity_bytes(Tier::hbm));  // ample: a simulation sets a limit
     } else {
       hosts += host_xml(from.host);
     }

@@ -21,6 +21,12 @@ namespace {
 
 namespace po = boost::program_options;
 
+/// A stand-in's StarPU may take all of it.
+std::optional<std::uint64_t> hbm_limit_bytes(const SimulatedHost& host) {
+  if (!host.stand_in) return std::nullopt;
+  return host.stand_in->memory_bytes;
+}
+
 int run(const CommandLine::Arguments& arguments) {
   CommandLine line("sluice-simulate [options]", "Simulates one point; sluice simulate calls it.");
   line.options().add_options()                                            //
@@ -41,7 +47,8 @@ int run(const CommandLine::Arguments& arguments) {
   const DType dtype = default_dtype;
   ModelDimensions dimensions = model_dimensions(config, dtype);
   dimensions.weight_bits = line.get<double>("weight-bits");
-  const MachineCosts costs = simulated_costs(machine, dimensions, model, read_simulated_host(line));
+  const SimulatedHost host = read_simulated_host(line);
+  const MachineCosts costs = simulated_costs(machine, dimensions, model, host);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
   policy.policy().set_host_tiers(read_host_tiers(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
@@ -54,7 +61,8 @@ int run(const CommandLine::Arguments& arguments) {
                                             .costs = costs.model,
                                             .policy = policy,
                                             .workload = workload,
-                                            .trace = trace});
+                                            .trace = trace,
+                                            .hbm_limit_bytes = hbm_limit_bytes(host)});
     std::cout << simulation_json({.model = model,
                                   .machine = costs.machine,
                                   .policy = policy.name(),

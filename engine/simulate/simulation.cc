@@ -114,14 +114,12 @@ int release_memory(unsigned /*node*/, void* address, std::size_t size_bytes, int
 /// StarPU on the simulated machine.
 class SimulatedMachine {
  public:
-  /// `passing_bytes` of main memory are there for what StarPU allocates, beside a disk if they are
-  /// given.
-  SimulatedMachine(const CostModel& costs, starpu_sched_policy* scheduler,
+  /// StarPU takes up to `hbm_bytes` of a GPU. `passing_bytes` of main memory are there for what it
+  /// allocates, beside a disk if they are given.
+  SimulatedMachine(const CostModel& costs, starpu_sched_policy* scheduler, std::uint64_t hbm_bytes,
                    std::optional<std::uint64_t> passing_bytes) {
     if (passing_bytes) disk_.emplace(*passing_bytes, 0);
-    // All of the memory that the profile says may be used, in MB of 2^20 bytes.
-    const std::uint64_t hbm_mb = costs.capacity_bytes(Tier::hbm) >> 20;
-    variables_.set("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_mb));
+    variables_.set("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_bytes >> 20));  // in MiB
     // A task that a worker has taken ahead is not overtaken by one that the CPU waits for.
     variables_.set("STARPU_CUDA_PIPELINE", "1");
     starpu_malloc_set_hooks(reserve_memory, release_memory);
@@ -189,7 +187,10 @@ class Simulator {
     policy.check_as_planned(result_.plan.memory, result_.plan.workload);
     check_possible(policy.memory());
     setup_.policy.set_staging(staging_of(result_.plan, setup_.costs->model()));
-    const SimulatedMachine machine(*setup_.costs, setup_.policy.scheduler(), passing_bytes());
+    const std::uint64_t hbm_bytes =
+        setup_.hbm_limit_bytes.value_or(setup_.costs->capacity_bytes(Tier::hbm));
+    const SimulatedMachine machine(*setup_.costs, setup_.policy.scheduler(), hbm_bytes,
+                                   passing_bytes());
     const CostsInUse costs(*setup_.costs, TaskTime::with_overhead, &policy.memory());
     if (SimulatedContention::is_needed(*setup_.costs)) contention_.emplace(*setup_.costs);
     setup_.trace.divide_stages_by(setup_.costs, policy.memory());

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/dtype.h"
@@ -21,6 +22,9 @@ struct SimulationSetup {
   LoadedPolicy& policy;
   Workload workload;
   TraceSession& trace;  ///< records the run if it was asked to
+  /// What StarPU may take of HBM, as in a run, where plans leave some of that for its rounding;
+  /// without it, what plans may use.
+  std::optional<std::uint64_t> hbm_limit_bytes = std::nullopt;
 };
 
 /// One phase: until every request has its first token, or after that.
