@@ -1,4 +1,4 @@
-"""What fidelity.py and stand_in_fidelity.py share: runs with a calibration of their own, and how they are shown."""
+"""What fidelity.py, stand_in_fidelity.py and stand_in_points.py share: runs with a calibration of their own, and how they are shown."""
 import argparse
 import json
 import mmap
@@ -79,10 +79,12 @@ def main(documentation, judge, /, **defaults):
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--keep")
+    parser.add_argument("--touch", choices=("yes", "no"), default="yes", help="no: leaves the machine's memory to others")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or temporary
         os.makedirs(folder, exist_ok=True)
         program = Program(options.sluice, folder)
-        touch_memory(program)
+        if options.touch == "yes":
+            touch_memory(program)
         judge(program, options)
