@@ -610,12 +610,12 @@ TEST(SimulateCliTest, WhatIsSaidToFitRuns) {
 /// Some requests' KV is in HBM, and the others', most, in DDR, where the CPU attends: they run in
 /// turns, or in two sub-batches beside prompts.
 TEST(SimulateCliTest, NeosPlanCountsAllItsRequests) {
-  for (const int batch : {60, 200}) {
+  for (const int batch : {70, 200}) {
     const json result =
         simulate_json({"--machine", "spr-h100", "--model", "opt-30b", "--policy", "neo", "--batch",
                        std::to_string(batch), "--input-tokens", "256", "--output-tokens", "32"})[0];
     const double latency_s = result["latency_s"];
-    EXPECT_GT(result["busy_share"]["cpu"].get<double>(), batch == 60 ? 0.02 : 0.5) << batch;
+    EXPECT_GT(result["busy_share"]["cpu"].get<double>(), batch == 70 ? 0.2 : 0.5) << batch;
     EXPECT_NEAR(result["plan_latency_s"].get<double>(), latency_s, 0.05 * latency_s) << batch;
     EXPECT_LE(result["lower_bound_s"].get<double>(), latency_s) << batch;
   }
