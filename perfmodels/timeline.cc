@@ -147,6 +147,11 @@ class Simulation {
       }
     }
     for (const Chain& chain : chains) heads_.push_back(make_head(costs, chain, memory));
+    for (const Chain& chain : chains) {
+      for (const ChainPart& part : chain.parts)
+        attends_elsewhere_ = attends_elsewhere_ || part.attention.has_value();
+    }
+    head_there_s_.assign(iterations_, 0);
     token_s_.resize(chains.size());
     if (chains.size() == 1 && prefetch != Prefetch::half_layer)
       join_layers(costs, chains.front(), memory, layers_.front());
@@ -278,23 +283,33 @@ class Simulation {
     return std::max(ready, device_free_[index(device)]);
   }
 
-  /// The chain whose next step can start first. Of equals the one that the device has just worked
-  /// for, then the lower layer, then the earlier chain.
+  /// The chain whose next step can start first. Of equals the one whose task goes on, then, as the
+  /// shared scheduler has it, the lower layer, the earlier sublayer, the earlier chain.
   std::size_t earliest(const std::vector<Cursor>& cursors) const {
     std::size_t best = 0;
-    auto best_rank = std::tuple(std::numeric_limits<double>::infinity(), true, std::size_t{0});
+    auto best_rank =
+        std::tuple(std::numeric_limits<double>::infinity(), true, std::size_t{0}, std::size_t{0});
     for (std::size_t c = 0; c < cursors.size(); ++c) {
-      const std::optional<double> start = start_of(c, cursors[c]);
+      const Cursor& cursor = cursors[c];
+      const std::optional<double> start = start_of(c, cursor);
       if (!start) continue;
-      const std::size_t layer = cursors[c].iteration * num_layers_ + cursors[c].layer;
-      const auto rank =
-          std::tuple(*start, last_chain_[index(device_of(c, cursors[c]))] != c, layer);
+      const auto rank = std::tuple(*start, !goes_on(c, cursor),
+                                   cursor.iteration * num_layers_ + cursor.layer, cursor.step);
       if (rank < best_rank) {
         best = c;
         best_rank = rank;
       }
     }
     return best;
+  }
+
+  /// Whether a chain's next step is of the same task as the one before, or, beside requests that
+  /// attend elsewhere (NEO), of the chain that the device has just worked for.
+  bool goes_on(std::size_t c, const Cursor& cursor) const {
+    const Device device = device_of(c, cursor);
+    if (attends_elsewhere_) return last_chain_[index(device)] == c;
+    return !at_head(cursor) && cursor.step > 0 &&
+           layers_[c][cursor.layer][cursor.step - 1].device == device;
   }
 
   double& link_busy(std::size_t device) {
@@ -429,8 +444,10 @@ class Simulation {
 
   void head(std::size_t c, Cursor& cursor) {
     const HeadStep& head = heads_[c];
-    cursor.ready =
-        compute(head.device, move(head.device, cursor.ready, head.load_s), head.compute_s);
+    // The first chain that has come here brings the weight for all.
+    double& there_s = head_there_s_[cursor.iteration];
+    if (there_s == 0) there_s = move(head.device, cursor.ready, head.load_s);
+    cursor.ready = compute(head.device, std::max(cursor.ready, there_s), head.compute_s);
   }
 
   const CostModel& costs_;
@@ -439,10 +456,12 @@ class Simulation {
   std::size_t units_per_layer_;
   std::size_t num_layers_;
   std::size_t iterations_;
-  std::vector<std::vector<ChainLayer>> layers_;       ///< by chain, then layer
-  std::vector<UnitLoad> loads_;                       ///< by unit of one iteration
-  std::vector<HeadStep> heads_;                       ///< by chain
-  std::vector<double> token_s_;                       ///< by chain, in the last iteration
+  std::vector<std::vector<ChainLayer>> layers_;  ///< by chain, then layer
+  std::vector<UnitLoad> loads_;                  ///< by unit of one iteration
+  std::vector<HeadStep> heads_;                  ///< by chain
+  std::vector<double> head_there_s_;             ///< by iteration: when its weight has come
+  bool attends_elsewhere_ = false;  ///< some requests, than their chain's placement says
+  std::vector<double> token_s_;     ///< by chain, in the last iteration
   std::vector<std::optional<std::size_t>> place_of_;  ///< by unit: whose place its weights take
   std::size_t next_to_load_ = 0;
   std::vector<double> unit_done_;

@@ -50,8 +50,9 @@ enum class Start : std::uint8_t {
 ///    all chains are done with u-2; layers that load nothing do not count.
 /// 3. Values go behind the tensor that crosses, before all others. What comes from a disk passes
 ///    through DDR meanwhile.
-/// 4. The chain that can start first goes on; of equals the one that the device has just worked
-///    for, then the lower layer, then the earlier chain.
+/// 4. The chain that can start first goes on; of equals the one whose task goes on (where some
+///    requests attend elsewhere: the one that the device has just worked for), then the lower
+///    layer, then the earlier sublayer, then the earlier chain.
 /// From the last layer's sublayer 4 on one row a sequence is left.
 IterationEstimate estimate_iteration(const CostModel& costs, const MemoryPlan& memory,
                                      std::span<const Chain> chains, Prefetch prefetch, Start start);

@@ -458,8 +458,9 @@ TEST(CliCalibrateTest, PlanExplainsAnyPolicyThatFits) {
 
 TEST(CliCalibrateTest, PlanExplainsFlipPointsAndFasterParts) {
   const TemporaryFolder data;
-  const CliResult result = run_with(data, {"plan", "--model", "opt-30b", "--machine", "spr-a100",
-                                           "--policy", "lia", "--batch", "8", "--explain"});
+  const CliResult result =
+      run_with(data, {"plan", "--model", "opt-30b", "--machine", "spr-a100", "--policy", "lia",
+                      "--policy-option", "choose=equation-1", "--batch", "8", "--explain"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* part : {"flip point of prefill: 111111 -> 000000 at B x L = ",
                            "flip point of decode: 111111 -> 011000 at B = ",
