@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 
 import lia_ratios
+import lia_tables
 
 LENGTHS = (32, 256, 2016)
 TOKENS_OUT = (32, 256)
@@ -75,7 +76,7 @@ class Runs:
     def cached(self, machine, model, policy, batches, lengths, tokens_out, options, command):
         line = [self.program, command, "--model", model, "--machine", machine, "--policy", policy, "--batch",
                 ",".join(map(str, batches)), "--input-tokens", ",".join(map(str, lengths)), "--output-tokens",
-                str(tokens_out), "--json", *options]
+                str(tokens_out), "--json", *options, *lia_tables.of_paper(policy)]
         out = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
         return {(p["batch"], p["input_tokens"]): p for p in json.loads(out)}
 

@@ -15,6 +15,8 @@ import os
 import subprocess
 import tempfile
 
+import lia_tables
+
 PROFILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../perfmodels/profiles")
 AVX512_GEMM = 1 / 4.5  # section 4.1
 
@@ -71,6 +73,7 @@ def latencies(command, machine, model, policy, batches, tokens_in, tokens_out, o
                "--output-tokens", str(tokens_out)]
     for option in options:
         command += ["--policy-option", option]
+    command += lia_tables.of_paper(policy)
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return {(p["batch"], p["input_tokens"]): p["latency_s"] for p in json.loads(out) if "latency_s" in p}
 
