@@ -88,8 +88,8 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
 bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,
               const std::array<Pipeline, 2>& pipelines, const Workload& workload);
 
-/// Cuts prefill into as few mini-batches as make it fit, at most one request each, and says whether
-/// it does then.
+/// Cuts prefill into as few mini-batches as make the run fit HBM wherever decode's attention runs,
+/// at most one request each, and says whether it does then.
 bool cut_prefill_to_fit(const CostModel& costs, const MemoryPlan& memory, const Workload& workload,
                         std::array<Pipeline, 2>& pipelines);
 

@@ -44,7 +44,7 @@ class LimitedCosts : public ToyCosts {
 
 TEST(FootprintTest, PrefillIsCutIntoAsFewMiniBatchesAsFit) {
   const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
-  const Workload many = {.batch = 100, .input_tokens = 6, .output_tokens = 2};
+  const Workload many = {.batch = 100, .input_tokens = 6, .output_tokens = 1};
   const auto fits = [&](const LimitedCosts& costs, std::int64_t parts) {
     return fits_hbm(costs, memory, {Pipeline{.mini_batches = parts}, Pipeline{}}, many);
   };
@@ -63,6 +63,22 @@ TEST(FootprintTest, PrefillIsCutIntoAsFewMiniBatchesAsFit) {
   }
   EXPECT_GT(found.size(), 4U);
   EXPECT_EQ(*found.begin(), 1);
+}
+
+/// The GPU may attend in decode with KV that lives in DDR: two layers' KV then pass through HBM,
+/// 100 sequences' page of 16 tokens of 40 bytes.
+TEST(FootprintTest, CutPrefillLeavesRoomForKvThatPasses) {
+  const MemoryPlan memory = all_in(Tier::ddr, Tier::ddr);
+  const Workload many = {.batch = 100, .input_tokens = 6, .output_tokens = 2};
+  constexpr double passing = 2 * 100 * 16 * 40;
+  std::array<Pipeline, 2> most_cut{};
+  most_cut[0].mini_batches = many.batch;
+  const double least = footprint(LimitedCosts(1), memory, most_cut, many).total(Tier::hbm);
+  for (const double more : {-1.0, 1.0}) {
+    std::array<Pipeline, 2> pipelines{};
+    const LimitedCosts costs(static_cast<std::uint64_t>(least + passing + more));
+    EXPECT_EQ(cut_prefill_to_fit(costs, memory, many, pipelines), more > 0) << more;
+  }
 }
 
 TEST(FootprintTest, WeightsCountWhereTheyLive) {
