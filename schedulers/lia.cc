@@ -63,13 +63,15 @@ class Lia : public Policy {
                   const LayerHomes& homes) override {
     const std::optional<Placement>& forced = forced_[static_cast<std::size_t>(shape.phase)];
     if (forced && !homes.resident()) return *forced;
-    const Choice choice = choices_[static_cast<std::size_t>(shape.phase)];
+    const Choice choice =
+        homes.resident() ? Choice::sum : choices_[static_cast<std::size_t>(shape.phase)];
     if (choice == Choice::gpu) return Placement(Device::gpu);
     return best(shape, homes, choice == Choice::sum ? Overlap::none : Overlap::transfers);
   }
 
  private:
-  /// The least sum of all parts (equation 1), or of what does not overlap; or all on the GPU.
+  /// Of layers that are not resident: the least sum of all parts (equation 1), or of what does not
+  /// overlap; or all on the GPU.
   enum class Choice : std::uint8_t { sum, overlapped, gpu };
 
   /// Of a run; what differs by less is alike.
