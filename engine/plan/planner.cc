@@ -218,11 +218,34 @@ void keep_weights(const CostModel& costs, const MemoryPlan& homes, Prefetch pref
   }
 }
 
+/// Values of the first iteration in HBM: the hidden states (f32) of all prompts, and all else of
+/// one of the chains that the engine cuts them into. The footprint counts with whole mini-batches.
+double prompt_value_bytes(const CostModel& costs, const Plan& plan) {
+  std::int64_t rows = 0;
+  std::int64_t in_chain = 0;
+  for (const Chain& chain : plan.prefill.groups.front().chains) {
+    std::int64_t its_rows = 0;
+    std::int64_t longest = 0;
+    for (const ChainPart& part : chain.parts) {
+      its_rows += part.shape.total_rows();
+      longest = std::max(longest, part.shape.rows);
+    }
+    const std::int64_t enough = std::max(longest, MiniBatches::enough_rows_of_prompts(true));
+    rows += its_rows;
+    in_chain = std::max(in_chain, std::min(its_rows, enough));
+  }
+  const ModelDimensions& model = costs.model();
+  const double hidden_states =
+      sizeof(float) * static_cast<double>(rows) * static_cast<double>(model.hidden_size);
+  return std::min(plan.footprint.activations[Tier::hbm],
+                  hidden_states + activation_bytes(model, static_cast<double>(in_chain)));
+}
+
 /// All iterations but the one that brings them, the first one, or, when prompts leave no room, the
 /// first one that decodes, which is then part of its group's mean.
 void keep_weights(const CostModel& costs, Plan& plan, double passing_kv) {
   const IterationGroup& first = plan.prefill.groups.front();
-  const double prompts_bytes = plan.footprint.activations[Tier::hbm] + passing_kv;
+  const double prompts_bytes = prompt_value_bytes(costs, plan) + passing_kv;
   const double tokens_bytes =
       passing_kv +
       decode_activation_bytes(costs.model(), plan.memory, plan.decode.pipeline, plan.workload);

@@ -433,6 +433,14 @@ TEST(SimulateCliTest, MoreSequencesInAFullHbmAreNotSlower) {
   }
 }
 
+/// The engine cuts prompts into chains, so that HBM has room for all weights beside them: they
+/// cross once, not once more for the first iteration that decodes.
+TEST(SimulateCliTest, WeightsStayBesideManyPrompts) {
+  expect_agreement({"--machine", "spr-a100-avx512", "--model", "qwen2-7b", "--policy", "all-cpu",
+                    "--input-tokens", "1500", "--output-tokens", "32", "--batch", "128"},
+                   "qwen2-7b");
+}
+
 /// HBM holds more than one iteration's experts, and less than all. What crosses in each iteration
 /// are those that the one before did not go through.
 TEST(SimulateCliTest, ExpertsStayWhereThereIsRoom) {
