@@ -74,8 +74,8 @@ class Lia : public Policy {
   /// overlap; or all on the GPU.
   enum class Choice : std::uint8_t { sum, overlapped, gpu };
 
-  /// Of a run; what differs by less is alike.
-  static constexpr double estimates_err = 0.03;
+  /// Of a run; what differs by less is alike. Nine in ten estimates of mixed placements are nearer.
+  static constexpr double estimates_err = 0.1;
 
   MemoryPlan plan_by_choices() {
     MemoryPlan plan = streamed_plan();

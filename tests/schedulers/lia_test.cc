@@ -243,7 +243,7 @@ TEST(LiaChoiceTest, NoForcedPlacementIsMuchFaster) {
       Planned forced("lia", {{"prefill", "000000"}, {"decode", decode}}, point.machine,
                      point.model);
       if (!test::fits(forced, point.workload)) continue;
-      EXPECT_LE(by_itself_s, 1.03 * forced.plan(point.workload).latency_s())
+      EXPECT_LE(by_itself_s, 1.1 * forced.plan(point.workload).latency_s())
           << point.model << " on " << point.machine << ": " << decode;
     }
   }
