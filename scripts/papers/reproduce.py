@@ -14,8 +14,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 HEAD = """# The papers' figures, simulated
 
-Written by `scripts/papers/reproduce.py`. Every figure is the engine's own run on a simulated machine ([simulate.md](simulate.md);
-how true that is: [simulator.md](simulator.md)). The machines' profiles have eight parameters that were fitted to LIA's Table 5 and
+Written by `scripts/papers/reproduce.py`. Every figure is the engine's own run on a simulated machine ([simulate.md](../guide/simulate.md);
+how true that is: [simulator.md](../design/simulator.md)). The machines' profiles have eight parameters that were fitted to LIA's Table 5 and
 to figures of its sections 4 and 3.2, and one that was fitted to all of HeLM's ratios, all by `sluice plan` and not by simulation; three rates of
 HeLM's GPU are from its authors' logs. No parameter was fitted to LIA's Table 4, but one reading, `reserve=paper`, was taken from it and Table 5
 ([plan-accuracy.md](plan-accuracy.md) says how, and what the plan alone makes of some figures).
