@@ -29,17 +29,16 @@ class Lia : public Policy {
 
   MemoryPlan plan_memory() override {
     choices_ = {Choice::sum, Choice::sum};
-    if (!costs().has(Device::gpu) || !costs().has(Device::cpu) || !optimization_2_ ||
-        equation_1_alone_)
-      return plan_by_choices();
     // Equation 1 adds up what Optimization-2 overlaps, and knows nothing of weights that stay where
     // they came. Where another choice makes the run faster, and not by less than estimates err, it
     // is taken.
+    const std::vector<Choice> prefills = choices_of(Phase::prefill);
+    const std::vector<Choice> decodes = choices_of(Phase::decode);
+    if (prefills.size() * decodes.size() == 1) return plan_by_choices();
     double least_s = std::numeric_limits<double>::infinity();
     std::array<Choice, 2> best = choices_;
-    for (const Choice prefill : {Choice::sum, Choice::overlapped}) {
-      for (const Choice decode : {Choice::sum, Choice::overlapped, Choice::gpu}) {
-        if (decode == Choice::gpu && !optimization_1_) continue;  // nothing is to stay
+    for (const Choice prefill : prefills) {
+      for (const Choice decode : decodes) {
         choices_ = {prefill, decode};
         const MemoryPlan plan = plan_by_choices();
         if (!fits(plan)) continue;
@@ -77,6 +76,32 @@ class Lia : public Policy {
   /// Of a run; what differs by less is alike. Nine in ten estimates of mixed placements are nearer.
   static constexpr double estimates_err = 0.1;
 
+  /// Mini-batches beyond so many are estimated together.
+  static constexpr std::int64_t most_estimated_chains = 16;
+
+  /// Those of a phase that place layers that are not resident differently, equation 1 first.
+  std::vector<Choice> choices_of(Phase phase) {
+    std::vector<Choice> distinct = {Choice::sum};
+    if (!costs().has(Device::gpu) || !costs().has(Device::cpu) || !optimization_2_ ||
+        equation_1_alone_ || (phase == Phase::decode && workload().output_tokens == 1))
+      return distinct;
+    const LayerHomes homes = streamed_plan().layers.front();
+    const BatchShape shape = phase == Phase::prefill ? prefill_shape() : decode_shape();
+    Choice& choice = choices_[static_cast<std::size_t>(phase)];
+    std::vector<Placement> placements = {place(0, shape, homes)};
+    for (const Choice other : {Choice::overlapped, Choice::gpu}) {
+      // Its weights are to stay, which prompts are not there for, nor without Optimization-1.
+      if (other == Choice::gpu && (phase == Phase::prefill || !optimization_1_)) continue;
+      choice = other;
+      const Placement placement = place(0, shape, homes);
+      if (std::ranges::find(placements, placement) != placements.end()) continue;
+      placements.push_back(placement);
+      distinct.push_back(other);
+    }
+    choice = Choice::sum;
+    return distinct;
+  }
+
   MemoryPlan plan_by_choices() {
     MemoryPlan plan = streamed_plan();
     if (!costs().has(Device::gpu)) return plan;
@@ -110,8 +135,8 @@ class Lia : public Policy {
       std::vector<Placement> placements;
       for (std::size_t layer = 0; layer < plan.layers.size(); ++layer)
         placements.push_back(place(static_cast<std::int64_t>(layer), shape, plan.layers[layer]));
-      const std::vector<Chain> chains =
-          cut_into_mini_batches(shape, pipeline.mini_batches, placements);
+      const std::vector<Chain> chains = cut_into_mini_batches(
+          shape, std::min(pipeline.mini_batches, most_estimated_chains), placements);
       MemoryPlan homes = plan;
       if (shape.phase == Phase::decode && choices_[1] == Choice::gpu && weights_stay(plan)) {
         for (LayerHomes& layer : homes.layers) layer.weights.fill(Tier::hbm);

@@ -45,5 +45,17 @@ TEST(PlanTimingTest, OneDecisionAndOnePlan) {
   }
 }
 
+/// Some twenty plans, of batches that are cut into hundreds of mini-batches: 1 s is wanted.
+TEST(PlanTimingTest, TheLargestBatch) {
+  test::Planned planned("lia", {{"prefill", "001010"}}, "icelake-a100-memorymode", "mixtral-8x7b");
+  std::int64_t batch = 0;
+  const double found_us = microseconds_each(1, [&](int) {
+    batch = largest_fitting_batch(planned.policy.policy(), planned.costs,
+                                  {.batch = 1, .input_tokens = 1500, .output_tokens = 32});
+  });
+  EXPECT_LT(found_us, 20 * 1e6);
+  std::printf("lia's largest batch, %d: %.2f s\n", static_cast<int>(batch), found_us * 1e-6);
+}
+
 }  // namespace
 }  // namespace sluice
