@@ -123,7 +123,7 @@ TEST(TraceLinesTest, TimesAndBytesThatNoTraceHasAreRefused) {
 // A request's id may hold anything.
 TEST(TraceLinesTest, IdsForgeNoLines) {
   Trace trace = two_sub_batches();
-  const std::string id = "a\nb\r\x1b[2J\"\\" + std::string(3000, 'x');
+  const std::string id = "a\nb\r\x1b[2J\"\\" + std::string(3000, 'y');
   trace.events[1].text = "finished 0 (" + id + ")";
   const std::string lines = trace_as_lines(trace);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 16);
@@ -131,12 +131,12 @@ TEST(TraceLinesTest, IdsForgeNoLines) {
   const std::string perfetto = trace_as_perfetto(trace);
   EXPECT_EQ(json::parse(perfetto).at("traceEvents").size(),
             json::parse(trace_as_perfetto(two_sub_batches())).at("traceEvents").size());
-  EXPECT_NE(perfetto.find("a\\nb\\r\\u001b[2J\\\"\\\\xxx"), std::string::npos);
+  EXPECT_NE(perfetto.find("a\\nb\\r\\u001b[2J\\\"\\\\yyy"), std::string::npos);
   const std::string paje = trace_as_paje(trace);
   const std::string plain = trace_as_paje(two_sub_batches());
   EXPECT_EQ(std::count(paje.begin(), paje.end(), '\n'),
             std::count(plain.begin(), plain.end(), '\n'));
-  EXPECT_NE(paje.find("(a\\nb\\r\\x1b[2J'\\" + std::string(3000, 'x') + ")\""), std::string::npos);
+  EXPECT_NE(paje.find("(a\\nb\\r\\x1b[2J'\\" + std::string(3000, 'y') + ")\""), std::string::npos);
 }
 
 TEST(TraceReportTest, NamesOfWorkersAndNodesMoveNoCursor) {
