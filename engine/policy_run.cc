@@ -97,9 +97,7 @@ PolicyRun::PolicyRun(CheckedPolicy& policy, const CostModel& costs, const Worklo
 }
 
 void PolicyRun::check_as_planned(const MemoryPlan& planned, const Workload& workload) const {
-  if (workload.batch != workload_.batch || workload.input_tokens != workload_.input_tokens ||
-      workload.output_tokens != workload_.output_tokens)
-    return;
+  if (workload != workload_) return;
   const auto same = [&](const char* what, const auto& now, const auto& before) {
     if (now == before) return;
     throw Error(

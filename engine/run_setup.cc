@@ -11,6 +11,7 @@
 #include "engine/interrupt.h"
 #include "engine/plan/what_if.h"
 #include "engine/progress.h"
+#include "schedulers/crash_guard.h"
 
 namespace sluice {
 namespace {
@@ -232,6 +233,7 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
        .scheduler = plan.policy().scheduler(),
        .gpu_launches =
            demand.timed ? GpuWorker::Launches::timed : GpuWorker::Launches::in_graphs}));
+  CrashGuard::stay_in_charge();
   if (disk_) disk_->attach();
   costs_in_use_.emplace(*plan.costs().model);
   const Clock::time_point start = Clock::now();

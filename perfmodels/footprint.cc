@@ -45,6 +45,17 @@ bool slab_passes(const ChainPart& part, const Placement& placement, Tier kv_home
          part.attention.value_or(placement[Sublayer::sv]) == Device::gpu;
 }
 
+/// KV that passes through HBM if the GPU attends in every layer.
+double kv_if_gpu_attends(const CostModel& costs, const MemoryPlan& memory, Prefetch prefetch,
+                         const Workload& workload) {
+  if (!memory.uses_gpu || !costs.has(Device::gpu) || workload.output_tokens < 2) return 0;
+  const Chain decode = {
+      .parts = {{.shape = BatchShape::decode(workload.batch,
+                                             workload.input_tokens + workload.output_tokens)}},
+      .placements = std::vector<Placement>(memory.layers.size(), Placement(Device::gpu))};
+  return passing_kv_bytes(costs.model(), memory, {&decode, 1}, prefetch, workload);
+}
+
 /// Requests of a phase that one iteration takes.
 std::int64_t requests_at_once(const Pipeline& pipeline, const Workload& workload) {
   const std::int64_t most = pipeline.requests_at_once;
@@ -223,34 +234,19 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
 }
 
 bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,
-              const std::array<Pipeline, 2>& pipelines, const Workload& workload) {
-  return footprint(costs, memory, pipelines, workload).total(Tier::hbm) <=
+              const std::array<Pipeline, 2>& pipelines, const Workload& workload,
+              double passing_kv) {
+  return footprint(costs, memory, pipelines, workload, passing_kv).total(Tier::hbm) <=
          static_cast<double>(costs.capacity_bytes(Tier::hbm));
 }
-
-namespace {
-
-/// KV that passes through HBM if the GPU attends in every layer.
-double most_passing_kv(const CostModel& costs, const MemoryPlan& memory, Prefetch prefetch,
-                       const Workload& workload) {
-  if (!memory.uses_gpu || !costs.has(Device::gpu) || workload.output_tokens < 2) return 0;
-  const Chain decode = {
-      .parts = {{.shape = BatchShape::decode(workload.batch,
-                                             workload.input_tokens + workload.output_tokens)}},
-      .placements = std::vector<Placement>(memory.layers.size(), Placement(Device::gpu))};
-  return passing_kv_bytes(costs.model(), memory, {&decode, 1}, prefetch, workload);
-}
-
-}  // namespace
 
 bool cut_prefill_to_fit(const CostModel& costs, const MemoryPlan& memory, const Workload& workload,
                         std::array<Pipeline, 2>& pipelines) {
   std::int64_t& parts = pipelines[static_cast<std::size_t>(Phase::prefill)].mini_batches;
-  const double passing_kv = most_passing_kv(costs, memory, pipelines[1].prefetch, workload);
+  const double passing_kv = kv_if_gpu_attends(costs, memory, pipelines[1].prefetch, workload);
   const auto fits = [&](std::int64_t count) {
     parts = count;
-    return footprint(costs, memory, pipelines, workload, passing_kv).total(Tier::hbm) <=
-           static_cast<double>(costs.capacity_bytes(Tier::hbm));
+    return fits_hbm(costs, memory, pipelines, workload, passing_kv);
   };
   if (fits(parts)) return true;
   // Where some fit, more do.

@@ -17,6 +17,7 @@ struct Workload {
   std::int64_t output_tokens = 128;
 
   std::int64_t total_tokens() const { return input_tokens + output_tokens; }
+  bool operator==(const Workload&) const = default;
 };
 
 /// Bytes of the K and V of one sequence of the workload at its full length in one layer: whole
@@ -86,7 +87,8 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
 
 /// Whether that stays within HBM's capacity.
 bool fits_hbm(const CostModel& costs, const MemoryPlan& memory,
-              const std::array<Pipeline, 2>& pipelines, const Workload& workload);
+              const std::array<Pipeline, 2>& pipelines, const Workload& workload,
+              double passing_kv = 0);
 
 /// Cuts prefill into as few mini-batches as make the run fit HBM wherever decode's attention runs,
 /// at most one request each, and says whether it does then.

@@ -254,8 +254,9 @@ class Simulation {
 
   /// All units that may, of those that have not been.
   void load_next(double allowed) {
-    for (; next_to_load_ < place_of_.size() && may_load(next_to_load_); ++next_to_load_)
-      load(next_to_load_, allowed);
+    if (serial()) return;
+    for (; next_load_ < place_of_.size() && may_load(next_load_); ++next_load_)
+      load(next_load_, allowed);
   }
 
   bool at_head(const Cursor& cursor) const { return cursor.layer == num_layers_; }
@@ -323,7 +324,6 @@ class Simulation {
   /// Brings a unit's weights from `allowed` on, after those of the units before: with half layers,
   /// when these are there.
   void load(std::size_t unit, double allowed) {
-    if (serial()) return;
     const UnitLoad& load = unit_load(unit);
     if (prefetch_ == Prefetch::half_layer && unit > 0)
       allowed = std::max(allowed, unit_ready(unit - 1));
@@ -463,10 +463,9 @@ class Simulation {
   bool attends_elsewhere_ = false;  ///< some requests, than their chain's placement says
   std::vector<double> token_s_;     ///< by chain, in the last iteration
   std::vector<std::optional<std::size_t>> place_of_;  ///< by unit: whose place its weights take
-  std::size_t next_to_load_ = 0;
   std::vector<double> unit_done_;
   std::vector<std::size_t> unit_passed_;  ///< chains that are done with it
-  std::size_t next_load_ = 0;             ///< without look-ahead
+  std::size_t next_load_ = 0;
   std::array<double, 2> device_free_{};
   std::array<std::size_t, 2> last_chain_{};  ///< by device
   std::array<Link, 2> links_;                ///< by the device that they go to

@@ -62,10 +62,10 @@ double kv_bytes_per_token(const ModelDimensions& model);
 /// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
 /// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
 double experts_touched(const ModelDimensions& model, double rows);
+double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows);
 /// Of those the share that none of the rows before went through, if a token's next experts are
 /// others: min(k, E - touched) of them. 1 without experts.
 double share_of_experts_newly_touched(const ModelDimensions& model, double rows);
-double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows);
 
 /// What one sub-batch computes in one iteration: `batch` sequences of `rows` new tokens each, that
 /// see `context` tokens each, the new ones included (a mean, where they differ). LIA's B and L:

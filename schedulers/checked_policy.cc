@@ -294,7 +294,6 @@ Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
 IterationPlan CheckedPolicy::plan_iteration(const std::vector<RequestView>& requests,
                                             Awaited awaited) {
   const std::array<Pipeline, 2> pipelines = {pipeline(Phase::prefill), pipeline(Phase::decode)};
-  CrashGuard::stay_in_charge();
   return guarded("plan_iteration", [&] {
     IterationPlan plan = policy_.plan_iteration(requests);
     if (plan.sub_batches.empty() && !requests.empty() && awaited == Awaited::nothing)

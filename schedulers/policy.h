@@ -114,7 +114,7 @@ class Policy {
     return *costs_;
   }
   const Workload& workload() const { return workload_; }
-  const ModelDimensions& model() const { return costs_->model(); }
+  const ModelDimensions& model() const { return costs().model(); }
   /// LIA's equation 1 by the cost model (best_placement()).
   Placement best(const BatchShape& shape, const LayerHomes& homes, Overlap overlap);
 

@@ -21,6 +21,7 @@
 #include "graphs/decoder_graph.h"
 #include "graphs/imagined_model.h"
 #include "perfmodels/task_cost.h"
+#include "schedulers/crash_guard.h"
 
 namespace sluice {
 namespace {
@@ -131,6 +132,7 @@ class SimulatedMachine {
     conf.sched_policy = scheduler;
     conf.catch_signals = 0;
     check_starpu(starpu_init(&conf), "starting on the simulated machine");
+    CrashGuard::stay_in_charge();
     starpu_profiling_status_set(STARPU_PROFILING_ENABLE);
     int worker = -1;
     if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) == 1)
