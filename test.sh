@@ -9,7 +9,7 @@ usage: ./test.sh [--only STEP]... [ctest's options]
 Steps, in this order; all but fuzz unless --only names some:
   release  all tests
   no-fxt   the program as ./run.sh builds it, without FxT (SLUICE_FXT=OFF)
-  lint     clang-format, shellcheck, lint-text and clang-tidy (which skips files unchanged since they passed)
+  lint     clang-format, shellcheck, lint-text, lint-structure, and clang-tidy of files changed since they passed
   asan     the tests labelled "fast", under the address and undefined-behaviour sanitizers
   tsan     the same under the thread sanitizer
   fuzz     only the tests labelled "fuzz" (release runs them too)
@@ -126,6 +126,9 @@ run_lint() {
 
   say "lint-text: our pages"
   scripts/lint-text
+
+  say "lint-structure: includes go one way, and StarPU is called in one place"
+  scripts/lint-structure
 
   build release
   run_clang_tidy

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -65,6 +66,87 @@ std::string reason(const json::exception& error) {
   return shortened(text, 200);
 }
 
+/// Builds a value whose objects keep their order. nlohmann's own builder looks at all keys of an
+/// object for each new one.
+class OrderedBuilder final : public nlohmann::json_sax<nlohmann::ordered_json> {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  explicit OrderedBuilder(std::string_view where) : where_(where) {}
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& /*value*/) override { return false; }
+  bool key(string_t& value) override {
+    key_ = std::move(value);
+    return true;
+  }
+  bool start_object(std::size_t /*size*/) override { return open(Json::object()); }
+  bool start_array(std::size_t /*size*/) override { return open(Json::array()); }
+  bool end_object() override {
+    merge_equal_keys(stack_.back()->get_ref<Json::object_t&>());
+    stack_.pop_back();
+    return true;
+  }
+  bool end_array() override {
+    stack_.pop_back();
+    return true;
+  }
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
+                   const json::exception& error) override {
+    throw Error("{}: not valid JSON: {}", where_, reason(error));
+  }
+
+ private:
+  Json& place(Json value) {
+    if (stack_.empty()) return root_ = std::move(value);
+    Json& parent = *stack_.back();
+    if (parent.is_array()) return parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+    return parent.get_ref<Json::object_t&>().emplace_back(std::move(key_), std::move(value)).second;
+  }
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    stack_.push_back(&place(std::move(value)));  // stays there: only the last one's children grow
+    return true;
+  }
+
+  static void merge_equal_keys(Json::object_t& object) {
+    std::unordered_map<std::string_view, std::size_t> places;
+    for (const auto& entry : object) places.emplace(entry.first, places.size());
+    if (places.size() == object.size()) return;
+    std::vector<Json*> values;
+    Json::object_t merged;
+    merged.reserve(places.size());
+    for (auto& [key, value] : object) {
+      const std::size_t at = places.at(key);
+      if (at == values.size()) values.push_back(&merged.emplace_back(key, nullptr).second);
+      *values[at] = std::move(value);
+    }
+    object = std::move(merged);
+  }
+
+  std::string_view where_;
+  Json root_;
+  std::string key_;
+  std::vector<Json*> stack_;
+};
+
+/// What no parser of ours may see.
+void refuse_deep_or_nul(std::string_view text, std::string_view where, int deepest) {
+  if (nests_deeper(text, deepest))
+    throw Error("{}: nested deeper than {} levels, which no such file is", where, deepest);
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos)
+    throw Error("{}: not valid JSON: there is a NUL byte at offset {}", where, nul);
+}
+
 template <typename Json>
 std::optional<std::int64_t> checked_whole_number(const Json& value, std::int64_t lowest,
                                                  std::int64_t highest) {
@@ -89,22 +171,28 @@ std::optional<std::int64_t> checked_whole_number(const Json& value, std::int64_t
 }
 
 /// Short lists as written; never dumps what is nested, which may be deep.
-std::string describe_list(const json& list) {
+template <typename Json>
+std::string describe_list(const Json& list) {
   constexpr std::size_t longest = 4;
   const bool is_flat = std::all_of(list.begin(), list.end(),
-                                   [](const json& element) { return element.is_primitive(); });
+                                   [](const Json& element) { return element.is_primitive(); });
   if (list.size() > longest || !is_flat) return fmt::format("a list of {}", list.size());
   return shortened(json_text(list));
+}
+
+template <typename Json>
+std::string describe_any(const Json& value) {
+  if (value.is_string()) return quote(value.template get_ref<const std::string&>());
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return describe_list(value);
+  return shortened(json_text(value));
 }
 
 }  // namespace
 
 json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates,
                 int deepest) {
-  if (nests_deeper(text, deepest))
-    throw Error("{}: nested deeper than {} levels, which no such file is", where, deepest);
-  if (const auto nul = text.find('\0'); nul != std::string_view::npos)
-    throw Error("{}: not valid JSON: there is a NUL byte at offset {}", where, nul);
+  refuse_deep_or_nul(text, where, deepest);
   try {
     if (duplicates == DuplicateKeys::last_wins) return json::parse(text.begin(), text.end());
     ParseGuard guard(where);
@@ -116,6 +204,26 @@ json parse_json(std::string_view text, std::string_view where, DuplicateKeys dup
   } catch (const json::exception& error) {
     throw Error("{}: not valid JSON: {}", where, reason(error));
   }
+}
+
+json parse_json_line(std::string_view text, std::string_view place) {
+  try {
+    return parse_json(text, place, DuplicateKeys::last_wins);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    const std::string_view redundant = " at line 1, column";  // `place` names the line
+    if (const auto found = message.find(redundant); found != std::string::npos)
+      message.replace(found, redundant.size(), " at column");
+    throw Error("{}", message);
+  }
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
+                                          int deepest) {
+  refuse_deep_or_nul(text, where, deepest);
+  OrderedBuilder builder(where);
+  nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
 }
 
 std::string quote_non_finite(std::string_view text) {
@@ -161,11 +269,8 @@ std::optional<std::int64_t> whole_number(const nlohmann::ordered_json& value, st
 
 std::string quote(std::string_view text) { return json_text(json(shortened(text))); }
 
-std::string describe(const json& value) {
-  if (value.is_string()) return quote(value.get_ref<const std::string&>());
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return describe_list(value);
-  return shortened(json_text(value));
-}
+std::string describe(const json& value) { return describe_any(value); }
+
+std::string describe_ordered(const nlohmann::ordered_json& value) { return describe_any(value); }
 
 }  // namespace sluice

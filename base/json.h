@@ -19,6 +19,15 @@ inline constexpr int most_json_levels = 500;
 nlohmann::json parse_json(std::string_view text, std::string_view where, DuplicateKeys duplicates,
                           int deepest = most_json_levels);
 
+/// The same of one line of a file, which `place` names with its number; the last of equal keys
+/// wins.
+nlohmann::json parse_json_line(std::string_view text, std::string_view place);
+
+/// The same with the keys of objects in the file's order; of a key that stands twice the last value
+/// counts. Takes time in proportion to the text, however many keys an object has.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
+                                          int deepest = most_json_levels);
+
 /// The text with each NaN, Infinity and -Infinity, which Python writes and JSON does not know, in
 /// quotes: a field that is not read may hold one, and one that is read says what it found.
 std::string quote_non_finite(std::string_view text);
@@ -39,5 +48,6 @@ std::string quote(std::string_view text);
 
 /// A JSON value for a message: as written, cut when very long.
 std::string describe(const nlohmann::json& value);
+std::string describe_ordered(const nlohmann::ordered_json& value);
 
 }  // namespace sluice

@@ -31,18 +31,19 @@ class OneLineSink final : public spdlog::sinks::base_sink<std::mutex> {
 }  // namespace
 
 spdlog::logger& logger() {
-  static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>("sluice", std::make_shared<OneLineSink>());
+  // never destroyed: a static object's thread may still log when the process ends
+  static spdlog::logger& instance = []() -> spdlog::logger& {
+    auto* made = new spdlog::logger("sluice", std::make_shared<OneLineSink>());
     made->set_pattern("sluice: %l: %v");
     made->set_level(spdlog::level::from_str(environment().log_level));
-    return made;
+    return *made;
   }();
-  return *instance;
+  return instance;
 }
 
 bool is_first_time(const std::string& text) {
-  static std::mutex mutex;
-  static std::set<std::string> known;
+  static auto& mutex = *new std::mutex;  // never destroyed, as above
+  static auto& known = *new std::set<std::string>;
   const std::scoped_lock lock(mutex);
   return known.insert(text).second;
 }

@@ -56,6 +56,23 @@ bool comes_before(const std::string& a, const std::string& b) {
   return a < b;  // 7 and 07
 }
 
+std::string letters_of(const std::string& word) {
+  std::string letters;
+  for (const char c : word) {
+    if (c != '-' && c != '_')
+      letters += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return letters;
+}
+
+/// Words of fewer letters are near to too many others.
+std::size_t most_wrong_letters(const std::string& known) {
+  constexpr std::size_t shortest = 4;
+  constexpr std::size_t long_one = 8;
+  if (known.size() < shortest) return 0;
+  return known.size() < long_one ? 1 : 2;
+}
+
 }  // namespace
 
 std::string nearest_word(const std::string& given, const std::vector<std::string>& known) {
@@ -70,6 +87,15 @@ std::string nearest_word(const std::string& given, const std::vector<std::string
     }
   }
   return nearest;
+}
+
+std::string mistyped_word(const std::string& given, const std::vector<std::string>& known) {
+  const std::string letters = letters_of(beginning(given));
+  for (const std::string& candidate : known) {
+    const std::string its = letters_of(candidate);
+    if (letters == its || edit_distance(letters, its) <= most_wrong_letters(its)) return candidate;
+  }
+  return {};
 }
 
 std::vector<std::string> nearest_first(const std::string& given, std::vector<std::string> known) {

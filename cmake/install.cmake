@@ -5,7 +5,7 @@ set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 
-install(FILES schedulers/look_ahead.h schedulers/plugin.h schedulers/policy.h
+install(FILES schedulers/look_ahead.h schedulers/plugin.h schedulers/policy.h schedulers/schedule.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/schedulers)
 install(FILES perfmodels/chain.h perfmodels/cost_model.h perfmodels/footprint.h perfmodels/layer_cost.h
               perfmodels/memory_plan.h perfmodels/placement.h

@@ -1,5 +1,5 @@
-# The headers that most sources include, compiled once: the first build takes half as long. For ./run.sh alone: elsewhere a
-# source is to name what it includes, and ccache finds objects of other checkouts.
+# The headers that most sources include, compiled once: the first build takes half as long. For ./run.sh and for the
+# sanitizers: the release build has none, so that a source must name what it includes.
 set(precompiled <algorithm> <array> <filesystem> <functional> <map> <memory> <optional> <span> <string> <vector>
                 <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <spdlog/spdlog.h>)
 
@@ -17,3 +17,15 @@ endfunction()
 sluice_precompile(sluice_base ${precompiled} TARGETS sluice_perfmodels sluice_models)
 sluice_precompile(sluice_codelets ${precompiled} <starpu.h> TARGETS sluice_graphs)
 sluice_precompile(sluice_runs ${precompiled} <boost/program_options.hpp> <starpu.h> TARGETS sluice_engine)
+
+# sluice_precompile_test(TARGET): the tests share one set, which the first of them compiles.
+function(sluice_precompile_test target)
+  get_property(owner GLOBAL PROPERTY sluice_precompiled_tests)
+  if(NOT owner)
+    set_property(GLOBAL PROPERTY sluice_precompiled_tests ${target})
+    sluice_precompile(${target} ${precompiled} <gtest/gtest.h>)
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+    set_target_properties(${target} PROPERTIES PCH_WARN_INVALID OFF)
+  endif()
+endfunction()

@@ -75,6 +75,55 @@ TEST(ParseJsonTest, SaysInOneLineWhatIsNoJson) {
   }
 }
 
+TEST(ParseJsonLineTest, NamesTheColumnOfALineThatItsPlaceNames) {
+  EXPECT_EQ(parse_json_line(R"({"a": 1, "a": 2})", "x.jsonl, line 7")["a"], 2);
+  try {
+    (void)parse_json_line("{oops}", "x.jsonl, line 7");
+    FAIL() << "it is no JSON";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find("x.jsonl, line 7: not valid JSON: "), 0U) << message;
+    EXPECT_NE(message.find(" at column 2"), std::string::npos) << message;
+    EXPECT_EQ(message.find("line 1"), std::string::npos) << message;
+  }
+}
+
+TEST(ParseOrderedJsonTest, KeepsTheOrderOfKeys) {
+  const std::string text = R"({"b":1,"a":[{"z":[],"y":{}},-2,2.5,"x",null,true],"C":{"b":{}}})";
+  EXPECT_EQ(json_text(parse_ordered_json(text, "a.json")), text);
+  EXPECT_EQ(json_text(parse_ordered_json(" 7 ", "a.json")), "7");
+}
+
+TEST(ParseOrderedJsonTest, LastOfEqualKeysCountsAtTheFirstOnesPlace) {
+  const char* twice = R"({"a": {"x": 1}, "b": 2, "a": [3], "c": 4, "b": 5, "a": 6})";
+  EXPECT_EQ(json_text(parse_ordered_json(twice, "a.json")), R"({"a":6,"b":5,"c":4})");
+}
+
+TEST(ParseOrderedJsonTest, TakesManyKeys) {
+  std::string text = "{\"k\":0";
+  constexpr int num_keys = 300'000;  // a search for each would take minutes
+  for (int i = 1; i < num_keys; ++i) text += fmt::format(",\"k{}\":{}", i, i);
+  const auto parsed = parse_ordered_json(text + "}", "a.json");
+  EXPECT_EQ(parsed.size(), num_keys);
+  EXPECT_EQ(parsed.back(), num_keys - 1);
+}
+
+TEST(ParseOrderedJsonTest, RefusesWhatTheOtherParserRefuses) {
+  const auto refused = [](std::string_view text) {
+    try {
+      parse_ordered_json(text, "a.json", 2);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  for (const char* text :
+       {"", "{", "[1,]", "{\"a\": \n nul}", "\"\xff\"", "1e999", "[[[1]]]", "1 2"})
+    EXPECT_EQ(refused(text), refusal(text, DuplicateKeys::last_wins, 2)) << text;
+  EXPECT_EQ(refused(std::string_view("{}\0", 3)),
+            "a.json: not valid JSON: there is a NUL byte at offset 2");
+}
+
 TEST(JsonTextTest, ReplacesWhatIsNoUtf8) {
   EXPECT_EQ(json_text(json{{"a", "x\xff"}}), "{\"a\":\"x\xEF\xBF\xBD\"}");
   EXPECT_EQ(json_text(nlohmann::ordered_json{{"b", 1}, {"a", 2}}, 1),
