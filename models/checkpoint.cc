@@ -1,6 +1,5 @@
 #include "models/checkpoint.h"
 
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "models/family.h"
+#include "models/quantized/method.h"
 
 namespace sluice {
 namespace {
@@ -62,10 +62,6 @@ std::map<std::string, std::string> read_weight_map(const std::string& text,
   throw Error("'{}' holds neither {} nor {}", files.root(), kSingleFile, kIndexFile);
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
 void forget_pages(std::span<const std::byte> bytes) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
@@ -91,9 +87,33 @@ bool same_values(const TensorView& a, const TensorView& b) {
   return true;
 }
 
+constexpr std::string_view kWeight = ".weight";
+
+/// Whether there are codes of a method for this weight, under its own name or another.
+bool has_codes(const Checkpoint& checkpoint, const QuantizationMethod& method,
+               const std::string& module) {
+  const auto is_code = [&](std::string_view part) {
+    const auto found = checkpoint.find_stored(module + std::string(part));
+    return found && found->dtype != "BF16" && found->dtype != "F16" && found->dtype != "F32";
+  };
+  return is_code(method.codes_part) || is_code(kWeight);
+}
+
+/// Whether the head is quantised, whatever config.json says of tying.
+bool has_quantized_head(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (!config.quantization) return false;
+  const std::string module =
+      module_of(find_family(config.family)->tensor_name({TensorRole::lm_head}));
+  return has_codes(checkpoint, quantization_method(*config.quantization), module);
+}
+
 /// Unties a head that the checkpoint has of its own.
 void untie_differing_head(const Checkpoint& checkpoint, ModelConfig& config) {
   if (!config.tied_embeddings) return;
+  if (has_quantized_head(checkpoint, config)) {
+    config.tied_embeddings = false;
+    return;
+  }
   const Family* family = find_family(config.family);
   const auto head = checkpoint.find(family->tensor_name({TensorRole::lm_head}));
   const auto embedding = checkpoint.find(family->tensor_name({TensorRole::token_embedding}));
@@ -110,28 +130,64 @@ void untie_differing_head(const Checkpoint& checkpoint, ModelConfig& config) {
       head->file, quote(head->name));
 }
 
+[[noreturn]] void refuse_missing(const Checkpoint& checkpoint, const ModelConfig& config,
+                                 const std::string& name) {
+  for (const QuantizationMethod* method : quantization_methods()) {
+    if (config.quantization || !name.ends_with(kWeight)) break;
+    if (!has_codes(checkpoint, *method, module_of(name))) continue;
+    throw Error(
+        "{}: tensor {} is quantised ({}{}), but config.json has no quantization_config; "
+        "get both again",
+        checkpoint.path(), quote(name), module_of(name), method->codes_part);
+  }
+  throw Error(
+      "{}: tensor {} is missing; config.json asks for it ({} layers, tie_word_embeddings {})",
+      checkpoint.path(), quote(name), config.num_layers, config.tied_embeddings);
+}
+
 /// Weights in mapped files.
 class CheckpointWeights : public WeightSource {
  public:
   CheckpointWeights(Checkpoint checkpoint, const ModelConfig& config)
       : checkpoint_(std::move(checkpoint)), family_(find_family(config.family)) {
-    for (TensorId id : expected_tensors(config)) views_.emplace(key(id), find(config, id));
+    for (TensorId id : expected_tensors(config)) {
+      if (auto coded = find_quantized(config, id)) {
+        quantized_.emplace(key(id), std::move(coded));
+      } else {
+        views_.emplace(key(id), find(config, id));
+      }
+    }
+    if (config.quantization && quantized_.empty()) {
+      throw Error(
+          "{}: no weight is quantised, but config.json has a quantization_config (quant_method "
+          "{}); get both again, or remove quantization_config",
+          checkpoint_.path(), quote(config.quantization->method));
+    }
   }
 
   TensorView tensor(TensorId id) const override {
     const auto found = views_.find(key(id));
-    if (found == views_.end()) {
-      throw Error("{}: this model has no {} in layer {}", checkpoint_.path(), to_string(id.role),
-                  id.layer);
+    if (found != views_.end()) return found->second;
+    if (const auto coded = quantized(id)) {
+      throw Error("{}: tensor {} is quantised ({}), expected a plain one in bf16, f16 or f32",
+                  coded->file(), quote(coded->name()), to_string(coded->format()));
     }
-    return found->second;
+    throw Error("{}: this model has no {} in layer {}", checkpoint_.path(), to_string(id.role),
+                id.layer);
+  }
+
+  std::shared_ptr<const QuantizedTensor> quantized(TensorId id) const override {
+    const auto found = quantized_.find(key(id));
+    return found == quantized_.end() ? nullptr : found->second;
   }
 
   /// The pages leave this process's memory; the system's cache may keep them.
   void release(TensorId id) const override {
-    const auto found = views_.find(key(id));
-    if (found == views_.end()) return;
-    forget_pages(found->second.data);
+    if (const auto found = views_.find(key(id)); found != views_.end())
+      forget_pages(found->second.data);
+    if (const auto coded = quantized(id)) {
+      for (const StoredTensor& part : coded->parts()) forget_pages(part.data);
+    }
   }
 
   std::string identity() const override { return checkpoint_.identity(); }
@@ -141,17 +197,24 @@ class CheckpointWeights : public WeightSource {
     return id.layer * 256 + static_cast<std::int64_t>(id.role);
   }
 
+  std::shared_ptr<const QuantizedTensor> find_quantized(const ModelConfig& config,
+                                                        TensorId id) const {
+    const std::string_view of_class = module_class(id.role);
+    if (!config.quantization || of_class.empty()) return nullptr;
+    const WeightName weight = {.module = module_of(family_->tensor_name(id)),
+                               .module_class = of_class,
+                               .shape = expected_shape(config, id.role)};
+    return quantization_method(*config.quantization)
+        .find(*config.quantization, checkpoint_, weight);
+  }
+
   TensorView find(const ModelConfig& config, TensorId id) const {
     const std::string name = family_->tensor_name(id);
     auto view = checkpoint_.find(name);
     // Tying goes both ways.
     if (!view && id.role == TensorRole::token_embedding && config.tied_embeddings)
       view = checkpoint_.find(family_->tensor_name({TensorRole::lm_head}));
-    if (!view) {
-      throw Error(
-          "{}: tensor {} is missing; config.json asks for it ({} layers, tie_word_embeddings {})",
-          checkpoint_.path(), quote(name), config.num_layers, config.tied_embeddings);
-    }
+    if (!view) refuse_missing(checkpoint_, config, name);
     const auto expected = expected_shape(config, id.role);
     if (view->shape != expected) {
       throw Error("{}: tensor {} has shape {}, expected {} = {} of config.json", view->file,
@@ -164,6 +227,7 @@ class CheckpointWeights : public WeightSource {
   Checkpoint checkpoint_;
   const Family* family_;
   std::unordered_map<std::int64_t, TensorView> views_;
+  std::unordered_map<std::int64_t, std::shared_ptr<const QuantizedTensor>> quantized_;
 };
 
 }  // namespace
@@ -171,19 +235,24 @@ class CheckpointWeights : public WeightSource {
 Checkpoint Checkpoint::open(const ModelFiles& files) {
   Checkpoint checkpoint;
   if (auto single = files.map(kSingleFile)) {
-    checkpoint.path_ = single->path();
-    if (files.contains(kIndexFile) && is_first_time(checkpoint.path_ + " index")) {
-      logger().warn("{} counts, not the shards of {}, as in Transformers", checkpoint.path_,
+    if (files.contains(kIndexFile) && is_first_time(single->path() + " index")) {
+      logger().warn("{} counts, not the shards of {}, as in Transformers", single->path(),
                     files.path(kIndexFile));
     }
-    checkpoint.shards_.push_back(
-        std::make_unique<const Safetensors>(Safetensors::parse(*std::move(single))));
+    checkpoint = of(Safetensors::parse(*std::move(single)));
   } else if (const auto index = files.read(kIndexFile)) {
     checkpoint.path_ = files.path(kIndexFile);
     checkpoint.open_shards(files, *index);
   } else {
     no_weights(files);
   }
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::of(Safetensors file) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = file.path();
+  checkpoint.shards_.push_back(std::make_unique<const Safetensors>(std::move(file)));
   return checkpoint;
 }
 
@@ -241,22 +310,44 @@ std::string Checkpoint::identity() const {
   return text;
 }
 
-std::optional<TensorView> Checkpoint::find(const std::string& usual_name) const {
+std::optional<std::pair<const Safetensors*, std::string>> Checkpoint::place_of(
+    const std::string& usual_name) const {
   const bool prefixed = usual_name.starts_with(kPrefix);
   const std::array<std::string, 3> candidates = {
       usual_name, prefixed ? usual_name.substr(kPrefix.size()) : usual_name,
       std::string(kPrefix) + usual_name};
   for (const std::string& name : candidates) {
-    if (const Safetensors* file = file_of(name)) return file->view(name);
+    if (const Safetensors* file = file_of(name)) return std::pair(file, name);
   }
   for (const std::string& name : candidates) refuse_wrong_index(name);
   return std::nullopt;
 }
 
+std::optional<TensorView> Checkpoint::find(const std::string& usual_name) const {
+  const auto place = place_of(usual_name);
+  if (!place) return std::nullopt;
+  return place->first->view(place->second);
+}
+
+std::optional<StoredTensor> Checkpoint::find_stored(const std::string& usual_name) const {
+  const auto place = place_of(usual_name);
+  if (!place) return std::nullopt;
+  return place->first->stored(place->second);
+}
+
 std::shared_ptr<const WeightSource> open_weights(const ModelFiles& files, ModelConfig& config) {
   Checkpoint checkpoint = Checkpoint::open(files);
   untie_differing_head(checkpoint, config);
-  return std::make_shared<CheckpointWeights>(std::move(checkpoint), config);
+  if (config.quantization && config.quantization->quantizes_activations &&
+      is_first_time(checkpoint.path() + " activations")) {
+    logger().warn(
+        "{}: made for activations (or a KV cache) that are quantised, too; here they keep their "
+        "precision",
+        files.path("config.json"));
+  }
+  auto weights = std::make_shared<CheckpointWeights>(std::move(checkpoint), config);
+  if (config.quantization) set_formats(*weights, config);
+  return weights;
 }
 
 }  // namespace sluice

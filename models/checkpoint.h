@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/config.h"
@@ -22,11 +23,15 @@ class Checkpoint {
   /// Reads all headers. Throws Error: no weights, a missing shard (which, named where), a damaged
   /// file.
   static Checkpoint open(const ModelFiles& files);
+  /// One of a single file.
+  static Checkpoint of(Safetensors file);
 
   /// The tensor under its usual name, or with one "model." less or more in front; nothing if there
   /// is none. What the index leaves out is found in any shard. Throws Error where the index names a
   /// shard that does not have it.
   std::optional<TensorView> find(const std::string& usual_name) const;
+  /// The same, of whatever type.
+  std::optional<StoredTensor> find_stored(const std::string& usual_name) const;
   /// "model.safetensors" or the index, for messages.
   const std::string& path() const { return path_; }
   /// See WeightSource::identity().
@@ -35,6 +40,9 @@ class Checkpoint {
  private:
   void open_shards(const ModelFiles& files, const std::string& index_text);
   const Safetensors* file_of(std::string_view name) const;
+  /// The file that has it under one of its names, and which.
+  std::optional<std::pair<const Safetensors*, std::string>> place_of(
+      const std::string& usual_name) const;
   void refuse_wrong_index(std::string_view name) const;
 
   std::string path_;

@@ -9,9 +9,20 @@
 
 #include "base/architecture.h"
 #include "base/dtype.h"
+#include "base/weight_format.h"
+#include "models/quantized/quantization_config.h"
 #include "models/rope_variant.h"
 
 namespace sluice {
+
+/// How the linear weights of one layer are stored; query, key and value alike.
+struct LayerFormats {
+  WeightFormat qkv;
+  WeightFormat out;
+  WeightFormat gate;  ///< gated FFN only
+  WeightFormat fc1;
+  WeightFormat fc2;
+};
 
 /// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
 /// tokens.
@@ -53,6 +64,11 @@ struct ModelConfig {
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;
   DType stored_dtype = DType::bf16;  ///< config.json's torch_dtype
+  /// The formats of the layers' weights, as stored; empty: all of them are plain.
+  std::vector<LayerFormats> layer_formats{};
+  WeightFormat head_format{};  ///< the same of the LM head
+  /// How some weights are quantised; nothing: none is.
+  std::optional<QuantizationConfig> quantization{};
 
   std::int64_t q_size() const { return num_heads * head_dim; }
   std::int64_t kv_size() const { return num_kv_heads * head_dim; }

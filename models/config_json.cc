@@ -65,13 +65,10 @@ std::string_view hugging_face_name(DType dtype) {
   return "float32";
 }
 
-void refuse_quantized(const ConfigReader& fields) {
+std::optional<QuantizationConfig> read_quantization(const ConfigReader& fields) {
   const auto quantization = fields.object("quantization_config");
-  if (!quantization) return;
-  throw Error(
-      "{}: quantization_config (quant_method {}) is not supported; get the model in bf16, f16 or "
-      "f32",
-      fields.where(), quote(quantization->text("quant_method", "unknown")));
+  if (!quantization) return std::nullopt;
+  return parse_quantization_config(*quantization);
 }
 
 void write_special_tokens(const ModelConfig& config, ordered_json& fields) {
@@ -89,7 +86,6 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   const json parsed = parse_json(quote_non_finite(text), where, DuplicateKeys::last_wins);
   const ConfigReader fields(parsed, where);
   const Family& family = family_of(fields);
-  refuse_quantized(fields);
   refuse_fields(fields, unsupported_fields());
 
   ModelConfig config;
@@ -104,6 +100,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   config.vocab_size = fields.count("vocab_size");
   config.max_positions = fields.count("max_position_embeddings", family.default_max_positions);
   config.stored_dtype = read_stored_dtype(fields);
+  config.quantization = read_quantization(fields);
   family.read(fields, config);
   check_config(config, where);
   return config;

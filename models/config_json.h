@@ -13,7 +13,8 @@ namespace sluice {
 ModelConfig parse_config(std::string_view text, const std::string& where);
 
 /// The config.json / generation_config.json of a model, as Hugging Face publishes them.
-/// Throws Error for a family that has no checkpoints ("chinchilla").
+/// Without quantization_config: of the model with its weights plain. Throws Error for a family that
+/// has no checkpoints ("chinchilla").
 std::string config_json(const ModelConfig& config);
 std::string generation_config_json(const ModelConfig& config);
 

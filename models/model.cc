@@ -29,11 +29,26 @@ ModelConfig read_config(const ModelFiles& files) {
   return parse_config(*config, files.path("config.json"));
 }
 
+/// The formats that config.json alone tells of.
+class ExpectedWeights final : public WeightSource {
+ public:
+  explicit ExpectedWeights(const ModelConfig& config) : config_(config) {}
+  TensorView tensor(TensorId id) const override {
+    throw Error("{} is asked for where only config.json is read", to_string(id.role));
+  }
+  WeightFormat format(TensorId id) const override { return expected_format(config_, id); }
+
+ private:
+  ModelConfig config_;
+};
+
 }  // namespace
 
 ModelConfig read_model_config(const std::string& path_or_name) {
   refuse_shape_name(path_or_name);
-  return read_config(ModelFiles::open(path_or_name));
+  ModelConfig config = read_config(ModelFiles::open(path_or_name));
+  if (config.quantization) set_formats(ExpectedWeights(config), config);
+  return config;
 }
 
 Model open_model(const std::string& path_or_name) {

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "models/family.h"
 #include "models/model.h"
+#include "models/quantized/random_codes.h"
 #include "models/random_values.h"
 
 namespace sluice {
@@ -59,8 +60,24 @@ class RandomWeights : public WeightSource {
     found->second.data.reset();
   }
 
+  WeightFormat format(TensorId id) const override {
+    const WeightFormat format = stored_format(config_, id);
+    return format.is_plain() ? WeightFormat::plain(dtype_) : format;
+  }
+
+  std::shared_ptr<const QuantizedTensor> quantized(TensorId id) const override {
+    const WeightFormat format = stored_format(config_, id);
+    if (format.is_plain()) return nullptr;
+    return random_codes(name_of(id), format, expected_shape(config_, id.role), seed_);
+  }
+
   std::string identity() const override {
-    return fmt::format("random weights of seed {} in {}", seed_, to_string(dtype_));
+    std::string text = fmt::format("random weights of seed {} in {}", seed_, to_string(dtype_));
+    if (!config_.layer_formats.empty())
+      text += fmt::format(", layers in {}", to_string(config_.layer_formats.front().qkv));
+    if (!config_.head_format.is_plain())
+      text += fmt::format(", head in {}", to_string(config_.head_format));
+    return text;
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "models/safetensors.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -190,20 +192,33 @@ Safetensors Safetensors::parse(FileBytes file) {
   return result;
 }
 
-TensorView Safetensors::view(std::string_view name) const {
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+StoredTensor Safetensors::stored(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Error("{}: there is no tensor {}", path(), quote(name));
   const Tensor& tensor = found->second;
+  return {.name = found->first,
+          .file = path(),
+          .dtype = tensor.dtype,
+          .shape = tensor.shape,
+          .data = file_.bytes().subspan(data_offset_ + tensor.begin, tensor.end - tensor.begin)};
+}
+
+TensorView Safetensors::view(std::string_view name) const {
+  StoredTensor tensor = stored(name);
   const auto dtype = supported_dtype(tensor.dtype);
   if (!dtype) {
     throw Error("{}: tensor {} is of type {}, expected BF16, F16 or F32", path(), quote(name),
                 quote(tensor.dtype));
   }
-  return {.name = found->first,
-          .file = path(),
+  return {.name = std::move(tensor.name),
+          .file = std::move(tensor.file),
           .dtype = *dtype,
-          .shape = tensor.shape,
-          .data = file_.bytes().subspan(data_offset_ + tensor.begin, tensor.end - tensor.begin)};
+          .shape = std::move(tensor.shape),
+          .data = tensor.data};
 }
 
 }  // namespace sluice

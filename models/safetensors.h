@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,18 @@
 #include "models/weights.h"
 
 namespace sluice {
+
+/// A tensor of any type where it lies. `data` need not be aligned to the element.
+struct StoredTensor {
+  std::string name;   ///< its name in the checkpoint, for messages
+  std::string file;   ///< the file it came from, for messages
+  std::string dtype;  ///< as the header writes it: "BF16", "I32"...
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> data;
+};
+
+/// "[2, 3]", for messages.
+std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// A safetensors file: 8 bytes of header length, a JSON header, then the tensors' bytes without
 /// gaps. See the format's specification in huggingface/safetensors.
@@ -32,6 +45,8 @@ class Safetensors {
 
   /// Throws Error when there is no such tensor, or it is not of type BF16, F16 or F32.
   TensorView view(std::string_view name) const;
+  /// Of whatever type. Throws Error when there is no such tensor.
+  StoredTensor stored(std::string_view name) const;
 
  private:
   explicit Safetensors(FileBytes file) : file_(std::move(file)) {}

@@ -13,6 +13,11 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
+bool has_tokenizer(const ModelFiles& files) {
+  return files.contains("tokenizer.json") || files.contains("tokenizer.model") ||
+         files.contains("vocab.json");
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFiles& files) {
   if (const auto json = files.read("tokenizer.json")) {
     return tokenizers::make_tokenizer_from_json(*json, files.path("tokenizer.json"),

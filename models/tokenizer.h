@@ -48,6 +48,8 @@ class Tokenizer {
 /// tokenizer_config.json, special_tokens_map.json and added_tokens.json where they matter. Throws
 /// Error (file, field, and what is not supported).
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFiles& files);
+/// Whether there are files of a tokenizer.
+bool has_tokenizer(const ModelFiles& files);
 
 /// Gives the longest prefix of what was fed so far that ends at a UTF-8 character boundary, once.
 class Utf8Stream {

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "models/family.h"
+#include "models/quantized/quantized_tensor.h"
 
 namespace sluice {
 namespace {
@@ -178,6 +180,102 @@ std::string expected_shape_fields(const ModelConfig& config, TensorRole role) {
       return fmt::format("[{}, {}]", hidden, ffn);
     default:
       return fmt::format("[{}]", hidden);
+  }
+}
+
+std::shared_ptr<const QuantizedTensor> WeightSource::quantized(TensorId /*id*/) const {
+  return nullptr;
+}
+
+WeightFormat WeightSource::format(TensorId id) const {
+  if (const auto coded = quantized(id)) return coded->format();
+  return WeightFormat::plain(tensor(id).dtype);
+}
+
+WeightFormat common_format(const WeightSource& weights, std::span<const TensorId> ids) {
+  const auto without_zero_points = [](WeightFormat format) {
+    format.has_zero_points = false;
+    return format;
+  };
+  const auto text = [](const WeightFormat& format) {
+    return format.is_plain() ? to_string(format)
+                             : fmt::format("{} with scales of type {}", to_string(format),
+                                           to_string(format.scales));
+  };
+  WeightFormat common = weights.format(ids.front());
+  for (const TensorId id : ids.subspan(1)) {
+    const WeightFormat format = weights.format(id);
+    if (without_zero_points(format) != without_zero_points(common)) {
+      throw Error(
+          "layer {}: {} is {}, {} is {}: they become one weight, so their formats must be the "
+          "same; get a model that has all of them quantised alike, or none",
+          id.layer, to_string(ids.front().role), text(common), to_string(id.role), text(format));
+    }
+    common.has_zero_points |= format.has_zero_points;
+  }
+  return common;
+}
+
+void set_formats(const WeightSource& weights, ModelConfig& config) {
+  using Role = TensorRole;
+  config.layer_formats.clear();
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const auto format = [&](std::initializer_list<Role> roles) {
+      std::vector<TensorId> ids;
+      for (const Role role : roles) ids.push_back({role, layer});
+      return common_format(weights, ids);
+    };
+    LayerFormats& formats = config.layer_formats.emplace_back();
+    formats.qkv = format({Role::q_weight, Role::k_weight, Role::v_weight});
+    formats.out = format({Role::out_weight});
+    formats.fc2 = format({Role::fc2_weight});
+    formats.fc1 = format({Role::fc1_weight});
+    if (config.gated_ffn) formats.gate = format({Role::gate_weight});
+  }
+  if (!config.tied_embeddings) config.head_format = weights.format({Role::lm_head});
+}
+
+void set_formats(const WeightFormat& layers, const WeightFormat& head, ModelConfig& config) {
+  const auto check = [](const WeightFormat& format, std::int64_t in) {
+    const bool divides = format.group == 0 || in % format.group == 0;
+    const bool may_end_early = format.codes == WeightFormat::Codes::fp8;
+    if (format.is_plain() || divides || may_end_early) return;
+    throw Error(
+        "{}: a group of {} inputs does not divide a weight of {}; expected a group that does",
+        to_string(format), format.group, in);
+  };
+  for (const std::int64_t in : {config.hidden_size, config.q_size(), config.ffn_size})
+    check(layers, in);
+  check(head, config.embed_size);
+  config.layer_formats.clear();
+  if (!layers.is_plain()) {
+    config.layer_formats.assign(static_cast<std::size_t>(config.num_layers),
+                                {layers, layers, layers, layers, layers});
+  }
+  config.head_format = head;
+  if (!head.is_plain()) config.tied_embeddings = false;
+}
+
+WeightFormat stored_format(const ModelConfig& config, TensorId id) {
+  using Role = TensorRole;
+  if (id.role == Role::lm_head) return config.head_format;
+  if (config.layer_formats.empty() || id.layer < 0) return {};
+  const LayerFormats& formats = config.layer_formats.at(static_cast<std::size_t>(id.layer));
+  switch (id.role) {
+    case Role::q_weight:
+    case Role::k_weight:
+    case Role::v_weight:
+      return formats.qkv;
+    case Role::out_weight:
+      return formats.out;
+    case Role::gate_weight:
+      return formats.gate;
+    case Role::fc1_weight:
+      return formats.fc1;
+    case Role::fc2_weight:
+      return formats.fc2;
+    default:
+      return {};
   }
 }
 

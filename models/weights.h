@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/weight_format.h"
 #include "models/config.h"
 
 namespace sluice {
+
+class QuantizedTensor;
 
 /// What a tensor is for, whatever its family calls it. Linear weights are [out, in], row-major.
 enum class TensorRole : std::uint8_t {
@@ -59,6 +62,10 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole r
 /// The same in config.json's words: "[intermediate_size, hidden_size]".
 std::string expected_shape_fields(const ModelConfig& config, TensorRole role);
 
+/// How config.json alone says that the tensor is stored: before there are files, for plans. Its
+/// scales' type and whether zero points are needed stand in the files.
+WeightFormat expected_format(const ModelConfig& config, TensorId id);
+
 /// A tensor where it lies (mapped file, embedded data or memory): row-major, little-endian.
 /// `data` need not be aligned to the element.
 struct TensorView {
@@ -77,14 +84,34 @@ void read_floats(const TensorView& tensor, std::size_t first, std::size_t count,
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  /// The tensor, its shape checked against the config. Throws Error when it is missing or
-  /// misshapen.
+  /// The tensor, its shape checked against the config. Throws Error when it is missing,
+  /// misshapen or quantised.
   virtual TensorView tensor(TensorId id) const = 0;
+  /// The same of a quantised tensor; null for a plain one.
+  virtual std::shared_ptr<const QuantizedTensor> quantized(TensorId id) const;
+  /// How the tensor's values are stored; f16 counts as bf16. Throws Error when it is missing.
+  virtual WeightFormat format(TensorId id) const;
   /// Gives the tensor's memory up. Every view of it is void; tensor(id) makes a new one.
   virtual void release(TensorId /*id*/) const {}
   /// One line that two sources share only if all their values are the same, made without reading
   /// them: of files, their paths, sizes and times of change. Empty: nothing is known.
   virtual std::string identity() const { return ""; }
 };
+
+/// The format of a tensor by the config's layer_formats and head_format; plain for what is never
+/// quantised.
+WeightFormat stored_format(const ModelConfig& config, TensorId id);
+
+/// Sets the formats of the config's layers and head to those of its checkpoint. Throws Error where
+/// tensors that become one weight differ.
+void set_formats(const WeightSource& weights, ModelConfig& config);
+
+/// The same for a shape: all layers' linear weights, and the head, which is its own tensor where it
+/// has codes. Throws Error for a group that does not divide the inputs of a weight.
+void set_formats(const WeightFormat& layers, const WeightFormat& head, ModelConfig& config);
+
+/// The format that these tensors share, for weights that are packed into one, as q, k and v are.
+/// It has zero points where one of them has. Throws Error that names the first that differs.
+WeightFormat common_format(const WeightSource& weights, std::span<const TensorId> ids);
 
 }  // namespace sluice

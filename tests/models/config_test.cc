@@ -387,9 +387,11 @@ TEST(ConfigTest, RefusesWhatIsNoConfig) {
   expect_refused(with(small_llama(), "rope_scaling", 3), {"rope_scaling is 3", "JSON object"});
 }
 
-TEST(ConfigTest, RefusesQuantizedModels) {
-  expect_refused(with(small_llama(), "quantization_config", {{"quant_method", "gptq"}}),
-                 {"quantization_config", "gptq", "not supported"});
+TEST(ConfigTest, RefusesQuantizationsThatAreNotKnown) {
+  expect_refused(with(small_llama(), "quantization_config", {{"quant_method", "aqlm"}}),
+                 {"quantization_config.quant_method is \"aqlm\"", "\"compressed-tensors\""});
+  expect_refused(with(small_llama(), "quantization_config", 4), {"is 4", "a JSON object"});
+  EXPECT_FALSE(parse(with(small_llama(), "quantization_config", nullptr)).quantization);
 }
 
 TEST(ConfigTest, RefusesOtherActivations) {
