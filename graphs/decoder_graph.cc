@@ -8,6 +8,7 @@
 
 #include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
+#include "codelets/kv_move/kv_move.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/runtime/trace_recorder.h"
@@ -18,36 +19,6 @@
 #include "perfmodels/work.h"
 
 namespace sluice {
-
-namespace {
-
-void append(BatchPart& part, const BatchPart& other) {
-  part.batch.append(other.batch);
-  if (other.phase == Phase::prefill) part.phase = Phase::prefill;
-}
-
-}  // namespace
-
-BatchPart SubBatch::whole() const {
-  BatchPart whole = parts.at(0);
-  for (std::size_t i = 1; i < parts.size(); ++i) append(whole, parts[i]);
-  return whole;
-}
-
-void SubBatch::join_alike() {
-  std::vector<BatchPart> joined;
-  joined.reserve(parts.size());
-  for (BatchPart& part : parts) {
-    const bool alike = !joined.empty() && joined.back().cohort == part.cohort &&
-                       joined.back().placements == part.placements;
-    if (alike) {
-      append(joined.back(), part);
-    } else {
-      joined.push_back(std::move(part));
-    }
-  }
-  parts = std::move(joined);
-}
 
 std::vector<std::int32_t> PendingIteration::tokens() const {
   const ReadAccess access(tokens_);
@@ -64,8 +35,53 @@ std::vector<float> PendingIteration::logits() const {
   return {first, first + num_logits_};
 }
 
-PendingIteration::FlatBatch::FlatBatch(const BatchBuilder& batch)
-    : words(batch.build()),
+namespace {
+
+TokenLogprobs to_logprobs(const TokenLogprob* row, std::int32_t num_likeliest) {
+  TokenLogprobs result{.token = row[0], .likeliest = {row + 1, row + 1 + num_likeliest}};
+  std::erase_if(result.likeliest, [](const TokenLogprob& entry) { return entry.token < 0; });
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::optional<TokenLogprobs>> PendingIteration::logprobs() const {
+  std::vector<std::optional<TokenLogprobs>> result(static_cast<std::size_t>(num_sequences_));
+  if (!logprobs_) return result;
+  const ReadAccess access(logprobs_);
+  run_failure().rethrow();
+  const auto* row = access.as<TokenLogprob>();
+  const BatchView batch(batches_.front().words.data());
+  for (std::size_t s = 0; s < result.size(); ++s, row += logprobs_width_) {
+    const BatchSequence& sequence = batch.sequences()[s];
+    if (sequence.logprobs != no_logprobs) result[s] = to_logprobs(row, sequence.logprobs);
+  }
+  return result;
+}
+
+std::vector<std::vector<TokenLogprobs>> PendingIteration::prompt_logprobs() const {
+  std::vector<std::vector<TokenLogprobs>> result(static_cast<std::size_t>(num_sequences_));
+  if (prompt_logprobs_.empty()) return result;
+  const BatchView batch(batches_.front().words.data());
+  const std::span<const std::int32_t> scored = batch.scored_rows();
+  for (std::size_t block = 0; block < prompt_logprobs_.size(); ++block) {
+    const ReadAccess access(prompt_logprobs_[block]);
+    run_failure().rethrow();
+    const auto* row = access.as<TokenLogprob>();
+    const std::size_t first = block * scored_block_rows_;
+    const std::size_t count = std::min(scored_block_rows_, scored.size() - first);
+    for (const std::int32_t of : scored.subspan(first, count)) {
+      const std::int32_t sequence = batch.rows()[static_cast<std::size_t>(of)].sequence;
+      const auto s = static_cast<std::size_t>(sequence);
+      result[s].push_back(to_logprobs(row, batch.sequences()[s].prompt_logprobs));
+      row += prompt_logprobs_width_;
+    }
+  }
+  return result;
+}
+
+PendingIteration::FlatWords::FlatWords(std::vector<std::int32_t> its_words)
+    : words(std::move(its_words)),
       handle(DataHandle::of_memory(words.data(), words.size() * sizeof(std::int32_t))) {}
 
 namespace {
@@ -94,6 +110,10 @@ struct DecoderGraph::Rows {
   DataHandle q;        ///< [tokens, q_size]
   DataHandle scores;   ///< split attention only
   DataHandle context;  ///< attention's output [tokens, q_size]
+  /// Where cached KV comes page by page; else null.
+  const PendingIteration::FlatWords* cached_pages = nullptr;
+  const DataHandle* batch_of_cached = nullptr;
+  DataHandle cached_kv;  ///< those pages of one layer, one behind the other; else empty
 
   Rows(const TaskTag& the_tag, const DecoderShape& the_shape, const DataHandle& the_handle,
        const BatchPart& part)
@@ -104,7 +124,7 @@ struct DecoderGraph::Rows {
         score_columns(part.batch.num_score_columns()),
         cached(part.batch.has_cached_tokens() ? CachedTokens::some : CachedTokens::none) {}
   ~Rows() {
-    for (DataHandle* handle : {&q, &scores, &context}) handle->release_after_use();
+    for (DataHandle* handle : {&q, &scores, &context, &cached_kv}) handle->release_after_use();
   }
   Rows(const Rows&) = delete;
   Rows& operator=(const Rows&) = delete;
@@ -134,10 +154,14 @@ struct DecoderGraph::Chain {
   DataHandle x;            ///< [tokens, hidden_size] f32
   DataHandle rope;         ///< [tokens, head_dim] f32, rotary models only
   DataHandle h;            ///< [tokens, ffn_size], where a stage ends with sublayer 5
+  std::int64_t num_logit_rows;
+  std::int64_t num_scored_rows;
 
   Chain(const TaskTag& tag, const DecoderShape& shape, const DataHandle& handle,
         const BatchPart& whole)
-      : all(tag, shape, handle, whole) {
+      : all(tag, shape, handle, whole),
+        num_logit_rows(whole.batch.num_logit_rows()),
+        num_scored_rows(whole.batch.num_scored_rows()) {
     x = DataHandle::temporary(all.bytes(shape.hidden_size, sizeof(float)));
     if (shape.rope) rope = DataHandle::temporary(all.bytes(shape.head_dim, sizeof(float)));
   }
@@ -165,11 +189,15 @@ struct DecoderGraph::Chain {
   TaskTag tagged(Sublayer sublayer, Device device) const {
     return sluice::tagged(all.tag, sublayer, -1, device);
   }
-  bool has_rows_that_draw_nothing() const { return all.tag.num_logit_rows < all.tag.num_tokens; }
-  /// Puts the rows that tokens are drawn from into a handle of their own, in place of all.
-  void keep_drawing_rows(DataHandle& rows, std::int64_t layer, Device device) const {
-    const std::size_t row_bytes =
-        starpu_data_get_size(rows.get()) / static_cast<std::size_t>(all.tag.num_tokens);
+  bool has_rows_that_nobody_reads() const { return all.tag.num_logit_rows < all.tag.num_tokens; }
+  /// All rows are the LM head's, in its order.
+  bool has_head_rows_alone() const {
+    const bool in_order = num_scored_rows == 0 || num_logit_rows == 0;
+    return selected_ || (in_order && !has_rows_that_nobody_reads());
+  }
+  /// Puts the rows that the LM head computes into a handle of their own, in place of all.
+  void keep_head_rows(DataHandle& rows, std::int64_t layer, Device device) const {
+    const std::size_t row_bytes = rows.size_bytes() / static_cast<std::size_t>(all.tag.num_tokens);
     DataHandle kept =
         DataHandle::temporary(static_cast<std::size_t>(all.tag.num_logit_rows) * row_bytes);
     submit_select_rows({.tag = sluice::tagged(all.tag, Sublayer::select_rows, layer, device),
@@ -182,7 +210,11 @@ struct DecoderGraph::Chain {
   void forget_other_rows() {
     all.tag.num_tokens = all.tag.num_logit_rows;
     h.release_after_use();
+    selected_ = true;
   }
+
+ private:
+  bool selected_ = false;
 };
 
 namespace {
@@ -241,10 +273,19 @@ PendingIteration DecoderGraph::begin(const SubBatch& sub_batch, const BatchPart&
   PendingIteration out;
   out.num_sequences_ = whole.batch.num_sequences();
   out.num_logits_ = whole.batch.num_logit_rows() * model_.config().vocab_size;
+  out.logprobs_width_ = whole.batch.wanted_logprobs() + 1;
+  out.prompt_logprobs_width_ = whole.batch.wanted_prompt_logprobs() + 1;
   out.batches_.reserve(1 + sub_batch.parts.size());
-  out.batches_.emplace_back(whole.batch);
+  out.batches_.emplace_back(whole.batch.build());
   if (sub_batch.parts.size() > 1) {
-    for (const BatchPart& part : sub_batch.parts) out.batches_.emplace_back(part.batch);
+    for (const BatchPart& part : sub_batch.parts) out.batches_.emplace_back(part.batch.build());
+  }
+  out.cached_pages_.reserve(2 * sub_batch.parts.size());
+  for (const BatchPart& part : sub_batch.parts) {
+    if (!brings_pages(part)) continue;
+    BatchBuilder::CachedPages cached = part.batch.cached_pages();
+    out.cached_pages_.emplace_back(std::move(cached.pages));
+    out.cached_pages_.emplace_back(cached.batch.build());
   }
   out.tokens_ =
       DataHandle::temporary(static_cast<std::size_t>(out.num_sequences_) * sizeof(std::int32_t));
@@ -259,7 +300,7 @@ TaskTag DecoderGraph::tag_of(const BatchPart& part, std::size_t sub_batch) const
   tag.num_tokens = part.batch.num_rows();
   tag.context_tokens = part.batch.context_tokens();
   tag.num_sequences = part.batch.num_sequences();
-  tag.num_logit_rows = part.batch.num_logit_rows();
+  tag.num_logit_rows = part.batch.num_head_rows();
   return tag;
 }
 
@@ -268,7 +309,7 @@ PendingIteration DecoderGraph::submit(const BatchPart& part, Logits logits) {
 }
 
 std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& sub_batches,
-                                                   Logits logits) {
+                                                   Logits logits, std::span<const KvMove> moves) {
   ++iteration_;
   mark_iteration(iteration_);
   std::vector<PendingIteration> pending;
@@ -286,12 +327,21 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
       const BatchPart& part = sub_batch.parts[i - 1];
       chain.parts.emplace_back(tag_of(part, index), model_.shape(), out.batches_[i].handle, part);
     }
+    auto cached = out.cached_pages_.begin();
+    for (std::size_t i = 0; i < sub_batch.parts.size(); ++i) {
+      Rows& rows = chain.parts.empty() ? chain.all : chain.parts[i];
+      if (!brings_pages(sub_batch.parts[i])) continue;
+      rows.cached_pages = &*cached++;
+      rows.batch_of_cached = &(cached++)->handle;
+    }
     submit_embedding_task(chain);
   }
+  std::vector<FlatWords> lists = page_lists(moves);
   std::int64_t next = 0;
   for (std::int64_t layer = 0; layer < model_.config().num_layers; layer = next) {
     next = layer + 1;
     if (chains.size() == 1) next = layer + layers_of_task(chains[0], sub_batches[0], layer);
+    for (std::int64_t moving = layer; moving < next; ++moving) submit_moves(moving, moves, lists);
     for (std::size_t i = 0; i < chains.size(); ++i) {
       const SubBatch& sub_batch = sub_batches[i];
       const Placement placement = placement_of(sub_batch.parts.front(), layer);
@@ -300,25 +350,97 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
       } else if (sub_batch.parts.size() > 1) {
         submit_layer_in_parts(chains[i], layer, sub_batch);
       } else {
-        submit_layer(chains[i], layer, placement);
+        submit_layer(chains[i], layer, sub_batch.parts.front());
       }
     }
   }
+  if (!pending.empty()) pending.front().moved_pages_ = std::move(lists);
   for (std::size_t i = 0; i < chains.size(); ++i) {
     PendingIteration& out = pending[i];
+    select_head_rows(chains[i]);
     if (out.num_logits_ > 0) {
       out.logits_ =
           DataHandle::temporary(static_cast<std::size_t>(out.num_logits_) * sizeof(float));
-      submit_head(chains[i], out);
+      submit_head(chains[i], 0, chains[i].num_logit_rows, out.logits_);
     }
-    const std::vector<BatchPart>& parts = sub_batches[i].parts;
-    const bool track_seen = std::any_of(parts.begin(), parts.end(), [](const BatchPart& part) {
-      return part.batch.has_repetition_penalty();
-    });
-    submit_sampling_task(chains[i], out, track_seen);
+    submit_sampling_task(chains[i], sub_batches[i], out);
+    submit_logprobs_task(chains[i], out);
+    submit_prompt_logprobs(chains[i], out);
     if (logits == Logits::drop) out.logits_.release_after_use();
   }
   return pending;
+}
+
+std::vector<DecoderGraph::FlatWords> DecoderGraph::page_lists(std::span<const KvMove> moves) {
+  std::vector<FlatWords> lists;
+  lists.reserve(2 * moves.size());
+  for (const KvMove& move : moves) {
+    lists.emplace_back(move.from_pages);
+    lists.emplace_back(move.to_pages);
+  }
+  return lists;
+}
+
+void DecoderGraph::submit_page_task(KvMoveArgs::Step step, std::size_t cohort, std::int64_t layer,
+                                    const FlatWords& pages, const DataHandle& moved,
+                                    TaskTag tag) const {
+  const DecoderShape shape = model_.shape(layer);
+  KvMoveArgs args{.tag = tag,
+                  .step = step,
+                  .num_pages = std::ssize(pages.words),
+                  .page_bytes = shape.page_bytes()};
+  args.tag.num_tokens = args.num_pages * page_tokens;
+  const Device device = reader_of(cohorts_[cohort].home(layer)).value_or(Device::cpu);
+  args.tag = tagged(args.tag, Sublayer::kv_move, layer, device);
+  submit_kv_move(args,
+                 {.pages = pages.handle, .slab = cohorts_[cohort].slab(layer), .moved = moved},
+                 shape.dtype);
+}
+
+bool DecoderGraph::brings_pages(const BatchPart& part, std::int64_t layer) const {
+  if (part.phase != Phase::prefill || !part.batch.has_cached_tokens()) return false;
+  const Placement placement = placement_of(part, layer);
+  const Device device = placement[Sublayer::qk];
+  const Tier home = cohorts_[part.cohort].home(layer);
+  return home != Tier::disk && placement[Sublayer::sv] == device && reader_of(home) != device;
+}
+
+bool DecoderGraph::brings_pages(const BatchPart& part) const {
+  for (std::int64_t layer = 0; layer < model_.config().num_layers; ++layer) {
+    if (brings_pages(part, layer)) return true;
+  }
+  return false;
+}
+
+void DecoderGraph::submit_gather(Rows& rows, std::int64_t layer) const {
+  const FlatWords& pages = *rows.cached_pages;
+  rows.cached_kv =
+      DataHandle::temporary(pages.words.size() * std::size_t{model_.shape(layer).page_bytes()});
+  submit_page_task(KvMoveArgs::Step::gather, rows.cohort, layer, pages, rows.cached_kv, rows.tag);
+}
+
+void DecoderGraph::submit_moves(std::int64_t layer, std::span<const KvMove> moves,
+                                std::span<const FlatWords> lists) const {
+  TaskTag tag;
+  tag.iteration = iteration_;
+  tag.phase = Phase::decode;
+  tag.num_sequences = 1;
+  const auto submit = [&](KvMoveArgs::Step step, std::size_t cohort, const FlatWords& pages,
+                          const DataHandle& moved) {
+    submit_page_task(step, cohort, layer, pages, moved, tag);
+  };
+  // All are gathered first: one may go where another one was.
+  std::vector<DataHandle> moved;
+  moved.reserve(moves.size());
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    moved.push_back(DataHandle::temporary(lists[2 * i].words.size() *
+                                          std::size_t{model_.shape(layer).page_bytes()}));
+    submit(KvMoveArgs::Step::gather, moves[i].from, lists[2 * i], moved[i]);
+  }
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    submit(KvMoveArgs::Step::scatter, moves[i].to, lists[2 * i + 1], moved[i]);
+    moved[i].release_after_use();
+  }
 }
 
 void DecoderGraph::submit_embedding_task(const Chain& chain) {
@@ -334,12 +456,13 @@ void DecoderGraph::submit_embedding_task(const Chain& chain) {
       .position_rows = config.max_positions + config.position_offset,
       .learned_positions = config.position == PositionKind::learned,
       .project_in = config.has_projections(),
+      .projection = model_.project_in.type,
       .rope_attention_factor = config.rope_scaling ? config.rope_scaling->attention_factor : 1.0F};
   submit_embedding(args, {.batch = chain.all.batch,
                           .slot_tokens = slot_tokens_,
                           .table = model_.token_table,
                           .positions = model_.positions,
-                          .project_in = model_.project_in,
+                          .project_in = model_.project_in.data,
                           .frequencies = model_.frequencies,
                           .x = chain.x,
                           .rope = chain.rope});
@@ -384,12 +507,12 @@ LayerHandles DecoderGraph::handles_of(const Rows& rows, std::int64_t layer,
                                       const DataHandle& new_kv) const {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
   return {.vectors = weights.vectors,
-          .qkv_weight = weights.qkv,
-          .out_weight = weights.out,
-          .gate_weight = weights.gate,
-          .fc1_weight = weights.fc1,
-          .fc2_weight = weights.fc2,
-          .slab = cohorts_[rows.cohort].slab(layer),
+          .qkv_weight = weights.qkv.data,
+          .out_weight = weights.out.data,
+          .gate_weight = weights.gate.data,
+          .fc1_weight = weights.fc1.data,
+          .fc2_weight = weights.fc2.data,
+          .slab = rows.cached_kv ? rows.cached_kv : cohorts_[rows.cohort].slab(layer),
           .new_kv = new_kv,
           .experts = experts_of(rows, layer)};
 }
@@ -414,13 +537,15 @@ std::vector<ExpertHandles> DecoderGraph::experts_of(const Rows& rows, std::int64
   return touched;
 }
 
-void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const Placement& placement) {
+void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const BatchPart& part) {
+  const Placement placement = placement_of(part, layer);
   const Stages& stages =
       (drops_rows(chain, layer) ? stages_dropping_rows_ : stages_).at(placement.bits());
   chain.add_passing(stages);
   const KvPlan kv(placement, home_of(chain.all, layer), chain.all.cached);
   DataHandle new_kv;  // the layer's own: the next layer need not wait until it is stored
   if (kv.passes_new_kv()) new_kv = chain.all.new_kv();
+  if (brings_pages(part, layer)) submit_gather(chain.all, layer);
   for (const SublayerRange& range : stages) {
     if (range.first == Sublayer::out_proj &&
         !keep_drawing_rows(chain, layer, stages, placement[Sublayer::sv], placement[Sublayer::fc2]))
@@ -430,6 +555,7 @@ void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const Placemen
     if (kv.store_after() && range.has(*kv.store_after())) submit_store(chain.all, layer, new_kv);
   }
   new_kv.release_after_use();
+  chain.all.cached_kv.release_after_use();
 }
 
 void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
@@ -457,16 +583,16 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
   submit_qkv_split({.tag = tagged(chain.all.tag, Sublayer::qkv, layer, placement[Sublayer::qkv]),
                     .shape = shape,
                     .vectors = model_.vectors(),
-                    .parts = rows},
+                    .parts = rows,
+                    .weight = weights.qkv.type},
                    {.batch = chain.all.batch,
                     .x = chain.x,
                     .rope = chain.rope,
                     .vectors = weights.vectors,
-                    .weight = weights.qkv},
+                    .weight = weights.qkv.data},
                    qkv);
   for (std::size_t i = 0; i < chain.parts.size(); ++i) {
-    submit_attention_of(chain, chain.parts[i], layer, placement_of(sub_batch.parts[i], layer),
-                        new_kv[i]);
+    submit_attention_of(chain, chain.parts[i], layer, sub_batch.parts[i], new_kv[i]);
     new_kv[i].release_after_use();
   }
   const Device device = placement[Sublayer::out_proj];
@@ -482,9 +608,11 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
 }
 
 void DecoderGraph::submit_attention_of(const Chain& chain, Rows& part, std::int64_t layer,
-                                       const Placement& placement, const DataHandle& new_kv) {
+                                       const BatchPart& batch_part, const DataHandle& new_kv) {
+  const Placement placement = placement_of(batch_part, layer);
   const KvPlan kv(placement, home_of(part, layer), part.cached, NewKv::passes);
   if (kv.store_after() == Sublayer::qkv) submit_store(part, layer, new_kv);
+  if (brings_pages(batch_part, layer)) submit_gather(part, layer);
   for (const SublayerRange& range : stages_in_parts_.at(placement.bits())) {
     if (range.first != Sublayer::qk && range.first != Sublayer::sv) continue;
     if (range.last == Sublayer::qk) part.make_scores();
@@ -492,6 +620,7 @@ void DecoderGraph::submit_attention_of(const Chain& chain, Rows& part, std::int6
     submit_range(chain, part, layer, range, device, kv.path_on(device), new_kv);
   }
   if (kv.store_after() == Sublayer::sv) submit_store(part, layer, new_kv);
+  part.cached_kv.release_after_use();
 }
 
 void DecoderGraph::submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
@@ -510,9 +639,10 @@ void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const Tas
   for (std::size_t i = 0; i < layers.size(); ++i) {
     args.window_tokens.at(i) =
         model_.config().window_tokens(tag.layer + static_cast<std::int64_t>(i));
+    args.weights.at(i) = model_.layers()[static_cast<std::size_t>(tag.layer) + i].types();
   }
   submit_stage(args, {.layers = layers,
-                      .batch = rows.batch,
+                      .batch = rows.cached_kv ? *rows.batch_of_cached : rows.batch,
                       .x = chain.x,
                       .rope = chain.rope,
                       .q = rows.q,
@@ -534,53 +664,130 @@ void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const Data
 
 bool DecoderGraph::drops_rows(const Chain& chain, std::int64_t layer) const {
   return options_.last_layer == LastLayer::drawing_rows &&
-         layer + 1 == model_.config().num_layers && chain.has_rows_that_draw_nothing();
+         layer + 1 == model_.config().num_layers && chain.has_rows_that_nobody_reads();
 }
 
 bool DecoderGraph::keep_drawing_rows(Chain& chain, std::int64_t layer, const Stages& stages,
                                      Device attention_device, Device x_device) {
   if (!drops_rows(chain, layer)) return true;
   if (chain.all.tag.num_logit_rows == 0) return false;
-  chain.keep_drawing_rows(chain.all.context, layer, attention_device);
-  chain.keep_drawing_rows(chain.x, layer, x_device);
+  chain.keep_head_rows(chain.all.context, layer, attention_device);
+  chain.keep_head_rows(chain.x, layer, x_device);
   chain.forget_other_rows();
   chain.make_h(stages);
   return true;
 }
 
-void DecoderGraph::submit_head(Chain& chain, const PendingIteration& out) {
-  if (chain.has_rows_that_draw_nothing()) {
-    chain.keep_drawing_rows(chain.x, -1, options_.head_device);
-    chain.forget_other_rows();
-  }
+void DecoderGraph::select_head_rows(Chain& chain) {
+  if (chain.all.tag.num_logit_rows == 0 || chain.has_head_rows_alone()) return;
+  chain.keep_head_rows(chain.x, -1, options_.head_device);
+  chain.forget_other_rows();
+}
+
+void DecoderGraph::submit_head(const Chain& chain, std::int64_t first_row, std::int64_t num_rows,
+                               const DataHandle& logits) {
+  TaskTag tag = chain.tagged(Sublayer::lm_head, options_.head_device);
+  tag.num_tokens = tag.num_logit_rows = num_rows;
   const ModelConfig& config = model_.config();
-  submit_lm_head({.tag = chain.tagged(Sublayer::lm_head, options_.head_device),
+  submit_lm_head({.tag = tag,
                   .shape = chain.all.shape,
                   .vocab_size = config.vocab_size,
                   .embed_size = config.embed_size,
+                  .first_row = first_row,
                   .final_norm = config.final_norm,
                   .norm_bias = config.norm == NormKind::layer_norm,
                   .norm_weight = config.norm_affine,
-                  .project_out = config.has_projections()},
+                  .project_out = config.has_projections(),
+                  .projection = model_.project_out.type,
+                  .head = model_.head.type},
                  {.x = chain.x,
                   .final_norm = model_.final_norm,
-                  .project_out = model_.project_out,
-                  .head = model_.head,
-                  .logits = out.logits_});
+                  .project_out = model_.project_out.data,
+                  .head = model_.head.data,
+                  .logits = logits});
 }
 
-void DecoderGraph::submit_sampling_task(const Chain& chain, const PendingIteration& out,
-                                        bool track_seen) {
+const DataHandle& DecoderGraph::output_counts() {
+  if (!output_counts_) {
+    output_counts_memory_ =
+        Buffer(static_cast<std::size_t>(options_.num_slots * model_.config().vocab_size) *
+               sizeof(std::int32_t));
+    output_counts_ =
+        DataHandle::of_memory(output_counts_memory_.data(), output_counts_memory_.size());
+  }
+  return output_counts_;
+}
+
+void DecoderGraph::submit_sampling_task(const Chain& chain, const SubBatch& sub_batch,
+                                        const PendingIteration& out) {
+  const auto any = [&](bool (BatchBuilder::*has)() const) {
+    return std::any_of(sub_batch.parts.begin(), sub_batch.parts.end(),
+                       [&](const BatchPart& part) { return (part.batch.*has)(); });
+  };
+  const bool count_output = any(&BatchBuilder::has_output_penalty);
+  const DataHandle none;
   submit_sampling(chain.all.shape.dtype,
                   {.tag = chain.tagged(Sublayer::sampling, options_.head_device),
                    .vocab_size = model_.config().vocab_size,
                    .has_logits = out.num_logits_ > 0,
-                   .track_seen = track_seen},
+                   .track_seen = any(&BatchBuilder::has_repetition_penalty),
+                   .count_output = count_output},
                   {.batch = chain.all.batch,
                    .logits = out.logits_,
                    .seen = seen_,
+                   .output_counts = count_output ? output_counts() : none,
                    .slot_tokens = slot_tokens_,
                    .tokens = out.tokens_});
+}
+
+void DecoderGraph::submit_logprobs_task(const Chain& chain, PendingIteration& out) {
+  if (out.logprobs_width_ == 0) return;
+  const std::int64_t entries = out.num_sequences_ * out.logprobs_width_;
+  out.logprobs_ = DataHandle::temporary(static_cast<std::size_t>(entries) * sizeof(TokenLogprob));
+  submit_logprobs(chain.all.shape.dtype,
+                  {.tag = chain.tagged(Sublayer::logprobs, options_.head_device),
+                   .vocab_size = model_.config().vocab_size,
+                   .most_likeliest = out.logprobs_width_ - 1,
+                   .of = LogprobsOf::drawn_tokens,
+                   .num_rows = out.num_sequences_},
+                  {.batch = chain.all.batch,
+                   .logits = out.logits_,
+                   .tokens = out.tokens_,
+                   .out = out.logprobs_});
+}
+
+/// Blocks of like size: a product of very few rows adds up in another order. Two handles take
+/// turns, so that one block's logits are computed while another's are reduced.
+void DecoderGraph::submit_prompt_logprobs(const Chain& chain, PendingIteration& out) {
+  if (chain.num_scored_rows == 0) return;
+  const std::int64_t vocab = model_.config().vocab_size;
+  const std::int64_t all_rows = chain.num_scored_rows;
+  const std::int64_t num_blocks =
+      (all_rows - 1) / std::max<std::int64_t>(options_.logit_block_rows, 1) + 1;
+  const std::int64_t block_rows = (all_rows - 1) / num_blocks + 1;
+  out.scored_block_rows_ = static_cast<std::size_t>(block_rows);
+  std::array<DataHandle, 2> logits;
+  const DataHandle none;
+  for (std::int64_t first = 0; first < all_rows; first += block_rows) {
+    const std::int64_t rows = std::min(block_rows, all_rows - first);
+    DataHandle& block = logits.at(out.prompt_logprobs_.size() % logits.size());
+    Rows::make(block, static_cast<std::size_t>(block_rows * vocab) * sizeof(float));
+    submit_head(chain, chain.num_logit_rows + first, rows, block);
+    const std::int64_t entries = rows * out.prompt_logprobs_width_;
+    const DataHandle& reduced = out.prompt_logprobs_.emplace_back(
+        DataHandle::temporary(static_cast<std::size_t>(entries) * sizeof(TokenLogprob)));
+    TaskTag tag = chain.tagged(Sublayer::logprobs, options_.head_device);
+    tag.num_tokens = tag.num_logit_rows = rows;
+    submit_logprobs(chain.all.shape.dtype,
+                    {.tag = tag,
+                     .vocab_size = vocab,
+                     .most_likeliest = out.prompt_logprobs_width_ - 1,
+                     .of = LogprobsOf::given_tokens,
+                     .first_row = first,
+                     .num_rows = rows},
+                    {.batch = chain.all.batch, .logits = block, .tokens = none, .out = reduced});
+  }
+  for (DataHandle& block : logits) block.release_after_use();
 }
 
 }  // namespace sluice

@@ -6,11 +6,14 @@
 #include <span>
 #include <vector>
 
+#include "codelets/kv_move/kv_move.h"
+#include "codelets/logprobs/logprobs.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/stage/stage.h"
 #include "graphs/kv_cache.h"
 #include "graphs/kv_plan.h"
 #include "graphs/model_weights.h"
+#include "graphs/sub_batch.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
 
@@ -22,28 +25,9 @@ enum class AttentionForm : std::uint8_t { fused, split };
 /// comes between (layer_run.h), all of a layer, those of its attention half (1 to 4) and of its FFN
 /// half, or none.
 enum class Fusion : std::uint8_t { layers, stages, halves, sublayers };
-/// What the last layer's sublayers 4 to 6 compute: nothing reads the rows that draw no token.
+/// What the last layer's sublayers 4 to 6 compute: nothing reads the rows that draw no token, and
+/// give none a logprob.
 enum class LastLayer : std::uint8_t { drawing_rows, all_rows };
-
-/// Sequences of a sub-batch whose KV is of one cohort, and which attend on the same devices.
-struct BatchPart {
-  std::size_t cohort = 0;       ///< index among the graph's KV caches
-  Phase phase = Phase::decode;  ///< prefill as soon as any sequence brings more than one token
-  BatchBuilder batch;
-  std::vector<Placement> placements;  ///< of each layer; empty: all on the CPU
-};
-
-/// What one chain of tasks computes in an iteration. All rows pass through sublayers 1 and 4 to 6
-/// together, where the first part's placements say; each part attends where its own say.
-struct SubBatch {
-  std::vector<BatchPart> parts;  ///< at most max_batch_parts
-
-  /// Makes one part of neighbours that need not be two: one cohort, and everywhere the same
-  /// placement.
-  void join_alike();
-  /// All parts as one, placed as the first.
-  BatchPart whole() const;
-};
 
 /// One submitted sub-batch: what its tasks read and what comes out. Destroying it waits for its
 /// tasks.
@@ -57,9 +41,15 @@ class PendingIteration {
     PendingIteration old(std::move(*this));
     std::swap(num_sequences_, other.num_sequences_);
     std::swap(num_logits_, other.num_logits_);
+    std::swap(logprobs_width_, other.logprobs_width_);
+    std::swap(prompt_logprobs_width_, other.prompt_logprobs_width_);
+    std::swap(scored_block_rows_, other.scored_block_rows_);
     batches_ = std::move(other.batches_);
+    moved_pages_ = std::move(other.moved_pages_);
     tokens_ = std::move(other.tokens_);
     logits_ = std::move(other.logits_);
+    logprobs_ = std::move(other.logprobs_);
+    prompt_logprobs_ = std::move(other.prompt_logprobs_);
     return *this;
   }
   PendingIteration(const PendingIteration&) = delete;
@@ -70,19 +60,35 @@ class PendingIteration {
   std::vector<std::int32_t> tokens() const;
   /// The logits [logit rows, vocab_size] if they were kept; waits for them. Throws Error as above.
   std::vector<float> logits() const;
+  /// Of the drawn tokens, one a sequence in the batch's order, nothing where none was drawn or
+  /// asked for; waits for them. Throws Error as above.
+  std::vector<std::optional<TokenLogprobs>> logprobs() const;
+  /// Of given tokens of prompts: for each sequence those behind its rows (the first row's token has
+  /// none here), as far as they were asked for; waits for them. Throws Error as above.
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs() const;
 
  private:
   friend class DecoderGraph;
-  struct FlatBatch {
-    explicit FlatBatch(const BatchBuilder& batch);
+  struct FlatWords {
+    explicit FlatWords(std::vector<std::int32_t> its_words);
     std::vector<std::int32_t> words;  // outlives its handle
     DataHandle handle;
   };
   std::int64_t num_sequences_ = 0;
   std::int64_t num_logits_ = 0;
-  std::vector<FlatBatch> batches_;  ///< of the sub-batch; then of each part, when there are several
+  /// Entries of a row of the logprobs: the token's and the likeliest ones'; 0: nobody asks.
+  std::int64_t logprobs_width_ = 0;
+  std::int64_t prompt_logprobs_width_ = 0;
+  std::size_t scored_block_rows_ = 0;  ///< of all blocks but the last, which may have fewer
+  std::vector<FlatWords> batches_;  ///< of the sub-batch; then of each part, when there are several
+  std::vector<FlatWords> moved_pages_;  ///< what the iteration moves first
+  /// Of parts whose attention may run where their cached KV is not: its pages, and the batch with
+  /// these alone.
+  std::vector<FlatWords> cached_pages_;
   DataHandle tokens_;
   DataHandle logits_;
+  DataHandle logprobs_;                      ///< [sequences, logprobs_width]
+  std::vector<DataHandle> prompt_logprobs_;  ///< of each block [rows, prompt_logprobs_width]
 };
 
 /// Turns iterations of one model into StarPU tasks. Dependencies follow from the data, so the next
@@ -90,14 +96,17 @@ class PendingIteration {
 ///
 ///                      part 0: kv_store > 2 3
 ///   embedding > 1 ---- part 1: kv_store > 2 3 ---- attention_join > 4 5 6 > next layer
-///   last layer:   1 > 2 3 > select_rows > 4 5 6 > lm_head > sampling
+///   last layer:   1 > 2 3 > select_rows > 4 5 6 > lm_head > sampling > logprobs
+///                                               > lm_head > logprobs, in blocks of a prompt's rows
 ///
 /// 1. A layer is cut where its placement changes the device; each task's tag names its device.
 /// 2. Layers in place on one device are one task together (perfmodels/layer_run.h).
 /// 3. A kv_store task stands where sublayers 1 to 3 do not all run beside the slab (KvPlan).
 /// 4. Attention of different parts does not wait for each other; their rows share 1 and 4 to 6.
 /// 5. Sub-batches follow each other where they share a slab, layer by layer, and in sampling.
-/// 6. Rows that draw no token end with the last layer's attention.
+/// 6. Rows that draw no token, and are not scored, end with the last layer's attention.
+/// 7. There are logprobs where a sequence asks. Of a prompt's scored rows only the logits of two
+///    blocks are there at once.
 /// docs/design/overview.md has the reasons.
 class DecoderGraph {
  public:
@@ -108,6 +117,8 @@ class DecoderGraph {
     LastLayer last_layer = LastLayer::drawing_rows;
     Device embedding_device = Device::cpu;
     Device head_device = Device::cpu;  ///< of LM head and sampling
+    /// The most scored rows whose logits are computed at once.
+    std::int64_t logit_block_rows = 256;
     /// For each layer the device that reads all of its weights where they live; nothing: something
     /// has to come. Empty: that is so everywhere.
     std::vector<std::optional<Device>> weight_readers = {};
@@ -120,19 +131,34 @@ class DecoderGraph {
   /// Submits one iteration and returns without waiting: one result for each sub-batch. Their tasks
   /// are submitted layer by layer, so that a scheduler that looks ahead sees all that a layer's
   /// weights are for together. Throws Error when StarPU refuses.
+  /// `moves` come first, layer by layer; they need a sub-batch.
   std::vector<PendingIteration> submit(const std::vector<SubBatch>& sub_batches,
-                                       Logits logits = Logits::drop);
+                                       Logits logits = Logits::drop,
+                                       std::span<const KvMove> moves = {});
   /// An iteration of one sub-batch of one part.
   PendingIteration submit(const BatchPart& part, Logits logits = Logits::drop);
 
  private:
   using Stages = std::vector<SublayerRange>;
+  using FlatWords = PendingIteration::FlatWords;
   struct Rows;   // what passes to and from the attention of a sub-batch or of one part
   struct Chain;  // the handles that the tasks of one sub-batch share
   PendingIteration begin(const SubBatch& sub_batch, const BatchPart& whole) const;
   TaskTag tag_of(const BatchPart& part, std::size_t sub_batch) const;
   /// What reads the tier of a layer's KV.
   std::optional<Device> home_of(const Rows& rows, std::int64_t layer) const;
+  /// The numbers of the moves' pages, from and to.
+  static std::vector<FlatWords> page_lists(std::span<const KvMove> moves);
+  /// Gathers a cohort's pages of a layer, or scatters them, beside its slab.
+  void submit_page_task(KvMoveArgs::Step step, std::size_t cohort, std::int64_t layer,
+                        const FlatWords& pages, const DataHandle& moved, TaskTag tag) const;
+  void submit_moves(std::int64_t layer, std::span<const KvMove> moves,
+                    std::span<const FlatWords> lists) const;
+  /// Brings the part's cached KV of a layer to where its attention runs, and its pages alone.
+  void submit_gather(Rows& rows, std::int64_t layer) const;
+  bool brings_pages(const BatchPart& part, std::int64_t layer) const;
+  /// In some layer.
+  bool brings_pages(const BatchPart& part) const;
   void submit_embedding_task(const Chain& chain);
   /// How many layers from `first` on are one task: at least 1.
   std::int64_t layers_of_task(const Chain& chain, const SubBatch& sub_batch,
@@ -140,10 +166,10 @@ class DecoderGraph {
   std::optional<Device> weight_reader(std::int64_t layer) const;
   void submit_layer_run(const Chain& chain, std::int64_t first, std::int64_t count,
                         const Placement& placement);
-  void submit_layer(Chain& chain, std::int64_t layer, const Placement& placement);
+  void submit_layer(Chain& chain, std::int64_t layer, const BatchPart& part);
   void submit_layer_in_parts(Chain& chain, std::int64_t layer, const SubBatch& sub_batch);
   void submit_attention_of(const Chain& chain, Rows& part, std::int64_t layer,
-                           const Placement& placement, const DataHandle& new_kv);
+                           const BatchPart& batch_part, const DataHandle& new_kv);
   void submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
                     const SublayerRange& range, Device device, KvPath path,
                     const DataHandle& new_kv);
@@ -160,8 +186,16 @@ class DecoderGraph {
   /// where it was written. False: there are none, and nothing is left to compute.
   bool keep_drawing_rows(Chain& chain, std::int64_t layer, const Stages& stages,
                          Device attention_device, Device x_device);
-  void submit_head(Chain& chain, const PendingIteration& out);
-  void submit_sampling_task(const Chain& chain, const PendingIteration& out, bool track_seen);
+  /// Brings the rows that the LM head computes into its order, unless they are.
+  void select_head_rows(Chain& chain);
+  /// The LM head of those from `first_row` on.
+  void submit_head(const Chain& chain, std::int64_t first_row, std::int64_t num_rows,
+                   const DataHandle& logits);
+  void submit_sampling_task(const Chain& chain, const SubBatch& sub_batch,
+                            const PendingIteration& out);
+  const DataHandle& output_counts();
+  void submit_logprobs_task(const Chain& chain, PendingIteration& out);
+  void submit_prompt_logprobs(const Chain& chain, PendingIteration& out);
 
   const ModelWeights& model_;
   std::span<const KvCache> cohorts_;
@@ -174,8 +208,12 @@ class DecoderGraph {
   std::int64_t iteration_ = -1;
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;
+  Buffer output_counts_memory_;
   DataHandle slot_tokens_;  ///< [slots] int32: the last token drawn for each
   DataHandle seen_;  ///< [slots, seen_words]: tokens each has seen, for the repetition penalty
+  /// [slots, vocab_size] int32: how often each token is in a slot's output; from the first request
+  /// with a presence or frequency penalty on.
+  DataHandle output_counts_;
 };
 
 }  // namespace sluice

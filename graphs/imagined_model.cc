@@ -41,10 +41,11 @@ struct ImaginedModel::Maker {
   }
 };
 
-ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype, double weight_bits,
-                             const MemoryPlan& memory, const TierNodes& nodes)
+ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
+                             const ModelDimensions& dimensions, const MemoryPlan& memory,
+                             const TierNodes& nodes)
     : ModelWeights(config, imagined_decoder_shape(config, dtype)) {
-  Maker imagined{*this, weight_bits, nodes};
+  Maker imagined{*this, dimensions.weight_bits, nodes};
   const auto table_bytes = [&](std::int64_t rows, std::int64_t columns) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
   };
@@ -59,11 +60,15 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype, double weig
                                  memory.embedding);
   if (config.has_projections()) {
     const std::size_t projection = table_bytes(config.embed_size, config.hidden_size);
-    project_in = imagined.bytes(projection, memory.embedding);
-    project_out = imagined.bytes(projection, memory.lm_head);
+    project_in.data = imagined.bytes(projection, memory.embedding);
+    project_out.data = imagined.bytes(projection, memory.lm_head);
   }
   // As in reality, the head is a packed copy of its own.
-  head = imagined.bytes(table_bytes(config.vocab_size, config.embed_size), memory.lm_head);
+  const std::size_t head_bytes =
+      dimensions.head_bits > 0 ? static_cast<std::size_t>(dimensions.head_bytes(
+                                     static_cast<double>(config.vocab_size * config.embed_size)))
+                               : table_bytes(config.vocab_size, config.embed_size);
+  head.data = imagined.bytes(head_bytes, memory.lm_head);
   if (config.final_norm && config.norm_affine)
     final_norm = imagined.bytes(static_cast<std::size_t>(2 * config.hidden_size) * sizeof(float),
                                 memory.lm_head);
@@ -75,10 +80,10 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype, double weig
     const std::int64_t num_floats = std::max<std::int64_t>(1, vectors_.num_elements);
     weights.vectors = imagined.bytes(static_cast<std::size_t>(num_floats) * sizeof(float),
                                      homes[WeightKind::vectors]);
-    weights.qkv = imagined.weight({{homes[WeightKind::query], hidden * config.q_size()},
-                                   {homes[WeightKind::key], hidden * config.kv_size()},
-                                   {homes[WeightKind::value], hidden * config.kv_size()}});
-    weights.out = imagined.weight({{homes[WeightKind::out_proj], config.q_size() * hidden}});
+    weights.qkv.data = imagined.weight({{homes[WeightKind::query], hidden * config.q_size()},
+                                        {homes[WeightKind::key], hidden * config.kv_size()},
+                                        {homes[WeightKind::value], hidden * config.kv_size()}});
+    weights.out.data = imagined.weight({{homes[WeightKind::out_proj], config.q_size() * hidden}});
     const std::int64_t ffn = hidden * config.ffn_size;
     const auto make_ffn = [&](DataHandle& gate, DataHandle& fc1, DataHandle& fc2) {
       fc1 = imagined.weight({{homes[WeightKind::fc1], ffn}});
@@ -87,7 +92,7 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype, double weig
     };
     weights.experts.resize(static_cast<std::size_t>(config.num_experts));
     for (ExpertWeights& expert : weights.experts) make_ffn(expert.gate, expert.fc1, expert.fc2);
-    if (weights.experts.empty()) make_ffn(weights.gate, weights.fc1, weights.fc2);
+    if (weights.experts.empty()) make_ffn(weights.gate.data, weights.fc1.data, weights.fc2.data);
   }
 }
 

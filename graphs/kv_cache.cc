@@ -10,9 +10,6 @@ namespace sluice {
 
 KvCache::KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<Tier> homes)
     : shape_(shape), num_pages_(num_pages), homes_(std::move(homes)) {
-  free_pages_.reserve(static_cast<std::size_t>(num_pages));
-  for (std::int64_t page = num_pages; page-- > 0;)
-    free_pages_.push_back(static_cast<std::int32_t>(page));
   slabs_.reserve(homes_.size());
 }
 
@@ -104,18 +101,7 @@ void KvCache::clear() const {
     args.tag.device = Device::gpu;
     submit_kv_clear(args, slabs_[layer], shape_.dtype);
   }
-  starpu_task_wait_for_all();
-}
-
-std::optional<std::vector<std::int32_t>> KvCache::take_pages(std::int64_t count) {
-  if (count > num_free_pages()) return std::nullopt;
-  std::vector<std::int32_t> pages(free_pages_.rbegin(), free_pages_.rbegin() + count);
-  free_pages_.resize(free_pages_.size() - static_cast<std::size_t>(count));
-  return pages;
-}
-
-void KvCache::give_back(const std::vector<std::int32_t>& pages) {
-  free_pages_.insert(free_pages_.end(), pages.rbegin(), pages.rend());
+  wait_for_all_tasks();
 }
 
 std::uint64_t KvCache::size_bytes(const DecoderShape& shape, std::int64_t num_layers,

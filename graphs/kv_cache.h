@@ -56,7 +56,8 @@ struct KvPlaces {
 
 /// The KV cache of one cohort: a slab a layer, each one StarPU handle of `num_pages`
 /// pages. A slab whose home is HBM has no memory of the host's: it is made there by clear(). Which
-/// page belongs to whom is the same in every layer, so one free list serves all.
+/// page belongs to whom is the same in every layer; who has used a page and gives it to another
+/// need not wait, for tasks that still read it are ordered by their slab's handle.
 class KvCache {
  public:
   /// The host's memory is committed when pages are first written, or by commit(). `homes`, each
@@ -86,12 +87,6 @@ class KvCache {
   Tier home(std::int64_t layer) const { return homes_[static_cast<std::size_t>(layer)]; }
   const std::vector<Tier>& homes() const { return homes_; }
   std::int64_t num_pages() const { return num_pages_; }
-  std::int64_t num_free_pages() const { return static_cast<std::int64_t>(free_pages_.size()); }
-
-  /// `count` pages, or nothing when fewer are free.
-  std::optional<std::vector<std::int32_t>> take_pages(std::int64_t count);
-  /// Gives pages back. Tasks that still read them are ordered by their slab's handle.
-  void give_back(const std::vector<std::int32_t>& pages);
 
   /// Bytes of `num_pages` pages in all layers.
   static std::uint64_t size_bytes(const DecoderShape& shape, std::int64_t num_layers,
@@ -108,7 +103,6 @@ class KvCache {
 
   DecoderShape shape_;
   std::int64_t num_pages_;
-  std::vector<std::int32_t> free_pages_;
   std::vector<Tier> homes_;
   std::vector<Buffer> buffers_;  ///< of slabs in the host's memory
   std::vector<DataHandle> slabs_;

@@ -6,10 +6,13 @@
 
 #include "base/error.h"
 #include "base/numa.h"
-#include "codelets/kernels/linear.h"
 #include "codelets/kernels/simd.h"
+#include "codelets/kernels/strip_gemm.h"
+#include "codelets/weights/plain.h"
+#include "codelets/weights/quantized.h"
 #include "graphs/rope.h"
 #include "graphs/weight_file.h"
+#include "models/quantized/quantized_tensor.h"
 
 namespace sluice {
 namespace {
@@ -36,16 +39,18 @@ const std::byte* element_pointer(const TensorView& tensor, std::int64_t index) {
 /// Packs weights in rounds; a round's panels are spread over the threads.
 struct LoadedModel::Packing {
   struct Source {
-    TensorView tensor;
-    std::int64_t first_row;  ///< in the packed weight
+    TensorView tensor;                             ///< of a plain weight
+    std::shared_ptr<const QuantizedTensor> coded;  ///< of a quantised one
+    std::int64_t first_row;                        ///< in the packed weight
+    std::int64_t num_rows() const { return coded ? coded->num_rows() : tensor.shape.at(0); }
   };
-  struct Weight {
-    const PackedLayout* layout;
+  struct Job {
+    WeightType type;
     std::byte* packed;
     std::vector<Source> sources;
   };
   struct Panel {
-    const Weight* weight;
+    const Job* weight;
     std::int64_t panel;
   };
 
@@ -62,15 +67,18 @@ struct LoadedModel::Packing {
   const WeightHomes& homes;
   std::uint64_t total_bytes;
   std::vector<TensorId> used;
-  std::deque<Weight> round;
+  std::deque<Job> round;
   std::deque<Buffer> passing;  ///< of the round, on their way to the file
   std::vector<InFile> in_file;
 
   /// Plans a weight from the named tensors' rows, one under the other.
-  DataHandle add(std::initializer_list<TensorId> ids, const LinearShape& shape,
-                 Tier home = Tier::ddr) {
-    const PackedLayout& layout = PackedLayout::get(shape);
-    const std::size_t size = layout.size_bytes();
+  WeightHandle add(std::initializer_list<TensorId> ids, const WeightType& type,
+                   Tier home = Tier::ddr) {
+    return {type, data_of(ids, type, home)};
+  }
+
+  DataHandle data_of(std::initializer_list<TensorId> ids, const WeightType& type, Tier home) {
+    const std::size_t size = WeightPacking::size_bytes(type);
     const std::uint64_t offset = homes.file != nullptr ? homes.file->place(size) : 0;
     const bool packs = homes.file == nullptr || !homes.file->is_whole();
     std::byte* memory = nullptr;
@@ -84,22 +92,28 @@ struct LoadedModel::Packing {
       memory = passing.emplace_back(size).data();
     }
     model.weight_bytes_ += size;
-    if (packs) plan(ids, layout, memory);
+    if (packs) plan(ids, type, memory);
     if (homes.file != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
     if (home == Tier::disk) return homes.node->data(*model.file, offset, size);
     return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size, CxlData::weights)
                              : DataHandle::of_memory(memory, size);
   }
 
-  void plan(std::initializer_list<TensorId> ids, const PackedLayout& layout, std::byte* memory) {
+  void plan(std::initializer_list<TensorId> ids, const WeightType& type, std::byte* memory) {
     std::vector<Source> sources;
     std::int64_t first_row = 0;
     for (const TensorId id : ids) {
-      sources.push_back({model.source->tensor(id), first_row});
-      first_row += sources.back().tensor.shape.at(0);
+      Source& source = sources.emplace_back();
+      source.first_row = first_row;
+      if (type.format.is_plain()) {
+        source.tensor = model.source->tensor(id);
+      } else {
+        source.coded = model.source->quantized(id);
+      }
+      first_row += source.num_rows();
       used.push_back(id);
     }
-    round.push_back({&layout, memory, std::move(sources)});
+    round.push_back({type, memory, std::move(sources)});
   }
 
   /// Reads what stays in memory from a whole file, or writes all of the round to one that is not.
@@ -131,8 +145,9 @@ struct LoadedModel::Packing {
 
   void run_round() {
     std::vector<Panel> panels;
-    for (const Weight& weight : round) {
-      for (std::int64_t p = 0; p < weight.layout->num_panels(); ++p) panels.push_back({&weight, p});
+    for (const Job& weight : round) {
+      const std::int64_t count = WeightPacking::of(weight.type.format).num_panels(weight.type);
+      for (std::int64_t p = 0; p < count; ++p) panels.push_back({&weight, p});
     }
     pool.run(static_cast<std::int64_t>(panels.size()),
              [&](std::int64_t i) { pack(panels[static_cast<std::size_t>(i)]); });
@@ -144,11 +159,54 @@ struct LoadedModel::Packing {
   }
 
   static void pack(const Panel& job) {
-    const PackedLayout& layout = *job.weight->layout;
-    const std::int64_t in = layout.shape().in;
+    if (job.weight->type.format.is_plain()) {
+      pack_plain(job);
+    } else {
+      pack_codes(job);
+    }
+  }
+
+  /// A strip of codes as they are.
+  static void pack_codes(const Panel& job) {
+    const WeightType& type = job.weight->type;
+    const std::int64_t first = job.panel * strip_columns;
+    const std::int64_t last = std::min(type.out, first + strip_columns);
+    thread_local CodedRows rows;
+    thread_local CodedRows part;
+    rows.codes.clear();
+    rows.scales.clear();
+    rows.zero_points.clear();
+    const auto append = [](auto& to, const auto& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    for (const Source& source : job.weight->sources) {
+      const std::int64_t begin = std::max(first, source.first_row);
+      const std::int64_t end = std::min(last, source.first_row + source.num_rows());
+      if (begin >= end) continue;
+      source.coded->read(begin - source.first_row, end - begin, part);
+      append(rows.codes, part.codes);
+      append(rows.scales, part.scales);
+      append(rows.zero_points, part.zero_points);
+      // Another part of the weight may need zero points where this one has none.
+      if (type.format.has_zero_points) {
+        rows.zero_points.resize(rows.scales.size(),
+                                static_cast<std::uint8_t>(default_zero_point(type.format.codes)));
+      }
+    }
+    pack_quantized_strip(
+        type, job.panel,
+        {.codes = rows.codes.data(),
+         .scales = rows.scales.data(),
+         .zero_points = type.format.has_zero_points ? rows.zero_points.data() : nullptr},
+        job.weight->packed);
+  }
+
+  static void pack_plain(const Panel& job) {
+    const PlainLayout& layout = PlainLayout::get(job.weight->type);
+    const std::int64_t in = layout.type().in;
     const std::int64_t first = layout.first_column(job.panel);
     const std::int64_t last = first + layout.panel_columns(job.panel);
-    const DType dtype = layout.shape().dtype;
+    const DType dtype = layout.type().format.dtype();
     thread_local Workspace scratch;
     std::byte* rows = nullptr;
     for (const Source& source : job.weight->sources) {
@@ -217,13 +275,15 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     LayerWeights& weights = layers_.emplace_back();
     load_vectors(layer, &weights.vectors);
     const Tier home = homes.of_layer(layer);
+    const LayerWeightTypes& types = packed.layers.at(static_cast<std::size_t>(layer));
     weights.qkv =
         packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
-                    packed.qkv, home);
-    weights.out = packing.add({{Role::out_weight, layer}}, packed.out, home);
-    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, packed.fc1, home);
-    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, packed.fc2, home);
-    if (packed.gate) weights.gate = packing.add({{Role::gate_weight, layer}}, *packed.gate, home);
+                    types.qkv, home);
+    weights.out = packing.add({{Role::out_weight, layer}}, types.out, home);
+    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, types.fc1, home);
+    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, types.fc2, home);
+    if (packed.gated_ffn)
+      weights.gate = packing.add({{Role::gate_weight, layer}}, types.gate, home);
     packing.run_round();
   }
   if (homes.file != nullptr) {

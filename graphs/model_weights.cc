@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "codelets/weights/weight_packing.h"
 
 namespace sluice {
 
@@ -58,42 +59,54 @@ VectorLayout vector_layout(const ModelConfig& config) {
   return layout;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype)
-    : head{config.embed_size, config.vocab_size, dtype}, num_layers_(config.num_layers) {
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype) : gated_ffn(config.gated_ffn) {
   const DecoderShape shape = decoder_shape(config, dtype);
+  const WeightFormat plain = WeightFormat::plain(dtype);
+  const auto format_of = [&plain](const WeightFormat& stored) {
+    return stored.is_plain() ? plain : stored;
+  };
+  head = {config.embed_size, config.vocab_size, format_of(config.head_format)};
   if (config.has_projections()) {
-    project_in = {config.embed_size, config.hidden_size, dtype};
-    project_out = {config.hidden_size, config.embed_size, dtype};
+    project_in = {config.embed_size, config.hidden_size, plain};
+    project_out = {config.hidden_size, config.embed_size, plain};
   }
-  qkv = {shape.hidden_size, shape.qkv_size(), dtype};
-  out = {shape.q_size(), shape.hidden_size, dtype};
-  fc1 = {shape.hidden_size, shape.ffn_size, dtype};
-  fc2 = {shape.ffn_size, shape.hidden_size, dtype};
-  if (shape.gated_ffn) gate = fc1;
+  for (std::int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerFormats stored = config.layer_formats.empty()
+                                    ? LayerFormats()
+                                    : config.layer_formats.at(static_cast<std::size_t>(i));
+    LayerWeightTypes& types = layers.emplace_back();
+    types.qkv = {shape.hidden_size, shape.qkv_size(), format_of(stored.qkv)};
+    types.out = {shape.q_size(), shape.hidden_size, format_of(stored.out)};
+    types.fc1 = {shape.hidden_size, shape.ffn_size, format_of(stored.fc1)};
+    types.fc2 = {shape.ffn_size, shape.hidden_size, format_of(stored.fc2)};
+    if (gated_ffn) types.gate = {shape.hidden_size, shape.ffn_size, format_of(stored.gate)};
+  }
 }
 
-std::vector<LinearShape> PackedWeights::layer() const {
-  std::vector<LinearShape> shapes = {qkv, out, fc1, fc2};
-  if (gate) shapes.push_back(*gate);
-  return shapes;
+std::vector<WeightType> PackedWeights::layer(std::size_t index) const {
+  const LayerWeightTypes& types = layers.at(index);
+  std::vector<WeightType> of_layer = {types.qkv, types.out, types.fc1, types.fc2};
+  if (gated_ffn) of_layer.push_back(types.gate);
+  return of_layer;
 }
 
-std::vector<LinearShape> PackedWeights::all() const {
-  std::vector<LinearShape> shapes;
-  if (project_in) shapes.push_back(*project_in);
-  if (project_out) shapes.push_back(*project_out);
-  shapes.push_back(head);
-  const std::vector<LinearShape> of_one = layer();
-  for (std::int64_t i = 0; i < num_layers_; ++i)
-    shapes.insert(shapes.end(), of_one.begin(), of_one.end());
-  return shapes;
+std::vector<WeightType> PackedWeights::all() const {
+  std::vector<WeightType> types;
+  if (project_in) types.push_back(*project_in);
+  if (project_out) types.push_back(*project_out);
+  types.push_back(head);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::vector<WeightType> of_one = layer(i);
+    types.insert(types.end(), of_one.begin(), of_one.end());
+  }
+  return types;
 }
 
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
   std::uint64_t total = static_cast<std::uint64_t>(config.num_layers) * sizeof(float) *
                         static_cast<std::uint64_t>(vector_layout(config).num_elements);
-  for (const LinearShape& shape : PackedWeights(config, dtype).all())
-    total += PackedLayout::get(shape).size_bytes();
+  for (const WeightType& type : PackedWeights(config, dtype).all())
+    total += WeightPacking::size_bytes(type);
   return total;
 }
 

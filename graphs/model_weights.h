@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "codelets/kernels/linear.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight_handle.h"
 #include "models/config.h"
 
 namespace sluice {
@@ -20,13 +20,15 @@ struct ExpertWeights {
 
 /// The weights of one decoder layer as StarPU handles.
 struct LayerWeights {
-  DataHandle vectors;                  ///< f32, see VectorLayout
-  DataHandle qkv;                      ///< packed [qkv_size, hidden_size]
-  DataHandle out;                      ///< packed [hidden_size, q_size]
-  DataHandle gate;                     ///< packed [ffn_size, hidden_size], gated FFN only
-  DataHandle fc1;                      ///< packed [ffn_size, hidden_size]
-  DataHandle fc2;                      ///< packed [hidden_size, ffn_size]
+  DataHandle vectors;  ///< f32, see VectorLayout
+  WeightHandle qkv;
+  WeightHandle out;
+  WeightHandle gate;  ///< gated FFN only
+  WeightHandle fc1;
+  WeightHandle fc2;
   std::vector<ExpertWeights> experts;  ///< imagined mixtures only, in place of gate, fc1, fc2
+
+  LayerWeightTypes types() const { return {qkv.type, out.type, gate.type, fc1.type, fc2.type}; }
 };
 
 /// What the kernels need to know of a model that computes in `dtype` (f32 or bf16). Throws Error
@@ -39,28 +41,22 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype);
 /// Where each small vector of a layer lies.
 VectorLayout vector_layout(const ModelConfig& config);
 
-/// The weights of a model that are packed.
+/// The weights of a model that are packed, in the formats in which it has them; plain ones in the
+/// type of the arithmetic.
 struct PackedWeights {
   /// Throws Error for a model that cannot run.
   PackedWeights(const ModelConfig& config, DType dtype);
 
-  std::optional<LinearShape> project_in;
-  std::optional<LinearShape> project_out;
-  LinearShape head;
-  // Of each layer:
-  LinearShape qkv;
-  LinearShape out;
-  LinearShape fc1;
-  LinearShape fc2;
-  std::optional<LinearShape> gate;
+  std::optional<WeightType> project_in;
+  std::optional<WeightType> project_out;
+  WeightType head;
+  std::vector<LayerWeightTypes> layers;
+  bool gated_ffn = false;  ///< else a layer's gate is nothing
 
   /// Those of one layer, and those of all with what stands before and behind them; in the order in
   /// which LoadedModel packs them.
-  std::vector<LinearShape> layer() const;
-  std::vector<LinearShape> all() const;
-
- private:
-  std::int64_t num_layers_;
+  std::vector<WeightType> layer(std::size_t index) const;
+  std::vector<WeightType> all() const;
 };
 
 /// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
@@ -82,13 +78,13 @@ class ModelWeights {
   std::uint64_t weight_bytes() const { return weight_bytes_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }
 
-  DataHandle token_table;  ///< [vocab_size, embed_size] as stored
-  DataHandle positions;    ///< learned position table as stored, or empty
-  DataHandle project_in;   ///< packed, or empty
-  DataHandle project_out;  ///< packed, or empty
-  DataHandle frequencies;  ///< [head_dim / 2] f32, rotary models only
-  DataHandle final_norm;   ///< weight, then bias, f32; or empty
-  DataHandle head;         ///< packed [vocab_size, embed_size]
+  DataHandle token_table;    ///< [vocab_size, embed_size] as stored
+  DataHandle positions;      ///< learned position table as stored, or empty
+  WeightHandle project_in;   ///< or empty
+  WeightHandle project_out;  ///< or empty
+  DataHandle frequencies;    ///< [head_dim / 2] f32, rotary models only
+  DataHandle final_norm;     ///< weight, then bias, f32; or empty
+  WeightHandle head;         ///< [vocab_size, embed_size]
   DType table_dtype = DType::bf16;
   DType position_dtype = DType::bf16;
 

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-/// Bytes that a model's weights take once they are loaded. All layers are alike.
+/// Bytes that a model's weights take once they are loaded.
 struct WeightSizes {
   /// `table_bytes`: embedding and positions, as stored.
   WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes);
@@ -16,14 +16,18 @@ struct WeightSizes {
   std::uint64_t before_layers = 0;  ///< the tables, project_in, rotary frequencies
   std::uint64_t head = 0;
   std::uint64_t before_head = 0;  ///< the final norm, project_out
-  // Of one layer:
-  std::uint64_t vectors = 0;
-  std::uint64_t qkv = 0;
-  std::uint64_t out = 0;
-  std::uint64_t fc1 = 0;  ///< the gate included
-  std::uint64_t fc2 = 0;
+  struct Layer {
+    std::uint64_t vectors = 0;
+    std::uint64_t qkv = 0;
+    std::uint64_t out = 0;
+    std::uint64_t fc1 = 0;  ///< the gate included
+    std::uint64_t fc2 = 0;
+    std::uint64_t total() const { return vectors + qkv + out + fc1 + fc2; }
+  };
+  std::vector<Layer> layers;
 
-  std::uint64_t layer() const { return vectors + qkv + out + fc1 + fc2; }
+  /// Of two neighbouring layers, the most.
+  std::uint64_t largest_pair() const;
   /// Of what ResidentWeights will hold.
   std::uint64_t resident(const MemoryPlan& memory) const;
 };
@@ -32,9 +36,8 @@ struct WeightSizes {
 /// evicts none of them. A tensor whose parts live on several tiers (query, key, value) is not held.
 class ResidentWeights {
  public:
-  /// Those of `model` that `memory` has in HBM.
+  /// Those of `model`, which outlives it, that `memory` has in HBM.
   ResidentWeights(const ModelWeights& model, const MemoryPlan& memory);
-  ~ResidentWeights();
   ResidentWeights(const ResidentWeights&) = delete;
   ResidentWeights& operator=(const ResidentWeights&) = delete;
 
@@ -46,9 +49,8 @@ class ResidentWeights {
  private:
   void add(const DataHandle& handle);
 
-  std::vector<starpu_data_handle_t> handles_;
-  std::size_t num_held_ = 0;
-  unsigned node_ = STARPU_MAIN_RAM;
+  std::vector<const DataHandle*> handles_;
+  std::vector<NodeAccess> held_;
 };
 
 }  // namespace sluice

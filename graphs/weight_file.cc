@@ -13,7 +13,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "codelets/kernels/linear.h"
+#include "codelets/weights/plain.h"
+#include "codelets/weights/weight_packing.h"
 #include "graphs/model_weights.h"
 
 namespace sluice {
@@ -28,16 +29,17 @@ constexpr const char* temporary_mark = ".partial-";
 constexpr std::uint64_t header_bytes = 64 * 1024;
 
 /// What packs, and how: changes when a packed weight's bytes do.
-constexpr int packing_version = 3;
+constexpr int packing_version = 4;
 
 std::string identity_of(const Model& model, DType dtype) {
   std::string text =
       fmt::format("sluice packed weights {}\n{}\n{} {}, oneDNN {}\n", packing_version, model.name,
                   to_string(dtype), onednn_isa_name(), onednn_version());
-  for (const LinearShape& shape : PackedWeights(model.config, dtype).all()) {
-    const PackedLayout& layout = PackedLayout::get(shape);
-    text +=
-        fmt::format("{}x{}:{}/{} ", shape.out, shape.in, layout.size_bytes(), layout.num_panels());
+  for (const WeightType& type : PackedWeights(model.config, dtype).all()) {
+    const WeightPacking& packing = WeightPacking::of(type.format);
+    text += fmt::format("{}x{}:{}/{} ", type.out, type.in, packing.size_of(type),
+                        packing.num_panels(type));
+    if (!type.format.is_plain()) text += fmt::format("{} ", to_string(type.format));
   }
   text += fmt::format("\n{} layers\n{}\n", model.config.num_layers, model.weights->identity());
   return text;
@@ -65,8 +67,8 @@ std::string gigabytes(std::uint64_t bytes) {
 
 std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype) {
   std::uint64_t bytes = header_bytes;
-  for (const LinearShape& shape : PackedWeights(config, dtype).all())
-    bytes += DirectFile::aligned(PackedLayout::get(shape).size_bytes());
+  for (const WeightType& type : PackedWeights(config, dtype).all())
+    bytes += DirectFile::aligned(WeightPacking::size_bytes(type));
   return bytes;
 }
 

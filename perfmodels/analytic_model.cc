@@ -28,14 +28,14 @@ double rows_of_an_expert(const ModelDimensions& model, double rows) {
 AnalyticModel::AnalyticModel(MachineProfile profile, const ModelDimensions& model)
     : profile_(std::move(profile)), model_(model) {
   for (const Device device : {Device::gpu, Device::cpu}) {
-    if (model_.weight_bits < 16 && has(device) && !of(device).dequantize_gb_per_s)
+    if (model_.widens_weights() && has(device) && !of(device).dequantize_gb_per_s)
       throw Error("profile {} has no {}.dequantize_gb_per_s, which weights of {} bits need",
                   profile_.name, to_string(device), model_.weight_bits);
   }
   if (const auto& cache = profile_.tier(Tier::ddr)->cache) {
     missing_share_ =
         cache->missing_share(layer_weight_bytes(model_) * static_cast<double>(model_.num_layers) +
-                             model_.table_bytes(lm_head_elements(model_)));
+                             model_.head_bytes(lm_head_elements(model_)));
   }
 }
 
@@ -108,7 +108,7 @@ double AnalyticModel::attention_s(Device device, Sublayer sublayer, const BatchS
 }
 
 double AnalyticModel::widening_s(Device device, double weight_bytes) const {
-  if (model_.weight_bits >= 16) return 0;
+  if (!model_.widens_weights()) return 0;
   const double widened = weight_bytes * 8 / model_.weight_bits * widened_bytes;
   return widened / (count(device) * giga * of(device).dequantize_gb_per_s->value);
 }
@@ -127,7 +127,7 @@ double AnalyticModel::lm_head_s(Device device, std::int64_t logit_rows) const {
   const auto rows = static_cast<double>(logit_rows);
   const double x_bytes = activation_element_bytes * rows * static_cast<double>(model_.hidden_size);
   const double weights = lm_head_elements(model_);
-  return linear_s(device, x_bytes, model_.table_bytes(weights), 2 * rows * weights, rows,
+  return linear_s(device, x_bytes, model_.head_bytes(weights), 2 * rows * weights, rows,
                   own_tier(device));
 }
 

@@ -36,6 +36,8 @@ Json json_of(const ModelDimensions& model) {
           {"num_experts", model.num_experts},
           {"experts_per_token", model.experts_per_token},
           {"weight_bits", model.weight_bits},
+          {"head_bits", model.head_bits},
+          {"fused_codes", model.fused_codes},
           {"kv_element_bytes", model.kv_element_bytes}};
 }
 
@@ -115,7 +117,8 @@ std::int64_t read_count_or_0(const ProfileField& parent, std::string_view key) {
 ModelDimensions read_model(const ProfileField& field) {
   field.expect_keys({"num_layers", "hidden_size", "embed_size", "num_heads", "num_kv_heads",
                      "head_dim", "ffn_size", "vocab_size", "sliding_window_tokens", "gated_ffn",
-                     "num_experts", "experts_per_token", "weight_bits", "kv_element_bytes"});
+                     "num_experts", "experts_per_token", "weight_bits", "head_bits", "fused_codes",
+                     "kv_element_bytes"});
   ModelDimensions model;
   if (field.find("num_layers")) model.num_layers = read_count_or_0(field, "num_layers");
   model.hidden_size = read_count(field, "hidden_size");
@@ -130,6 +133,8 @@ ModelDimensions read_model(const ProfileField& field) {
   model.num_experts = read_count_or_0(field, "num_experts");
   model.experts_per_token = read_count_or_0(field, "experts_per_token");
   model.weight_bits = field.at("weight_bits").positive();
+  if (const auto bits = field.find("head_bits")) model.head_bits = bits->not_negative();
+  if (const auto fused = field.find("fused_codes")) model.fused_codes = fused->flag();
   model.kv_element_bytes = read_count(field, "kv_element_bytes");
   return model;
 }

@@ -68,8 +68,9 @@ SizeLaw SizeLaw::fit(std::span<const Point> points) {
 }
 
 bool transferable(const ModelDimensions& from, const ModelDimensions& to) {
-  return from.weight_bits == to.weight_bits && from.kv_element_bytes == to.kv_element_bytes &&
-         from.num_experts == 0 && to.num_experts == 0;
+  return from.weight_bits == to.weight_bits && from.head_bits == to.head_bits &&
+         from.kv_element_bytes == to.kv_element_bytes && from.num_experts == 0 &&
+         to.num_experts == 0;
 }
 
 double layer_distance(const ModelDimensions& a, const ModelDimensions& b) {

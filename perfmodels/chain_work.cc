@@ -255,7 +255,7 @@ HeadStep make_head(const CostModel& costs, const Chain& chain, const MemoryPlan&
     const ModelDimensions& model = costs.model();
     head.load_s = costs.transfer_s(
         memory.lm_head, own_tier(head.device),
-        model.table_bytes(static_cast<double>(model.vocab_size * model.embed_size)));
+        model.head_bytes(static_cast<double>(model.vocab_size * model.embed_size)));
   }
   std::int64_t rows = 0;
   for (const ChainPart& part : chain.parts) rows += part.shape.batch;

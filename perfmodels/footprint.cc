@@ -202,7 +202,7 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
     result.kv[homes.kv] += count * elsewhere * request_kv_bytes;
     result.kv[Tier::hbm] += count * in_hbm * request_kv_bytes;
   });
-  const double head = model.table_bytes(lm_head_elements(model));
+  const double head = model.head_bytes(lm_head_elements(model));
   result.weights[memory.lm_head] += head;
   result.weights[memory.embedding] += model.table_bytes(embedding_elements(model));
 

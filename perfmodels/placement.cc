@@ -76,6 +76,10 @@ std::string_view to_string(Sublayer sublayer) {
       return "attention_join";
     case Sublayer::select_rows:
       return "select_rows";
+    case Sublayer::kv_move:
+      return "kv_move";
+    case Sublayer::logprobs:
+      return "logprobs";
   }
   return "?";
 }

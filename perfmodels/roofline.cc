@@ -60,7 +60,7 @@ SublayerLoad sublayer_load(const ModelDimensions& model, Sublayer sublayer,
 
 SublayerLoad lm_head_load(const ModelDimensions& model, std::int64_t logit_rows) {
   const double weights = lm_head_elements(model);
-  return {model.table_bytes(weights), 2 * static_cast<double>(logit_rows) * weights, false};
+  return {model.head_bytes(weights), 2 * static_cast<double>(logit_rows) * weights, false};
 }
 
 }  // namespace sluice

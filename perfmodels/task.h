@@ -19,9 +19,11 @@ enum class Sublayer : std::uint8_t {
   kv_store = 10,  ///< new tokens' KV into the slab, where sublayers 1 to 3 do not all run beside it
   attention_join = 11,  ///< what the parts of a sub-batch attended apart, as one
   select_rows = 12,     ///< before the last layer's sublayer 4: the rows that tokens are drawn from
+  kv_move = 13,         ///< pages of KV that go to another tier, out of a slab or into one
+  logprobs = 14,        ///< of drawn tokens, or of a prompt's
 };
 
-constexpr Sublayer last_sublayer_value = Sublayer::select_rows;
+constexpr Sublayer last_sublayer_value = Sublayer::logprobs;
 
 /// KV is kept in pages of so many tokens.
 constexpr std::int64_t page_tokens = 16;

@@ -43,6 +43,9 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                       const MemoryPlan* memory) {
   if (tag.sublayer == Sublayer::lm_head) return costs.lm_head_s(device, tag.num_logit_rows);
   const BatchShape shape = batch_shape(tag);
+  // Each page is read once and written once, as new KV is.
+  if (tag.sublayer == Sublayer::kv_move)
+    return costs.compute_s(device, Sublayer::kv_store, shape, own_tier(device));
   if (tag.sublayer == Sublayer::attention || tag.sublayer == Sublayer::kv_store) {
     return costs.compute_s(device, tag.sublayer, shape,
                            operand_tier(tag, tag.sublayer, device, memory)) +

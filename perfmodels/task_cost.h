@@ -12,8 +12,8 @@ namespace sluice {
 BatchShape batch_shape(const TaskTag& tag);
 
 /// Seconds inside of a task's kernel: the sum over its sublayers, the LM head's rows, or, for the
-/// embedding and for sampling, which no cost model knows, what a task costs the task system; to
-/// store KV that `memory` keeps on a disk takes write_kv_s() besides. Operands that the device
+/// embedding, sampling and logprobs, which no cost model knows, what a task costs the task system;
+/// to store KV that `memory` keeps on a disk takes write_kv_s() besides. Operands that the device
 /// reads where they live (a CPU in CXL) are taken from there if `memory` is given, else from the
 /// device's own memory. Never 0, infinite or NaN; what a cost model cannot answer counts like that,
 /// too.

@@ -244,9 +244,6 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
     return StageWork{name, (layers - 1) * each.bytes + in_last.bytes,
                      (layers - 1) * each.flops + in_last.flops};
   };
-  const auto table = [&](std::string_view name, double weights, double count) {
-    return StageWork{name, model.table_bytes(weights), 2 * count * weights};
-  };
   const double fc1 = hidden * ffn * (model.gated_ffn ? 2 : 1);
   StageWork last_qkv = product(hidden * 2 * kv, all.rows);
   last_qkv += product(hidden * q, last.rows);
@@ -258,8 +255,10 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
       in_all_layers("fc2", ffn_product(ffn * hidden, all.rows),
                     ffn_product(ffn * hidden, last.rows))};
   if (model.embed_size != model.hidden_size)
-    stages.push_back(table("embedding", embed * hidden, all.rows));
-  if (last.rows > 0) stages.push_back(table("lm_head", lm_head_elements(model), last.rows));
+    stages.push_back(
+        {"embedding", model.table_bytes(embed * hidden), 2 * all.rows * embed * hidden});
+  const double head = lm_head_elements(model);
+  if (last.rows > 0) stages.push_back({"lm_head", model.head_bytes(head), 2 * last.rows * head});
   return stages;
 }
 

@@ -30,6 +30,9 @@ struct ModelDimensions {
   /// Of a layer's weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's
   /// group-wise quantisation, HeLM section IV-B), which are widened before they are used.
   double weight_bits = 16;
+  double head_bits = 0;  ///< of the LM head's weight; 0: as table_bytes()
+  /// Kernels multiply codes as they are; else narrow weights are widened in a pass of its own.
+  bool fused_codes = false;
   std::int64_t kv_element_bytes = 2;
 
   double q_size() const { return static_cast<double>(num_heads * head_dim); }
@@ -38,6 +41,12 @@ struct ModelDimensions {
   /// Of the embedding, the LM head and the projections around the layers: never narrower than 16
   /// bits.
   double table_bytes(double elements) const { return elements * std::max(weight_bits, 16.0) / 8; }
+  /// Of the LM head alone.
+  double head_bytes(double elements) const {
+    return head_bits > 0 ? elements * head_bits / 8 : table_bytes(elements);
+  }
+  /// Whether weights are widened before they are multiplied.
+  bool widens_weights() const { return weight_bits < 16 && !fused_codes; }
   /// Share of the layers that see all their context.
   double full_attention_share() const {
     if (sliding_window_tokens == 0) return 1;

@@ -6,6 +6,8 @@
 #include <array>
 #include <exception>
 #include <set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -60,22 +62,134 @@ void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestVi
   for (const RequestView& request : requests) known.push_back(request.id);
   std::sort(known.begin(), known.end());
   std::vector<bool> seen(known.size());
+  const auto number_of = [&](std::int64_t id) -> std::optional<std::size_t> {
+    const auto at = std::lower_bound(known.begin(), known.end(), id);
+    if (at == known.end() || *at != id) return std::nullopt;
+    return static_cast<std::size_t>(at - known.begin());
+  };
   for (std::size_t i = 0; i < plan.sub_batches.size(); ++i) {
     const SubBatchPlan& sub_batch = plan.sub_batches[i];
     if (sub_batch.requests.empty()) throw Error("sub-batch {} is empty; leave it out", i);
     for (const std::int64_t id : sub_batch.requests) {
-      const auto at = std::lower_bound(known.begin(), known.end(), id);
-      if (at == known.end() || *at != id) {
+      const std::optional<std::size_t> number = number_of(id);
+      if (!number) {
         throw Error("sub-batch {} has request {}, which is none of the {} that it was given", i, id,
                     requests.size());
       }
-      const auto number = static_cast<std::size_t>(at - known.begin());
-      if (seen[number])
+      if (seen[*number])
         throw Error("request {} is there twice; a request runs once an iteration", id);
-      seen[number] = true;
+      seen[*number] = true;
     }
   }
 }
+
+/// Answers to one Situation, looked at order by order.
+class ScheduleCheck {
+ public:
+  explicit ScheduleCheck(const Situation& situation) : situation_(situation) {
+    for (const RequestView& request : situation.waiting) requests_[request.id] = {&request, false};
+    for (const RequestView& request : situation.running) requests_[request.id] = {&request, true};
+  }
+
+  void check(const Schedule& schedule) {
+    for (const std::int64_t id : schedule.preemptions) {
+      Request& request = running(id, "preempts");
+      request.runs = false;
+      request.gone = true;
+    }
+    for (const Swap& swap : schedule.swaps) {
+      Request& request = running(swap.request, "swaps");
+      if (std::exchange(request.swapped, true))
+        throw Error("it swaps request {} twice; once an iteration is possible", swap.request);
+      if (request.view->kv == swap.to)
+        throw Error("it swaps request {} to {}, where it is", swap.request, to_string(swap.to));
+      check_pool(swap.to, "swaps", swap.request);
+    }
+    const auto free =
+        situation_.free_sequences + static_cast<std::int64_t>(schedule.preemptions.size());
+    if (std::ssize(schedule.admissions) > free)
+      throw Error("it admits {} requests; {} more can run", schedule.admissions.size(), free);
+    for (const Admission& admission : schedule.admissions) {
+      Request& request = known(admission.request, "admits");
+      if (request.runs || request.gone)
+        throw Error("it admits request {}, which does not wait", admission.request);
+      request.runs = true;
+      check_pool(admission.kv, "admits", admission.request);
+    }
+    check(schedule.sub_batches);
+  }
+
+ private:
+  struct Request {
+    const RequestView* view = nullptr;
+    bool runs = false;
+    bool gone = false;  ///< it was preempted
+    bool swapped = false;
+    bool scheduled = false;
+  };
+
+  void check(const std::vector<std::vector<Share>>& sub_batches) {
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < sub_batches.size(); ++i) {
+      if (sub_batches[i].empty()) throw Error("sub-batch {} is empty; leave it out", i);
+      for (const Share& share : sub_batches[i]) {
+        Request& request = running(share.request, "runs");
+        if (std::exchange(request.scheduled, true))
+          throw Error("request {} is there twice; a request runs once an iteration", share.request);
+        const std::int64_t most = std::min(share.rows, situation_.prefill_chunk_tokens);
+        if (share.rows < 1 || request.view->rows_within(most) != share.rows)
+          throw Error("request {} is to compute {} rows; possible are {}", share.request,
+                      share.rows, possible_rows(*request.view));
+        rows += share.rows;
+      }
+    }
+    if (rows > situation_.max_batch_tokens)
+      throw Error("its sub-batches have {} rows; {} are possible", rows,
+                  situation_.max_batch_tokens);
+  }
+  Request& known(std::int64_t id, const char* does) {
+    const auto found = requests_.find(id);
+    if (found != requests_.end()) return found->second;
+    throw Error("it {} request {}, which is none of the {} that it was given", does, id,
+                requests_.size());
+  }
+  Request& running(std::int64_t id, const char* does) {
+    Request& request = known(id, does);
+    if (request.gone) throw Error("it {} request {}, and preempts it besides", does, id);
+    if (!request.runs) throw Error("it {} request {}, which waits", does, id);
+    return request;
+  }
+  void check_pool(Tier tier, const char* does, std::int64_t id) const {
+    const auto is_of = [tier](const PoolView& pool) { return pool.tier == tier; };
+    if (!std::ranges::any_of(situation_.pools, is_of))
+      throw Error("it {} request {} to {}, where there is no KV pool; there is one in {}", does, id,
+                  tier <= Tier::disk ? std::string(to_string(tier))
+                                     : fmt::format("tier {}", static_cast<int>(tier)),
+                  pools());
+  }
+  std::string pools() const {
+    std::vector<std::string_view> names;
+    for (const PoolView& pool : situation_.pools) names.push_back(to_string(pool.tier));
+    return fmt::format("{}", fmt::join(names, " and "));
+  }
+  /// What a request can bring to an iteration, in words.
+  std::string possible_rows(const RequestView& view) const {
+    if (view.prompt_tokens_left == 0) return "1";
+    const std::int64_t most =
+        std::min(situation_.prefill_chunk_tokens, situation_.max_batch_tokens);
+    const std::int64_t of_prompt = view.prompt_tokens_left - view.drawn_tokens_left;
+    if (of_prompt == 0) return fmt::format("1 to {}", view.rows_within(most));
+    std::vector<std::string> choices;
+    const std::int64_t piece = std::min(most, of_prompt - fewest_prompt_rows);
+    if (piece >= fewest_prompt_rows)
+      choices.push_back(fmt::format("{} to {}", fewest_prompt_rows, piece));
+    if (of_prompt <= most) choices.push_back(fmt::format("{}", of_prompt));
+    return choices.empty() ? "none" : fmt::format("{}", fmt::join(choices, ", or "));
+  }
+
+  const Situation& situation_;
+  std::unordered_map<std::int64_t, Request> requests_;
+};
 
 /// Of a phase at most so many, if its pipeline says so.
 void check_count(const IterationPlan& plan, const std::vector<RequestView>& requests, Phase phase,
@@ -288,6 +402,18 @@ Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
           device, [&] { return fmt::format("layer {}'s {}", layer, to_string(sublayer)); });
     }
     return placement;
+  });
+}
+
+std::optional<Schedule> CheckedPolicy::schedule(const Situation& situation) {
+  return guarded("schedule", [&] {
+    std::optional<Schedule> schedule = policy_.schedule(situation);
+    if (!schedule) return schedule;
+    if (schedule->sub_batches.empty() && !situation.under_way)
+      throw Error("it runs none of {} requests, and nothing else is under way",
+                  situation.running.size() + situation.waiting.size());
+    ScheduleCheck(situation).check(*schedule);
+    return schedule;
   });
 }
 

@@ -66,6 +66,10 @@ class CheckedPolicy {
   /// that does not use it.
   Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
   bool lacked_device() const { return lacked_device_; }
+  /// Refused: an id that is not in the situation, one that comes twice, rows that a request cannot
+  /// bring, more rows or requests than are possible, a tier that no pool is of, an empty sub-batch,
+  /// and no sub-batch at all though nothing is under way. Pages are not counted.
+  std::optional<Schedule> schedule(const Situation& situation);
   /// Refused: an id that is not among `requests`, one that comes twice, an empty sub-batch, no
   /// sub-batch at all though nothing is awaited, more requests of a phase than its pipeline says.
   IterationPlan plan_iteration(const std::vector<RequestView>& requests,

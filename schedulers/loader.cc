@@ -12,6 +12,7 @@
 #include "base/nearest_word.h"
 #include "base/watched_files.h"
 #include "schedulers/crash_guard.h"
+#include "schedulers/plugin.h"
 #include "schedulers/shared_object.h"
 
 namespace sluice {
@@ -219,6 +220,14 @@ LoadedPolicy::LoadedPolicy(const std::map<std::string, std::string>& options, co
   policy_ = std::make_unique<CheckedPolicy>(*instance_, descriptor_->name, origin_of(file));
   policy_->configure(options);
 }
+
+std::string LoadedPolicy::description() const { return descriptor_->description; }
+
+starpu_sched_policy* LoadedPolicy::scheduler() const { return descriptor_->scheduler; }
+
+bool LoadedPolicy::is_baseline() const { return descriptor_->is_baseline; }
+
+bool LoadedPolicy::has_own_scheduler() const { return !descriptor_->has_shared_scheduler; }
 
 void LoadedPolicy::set_staging(const Staging& staging) {
   if (descriptor_->set_staging != nullptr) descriptor_->set_staging(staging);

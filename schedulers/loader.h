@@ -1,7 +1,5 @@
 #pragma once
 
-#include <starpu.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,9 +9,13 @@
 #include <vector>
 
 #include "schedulers/checked_policy.h"
-#include "schedulers/plugin.h"
+#include "schedulers/look_ahead.h"
+
+struct starpu_sched_policy;
 
 namespace sluice {
+
+struct PolicyDescriptor;
 
 /// How the names of policies' shared objects end, by StarPU's flavour.
 inline constexpr std::string_view native_policy_ending = ".so";
@@ -40,11 +42,15 @@ class LoadedPolicy {
 
   CheckedPolicy& policy() { return *policy_; }
   const std::string& name() const { return policy_->name(); }
-  std::string description() const { return descriptor_->description; }
-  starpu_sched_policy* scheduler() const { return descriptor_->scheduler; }
+  std::string description() const;
+  /// What StarPU starts with.
+  starpu_sched_policy* scheduler() const;
 
   /// Whether tasks run in an order that plans do not know.
-  bool has_own_scheduler() const { return !descriptor_->has_shared_scheduler; }
+  bool has_own_scheduler() const;
+
+  /// Whether it is there to be compared with, and taken only when it is asked for.
+  bool is_baseline() const;
 
   /// What may be on its way into a GPU's memory; before StarPU starts.
   void set_staging(const Staging& staging);

@@ -46,14 +46,17 @@ struct PolicyDescriptor {
   void (*set_staging)(const Staging&) = nullptr;
   /// It runs on the shared scheduler (look_ahead.h), whose order plans count on.
   bool has_shared_scheduler = false;
+  /// It shows what others gain. Only taken when it is asked for.
+  bool is_baseline = false;
 };
 
 }  // namespace sluice
 
 #define SLUICE_PLUGIN_EXPORT __attribute__((visibility("default")))
 
-/// What both macros below make.
-#define SLUICE_POLICY_OBJECT(Class, Name, Description, Scheduler, SetStaging, IsShared)     \
+/// What the macros below make.
+#define SLUICE_POLICY_OBJECT(Class, Name, Description, Scheduler, SetStaging, IsShared,     \
+                             IsBaseline)                                                    \
   extern "C" {                                                                              \
   extern SLUICE_PLUGIN_EXPORT const sluice::PolicyDescriptor sluice_policy;                 \
   const constinit sluice::PolicyDescriptor sluice_policy = {                                \
@@ -63,7 +66,8 @@ struct PolicyDescriptor {
       .destroy = [](sluice::Policy* policy) { delete policy; },                             \
       .scheduler = &(Scheduler),                                                            \
       .set_staging = (SetStaging),                                                          \
-      .has_shared_scheduler = (IsShared)};                                                  \
+      .has_shared_scheduler = (IsShared),                                                   \
+      .is_baseline = (IsBaseline)};                                                         \
   SLUICE_PLUGIN_EXPORT starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) { \
     return std::strcmp(name, Name) == 0 ? &(Scheduler) : nullptr;                           \
   }                                                                                         \
@@ -79,11 +83,19 @@ struct PolicyDescriptor {
 /// StarPU itself asks for when STARPU_SCHED_LIB names the object. Once an object, at its top level.
 /// Plans do not know its order: sluice plan says so.
 #define SLUICE_POLICY_ON(Class, Name, Description, Scheduler, SetStaging) \
-  SLUICE_POLICY_OBJECT(Class, Name, Description, Scheduler, SetStaging, false)
+  SLUICE_POLICY_OBJECT(Class, Name, Description, Scheduler, SetStaging, false, false)
 
 /// The same on the shared scheduler (look_ahead.h): what a policy wants unless it places single
 /// tasks itself.
-#define SLUICE_POLICY(Class, Name, Description)           \
-  static constinit starpu_sched_policy sluice_scheduler = \
-      sluice::look_ahead_scheduler(Name, Description);    \
-  SLUICE_POLICY_OBJECT(Class, Name, Description, sluice_scheduler, sluice::set_staging, true)
+#define SLUICE_POLICY(Class, Name, Description) \
+  SLUICE_POLICY_ON_SHARED(Class, Name, Description, false)
+
+/// The same for a policy that shows what others gain: a run takes it only when it is asked for.
+#define SLUICE_BASELINE(Class, Name, Description) \
+  SLUICE_POLICY_ON_SHARED(Class, Name, Description, true)
+
+#define SLUICE_POLICY_ON_SHARED(Class, Name, Description, IsBaseline)                         \
+  static constinit starpu_sched_policy sluice_scheduler =                                     \
+      sluice::look_ahead_scheduler(Name, Description);                                        \
+  SLUICE_POLICY_OBJECT(Class, Name, Description, sluice_scheduler, sluice::set_staging, true, \
+                       IsBaseline)

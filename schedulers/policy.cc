@@ -76,6 +76,8 @@ Placement Policy::best(const BatchShape& shape, const LayerHomes& homes, Overlap
   return placed_->placement;
 }
 
+std::optional<Schedule> Policy::schedule(const Situation& /*situation*/) { return std::nullopt; }
+
 IterationPlan Policy::plan_iteration(const std::vector<RequestView>& requests) {
   SubBatchPlan all;
   for (const RequestView& request : requests) all.requests.push_back(request.id);

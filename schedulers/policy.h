@@ -14,12 +14,13 @@
 #include "perfmodels/memory_plan.h"
 #include "perfmodels/placement.h"
 #include "perfmodels/task.h"
+#include "schedulers/schedule.h"
 
 namespace sluice {
 
 /// Raised whenever something in this header, in plugin.h or in perfmodels/ changes that a policy's
 /// shared object was compiled with. The loader takes no other number.
-inline constexpr std::uint32_t policy_api_version = 10;
+inline constexpr std::uint32_t policy_api_version = 12;
 
 /// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
 /// nobody took is an error of the user's, reported by the loader.
@@ -54,14 +55,6 @@ class PolicyOptions {
   std::vector<std::string> known_;
 };
 
-/// A request that runs, as a policy sees it.
-struct RequestView {
-  std::int64_t id = 0;
-  std::int64_t prompt_tokens_left = 0;  ///< 0: it decodes
-  std::int64_t context_tokens = 0;      ///< tokens in its KV cache
-  Tier kv = Tier::ddr;                  ///< where its KV lives: that of the first layer
-};
-
 /// Requests that share a chain of tasks in an iteration.
 struct SubBatchPlan {
   std::vector<std::int64_t> requests;  ///< ids
@@ -82,7 +75,8 @@ struct IterationPlan {
 /// | start          | when model, machine and workload are known; again when one of them is another    | stores them                                      |
 /// | plan_memory    | once after each start, before any weight is loaded                               | weights and KV in DDR, in HBM without a CPU      |
 /// | pipeline       | at least once a phase, after plan_memory                                         | whole batch, overlapping                         |
-/// | plan_iteration | before each iteration                                                            | all requests in one sub-batch                    |
+/// | schedule       | before each iteration where requests come and KV grows (serve, replay)           | nothing: the engine's own rule                   |
+/// | plan_iteration | before each other iteration, and where schedule() answers nothing                | all requests in one sub-batch                    |
 /// | place          | for each layer of each sub-batch of an iteration, before its tasks are submitted | LIA's equation 1, transfers beside computation   |
 ///
 /// A policy overrides what it cares about. It may throw std::runtime_error with one line that says
@@ -104,6 +98,11 @@ class Policy {
   /// (one phase, one home of KV); sublayers 2 and 3 follow the answer for their kind, the others
   /// the first one's.
   virtual Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
+  /// Who runs, who makes way, what moves, and what the next iteration computes. Nothing: the
+  /// engine admits by priority and arrival while there is room, gives the next tokens of running
+  /// requests rows first and then prompts, and lets the latest make way where pages run out; then
+  /// it asks plan_iteration().
+  virtual std::optional<Schedule> schedule(const Situation& situation);
   virtual IterationPlan plan_iteration(const std::vector<RequestView>& requests);
 
  protected:

@@ -53,7 +53,7 @@ struct RunSplit {
     operands.x = buffers.take<float>();
     operands.rope = buffers.take_if<float>(args.shape.rope);
     operands.vectors = buffers.take<float>();
-    operands.weight = buffers.take<std::byte>();
+    operands.weight = {args.weight, buffers.take<std::byte>()};
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
       operands.q.at(i) = buffers.take<std::byte>();
       operands.new_kv.at(i) = buffers.take<std::byte>();
@@ -106,7 +106,7 @@ void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,
     accesses.add(writes(part.q));
     accesses.add(writes(part.new_kv));
   }
-  codelet.submit(args.shape.dtype, args, accesses);
+  codelet.submit(args.shape.dtype, args, accesses, args.weight.format);
 }
 
 void submit_attention_join(const AttentionJoinArgs& args, std::span<const DataHandle* const> parts,

@@ -27,6 +27,7 @@ struct QkvSplitArgs {
   DecoderShape shape;
   VectorLayout vectors;
   PartRows parts;
+  WeightType weight = {};
 };
 struct QkvSplitHandles {
   const DataHandle& batch;
@@ -51,7 +52,7 @@ struct QkvSplitOperands {
   const float* x = nullptr;  ///< this and the next ones as in QkvOperands
   const float* rope = nullptr;
   const float* vectors = nullptr;
-  const std::byte* weight = nullptr;
+  Weight weight = {};
   std::array<std::byte*, max_batch_parts> q{};       ///< of each part, [rows, q_size], dtype
   std::array<std::byte*, max_batch_parts> new_kv{};  ///< of each part, see KvPath
 };

@@ -11,6 +11,8 @@
 #include "codelets/cuda/mma.h"
 #include "codelets/cuda/neighbours.h"
 #include "codelets/cuda/workspace_layout.h"
+#include "codelets/kernels/quantized/strip.h"
+#include "codelets/weights/plain.h"
 
 namespace sluice::cuda {
 namespace {
@@ -45,7 +47,10 @@ struct Output {
 
 /// A call of either kind.
 struct Job {
-  PackedBlocks blocks;
+  PackedBlocks blocks;  ///< of a plain weight; of codes only its sizes and the type of the product
+  WeightFormat format;
+  PackedBlocks gate_blocks;  ///< of the gate's, in the same way
+  WeightFormat gate_format;
   const std::byte* weight;
   const std::byte* gate;  ///< null unless gated
   const void* x;
@@ -54,38 +59,53 @@ struct Job {
   Output output;
 };
 
+PackedBlocks blocks_of(const WeightType& type, DType dtype) {
+  if (type.format.is_plain()) return PlainLayout::get(type).blocks();
+  PackedBlocks sizes;
+  sizes.in = type.in;
+  sizes.out = type.out;
+  sizes.dtype = dtype;
+  return sizes;
+}
+
 Job job_of(const LinearCall& call) {
-  const LinearShape& shape = call.layout->shape();
-  return {.blocks = call.layout->blocks(),
-          .weight = call.packed,
+  const WeightType& type = call.weight.type;
+  return {.blocks = blocks_of(type, call.dtype),
+          .format = type.format,
+          .gate_blocks = {},
+          .gate_format = {},
+          .weight = call.weight.data,
           .gate = nullptr,
           .x = call.x,
           .rows = call.rows,
-          .x_stride = call.x_stride != 0 ? call.x_stride : shape.in,
+          .x_stride = call.x_stride != 0 ? call.x_stride : type.in,
           .output = {.bias = call.bias,
                      .gate_bias = nullptr,
                      .epilogue = call.epilogue,
                      .gated = false,
                      .dst = call.dst,
                      .dtype = call.dst_dtype,
-                     .stride = call.dst_stride != 0 ? call.dst_stride : shape.out}};
+                     .stride = call.dst_stride != 0 ? call.dst_stride : type.out}};
 }
 
 Job job_of(const GatedLinearCall& call) {
-  const LinearShape& shape = call.layout->shape();
-  return {.blocks = call.layout->blocks(),
-          .weight = call.packed_up,
-          .gate = call.packed_gate,
+  const WeightType& type = call.up.type;
+  return {.blocks = blocks_of(type, call.dtype),
+          .format = type.format,
+          .gate_blocks = blocks_of(call.gate.type, call.dtype),
+          .gate_format = call.gate.type.format,
+          .weight = call.up.data,
+          .gate = call.gate.data,
           .x = call.x,
           .rows = call.rows,
-          .x_stride = call.x_stride != 0 ? call.x_stride : shape.in,
+          .x_stride = call.x_stride != 0 ? call.x_stride : type.in,
           .output = {.bias = call.up_bias,
                      .gate_bias = call.gate_bias,
                      .epilogue = call.activation,
                      .gated = true,
                      .dst = call.dst,
-                     .dtype = shape.dtype,
-                     .stride = call.dst_stride != 0 ? call.dst_stride : shape.out}};
+                     .dtype = call.dtype,
+                     .stride = call.dst_stride != 0 ? call.dst_stride : type.out}};
 }
 
 __device__ float activate(Epilogue epilogue, float y) {
@@ -456,7 +476,8 @@ struct StripPlan {
   }
 
   static bool serves(const Context& gpu, const Job& job) {
-    return gpu.compute_capability >= 80 && job.rows <= most_strip_rows && job.blocks.is_strips();
+    return gpu.compute_capability >= 80 && job.rows <= most_strip_rows && job.format.is_plain() &&
+           job.blocks.is_strips() && (!job.output.gated || job.gate_format == job.format);
   }
 };
 
@@ -573,6 +594,52 @@ __global__ void unpack_strips(const std::byte* packed, std::int64_t depth, std::
       plain[(strip * strip_columns + column) * (stride / 2) + first_pair + pair] =
           words[column][pair];
     }
+  }
+}
+
+/// A number as the product's type has it.
+__device__ void put_number(float value, bool /*to_f16*/, float* to) { *to = value; }
+__device__ void put_number(float value, bool to_f16, std::uint16_t* to) {
+  const std::uint16_t bits = to_bf16(value).bits;
+  *to = to_f16 ? half_of_bf16(bits) : bits;
+}
+
+constexpr int unpacked_words = 4;  ///< of depth, eight inputs each, that a block takes
+
+/// Strips of codes from `first_strip` on into rows of `stride` <= the strips' depth, zero from `in`
+/// on. One thread for eight inputs of a column.
+template <typename T>
+__global__ void unpack_codes(quantized::StripLayout layout, WeightFormat format,
+                             const std::byte* packed, std::int64_t in, std::int64_t first_strip,
+                             T* plain, std::int64_t stride, bool to_f16) {
+  const std::int64_t first = 8 * (std::int64_t{blockIdx.x} * unpacked_words + threadIdx.y);
+  if (first >= stride) return;
+  const std::int64_t column = threadIdx.x;
+  const std::int64_t strip = blockIdx.y;
+  const std::byte* from = packed + (first_strip + strip) * layout.size_bytes();
+  const std::int64_t group = first / layout.group();
+  const std::byte* codes =
+      from + group * layout.group_bytes() + layout.code_bytes(first - group * layout.group());
+  const auto scale_size = static_cast<std::int64_t>(size_bytes(format.scales));
+  const std::byte* scale_at = from + layout.scales_offset(group) + column * scale_size;
+  std::uint32_t bits = 0;
+  for (std::int64_t i = 0; i < scale_size; ++i)
+    bits |= static_cast<std::uint32_t>(scale_at[i]) << (8 * i);
+  const float scale = scale_to_float(format.scales, bits);
+  const std::int32_t zero_point =
+      format.has_zero_points
+          ? static_cast<std::int32_t>(from[layout.zero_points_offset(group) + column])
+          : default_zero_point(format.codes);
+  const bool narrow = format.bits_per_code() == 4;
+  T* to = plain + (strip * strip_columns + column) * stride + first;
+  for (int i = 0; i < 8; ++i) {
+    // Inputs 0 to 3 are low nibbles, or a word of bytes; 4 to 7 high ones, or the next word.
+    const std::int64_t word = narrow ? 0 : i / 4 * strip_columns * 4;
+    const auto byte = static_cast<std::uint8_t>(codes[word + column * 4 + i % 4]);
+    const auto code = static_cast<std::uint8_t>(narrow ? (byte >> (i / 4 * 4)) & 15 : byte);
+    const float value =
+        first + i < in ? quantized::dequantize(format, code, zero_point, scale) : 0.0F;
+    put_number(value, to_f16, to + i);
   }
 }
 
@@ -698,7 +765,7 @@ class Product {
 
   void run_piece(std::int64_t first, std::int64_t columns) const {
     const Output to = job_.output.from_column(first);
-    unpack(job_.weight, first, columns, scratch_ + plan_.weight);
+    unpack(job_.weight, job_.format, job_.blocks, first, columns);
     // What is padded beyond the last column is computed too, in scratch memory only.
     const std::int64_t computed = plan_.straight ? columns : round_up(columns, 8);
     Gemm gemm{.rows = job_.rows,
@@ -728,7 +795,7 @@ class Product {
     gemm.y_stride = plan_.piece_columns;
     gpu_.blas->multiply(gemm, gpu_.stream);
     if (job_.output.gated) {
-      unpack(job_.gate, first, columns, scratch_ + plan_.weight);
+      unpack(job_.gate, job_.gate_format, job_.gate_blocks, first, columns);
       gemm.y = gate_y;
       gpu_.blas->multiply(gemm, gpu_.stream);
     }
@@ -737,11 +804,18 @@ class Product {
 
   /// `columns` columns of a packed weight from `first` on, a multiple of 64, into rows of
   /// plan_.depth; up to a multiple of 64 of them.
-  void unpack(const std::byte* packed, std::int64_t first, std::int64_t columns,
-              std::byte* plain) const {
+  void unpack(const std::byte* packed, const WeightFormat& format, const PackedBlocks& blocks,
+              std::int64_t first, std::int64_t columns) const {
     const std::int64_t strips = divide_up(columns, strip_columns);
-    if (job_.blocks.is_strips()) {
-      const std::int64_t depth = round_up(job_.blocks.in, step_depth);
+    std::byte* plain = scratch_ + plan_.weight;
+    if (!format.is_plain()) {
+      if (plan_.dtype == DType::f32) {
+        unpack_codes_of<float>(packed, format, first, strips, plain);
+      } else {
+        unpack_codes_of<std::uint16_t>(packed, format, first, strips, plain);
+      }
+    } else if (blocks.is_strips()) {
+      const std::int64_t depth = round_up(blocks.in, step_depth);
       launch("unpack_strips", unpack_strips,
              {.blocks = dim3(static_cast<unsigned>(divide_up(depth, 2 * piece_pairs)),
                              static_cast<unsigned>(strips)),
@@ -749,21 +823,33 @@ class Product {
              gpu_.stream, packed, depth, first / strip_columns,
              reinterpret_cast<std::uint32_t*>(plain), plan_.depth, to_f16());
     } else if (plan_.dtype == DType::f32) {
-      unpack_any<float>(packed, first, strips, plain);
+      unpack_any<float>(packed, blocks, first, strips, plain);
     } else {
-      unpack_any<std::uint16_t>(packed, first, strips, plain);
+      unpack_any<std::uint16_t>(packed, blocks, first, strips, plain);
     }
   }
 
   template <typename T>
-  void unpack_any(const std::byte* packed, std::int64_t first, std::int64_t strips,
-                  std::byte* plain) const {
+  void unpack_codes_of(const std::byte* packed, const WeightFormat& format, std::int64_t first,
+                       std::int64_t strips, std::byte* plain) const {
+    const quantized::StripLayout layout(format, job_.blocks.in);
+    launch("unpack_codes", unpack_codes<T>,
+           {.blocks = dim3(static_cast<unsigned>(divide_up(plan_.depth, 8 * unpacked_words)),
+                           static_cast<unsigned>(strips)),
+            .threads = dim3(static_cast<unsigned>(strip_columns), unpacked_words)},
+           gpu_.stream, layout, format, packed, job_.blocks.in, first / strip_columns,
+           reinterpret_cast<T*>(plain), plan_.depth, to_f16());
+  }
+
+  template <typename T>
+  void unpack_any(const std::byte* packed, const PackedBlocks& blocks, std::int64_t first,
+                  std::int64_t strips, std::byte* plain) const {
     const std::int64_t columns = strips * strip_columns;
     launch("unpack_blocks", unpack_blocks<T>,
            {.blocks = dim3(static_cast<unsigned>(divide_up(plan_.depth, square)),
                            static_cast<unsigned>(divide_up(columns, square))),
             .threads = dim3(square, square_rows)},
-           gpu_.stream, job_.blocks, reinterpret_cast<const T*>(packed), first, columns,
+           gpu_.stream, blocks, reinterpret_cast<const T*>(packed), first, columns,
            reinterpret_cast<T*>(plain), plan_.depth, to_f16());
   }
 
@@ -773,8 +859,11 @@ class Product {
   std::byte* scratch_;
 };
 
-void run(const Context& gpu, const Job& job, std::byte* scratch) {
-  if (job.rows == 0) return;
+/// A call without rows has nothing to compute, nor need its weights be any.
+template <typename Call>
+void run(const Context& gpu, const Call& call, std::byte* scratch) {
+  if (call.rows == 0) return;
+  const Job job = job_of(call);
   if (StripPlan::serves(gpu, job)) {
     run_strips(gpu, job, scratch);
   } else {
@@ -782,8 +871,10 @@ void run(const Context& gpu, const Job& job, std::byte* scratch) {
   }
 }
 
-std::size_t scratch_bytes(const Context& gpu, const Job& job) {
-  if (job.rows == 0) return 0;
+template <typename Call>
+std::size_t scratch_bytes(const Context& gpu, const Call& call) {
+  if (call.rows == 0) return 0;
+  const Job job = job_of(call);
   return StripPlan::serves(gpu, job) ? StripPlan(gpu, job).scratch_bytes
                                      : ProductPlan(gpu, job).layout.bytes();
 }
@@ -791,17 +882,17 @@ std::size_t scratch_bytes(const Context& gpu, const Job& job) {
 }  // namespace
 
 void linear(const Context& gpu, const LinearCall& call, std::byte* scratch) {
-  run(gpu, job_of(call), scratch);
+  run(gpu, call, scratch);
 }
 std::size_t linear_scratch_bytes(const Context& gpu, const LinearCall& call) {
-  return scratch_bytes(gpu, job_of(call));
+  return scratch_bytes(gpu, call);
 }
 
 void gated_linear(const Context& gpu, const GatedLinearCall& call, std::byte* scratch) {
-  run(gpu, job_of(call), scratch);
+  run(gpu, call, scratch);
 }
 std::size_t linear_scratch_bytes(const Context& gpu, const GatedLinearCall& call) {
-  return scratch_bytes(gpu, job_of(call));
+  return scratch_bytes(gpu, call);
 }
 
 }  // namespace sluice::cuda

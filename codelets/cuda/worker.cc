@@ -1,8 +1,5 @@
 #include "codelets/cuda/worker.h"
 
-#include <starpu.h>
-#include <starpu_cuda.h>
-
 #include <memory>
 #include <mutex>
 #include <new>
@@ -14,17 +11,18 @@
 #include "codelets/cuda/devices.h"
 #include "codelets/cuda/sublayer_events.h"
 #include "codelets/cuda/task_graphs.h"
+#include "codelets/runtime/cuda_stream.h"
+#include "codelets/runtime/node_memory.h"
 
 namespace sluice::cuda {
 namespace {
 
 /// Device memory from StarPU, so that it counts against its limit.
 void* allocate(std::size_t bytes, void* node) {
-  return reinterpret_cast<void*>(starpu_malloc_on_node(*static_cast<const unsigned*>(node), bytes));
+  return allocate_on_node(bytes, *static_cast<const unsigned*>(node));
 }
 void release(void* memory, std::size_t bytes, void* node) {
-  starpu_free_on_node(*static_cast<const unsigned*>(node), reinterpret_cast<uintptr_t>(memory),
-                      bytes);
+  release_on_node(memory, bytes, *static_cast<const unsigned*>(node));
 }
 
 std::string describe(const DeviceFailure& failure) {
@@ -44,8 +42,8 @@ std::string describe(const DeviceFailure& failure) {
 
 struct Parts {
   explicit Parts(GpuWorker::Launches launches)
-      : node(starpu_worker_get_local_memory_node()),
-        stream(starpu_cuda_get_local_stream()),
+      : node(worker_node()),
+        stream(worker_stream()),
         workspace({allocate, release, &node}, stream),
         blas_memory({allocate, release, &node}, stream),
         blas(blas_memory.reserve(bytes_for_blas(node)), bytes_for_blas(node)) {
@@ -54,7 +52,7 @@ struct Parts {
   }
 
   static std::size_t bytes_for_blas(unsigned of_node) {
-    return blas_bytes(static_cast<std::uint64_t>(starpu_memory_get_total(of_node)));
+    return blas_bytes(node_total_bytes(of_node));
   }
 
   unsigned node;

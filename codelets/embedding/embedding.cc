@@ -14,7 +14,7 @@ struct Run {
     operands.slot_tokens = buffers.take<std::int32_t>();
     operands.table = buffers.take<std::byte>();
     operands.positions = buffers.take_if<std::byte>(args.learned_positions);
-    operands.project_in = buffers.take_if<std::byte>(args.project_in);
+    operands.project_in = {args.projection, buffers.take_if<std::byte>(args.project_in)};
     operands.frequencies = buffers.take_if<float>(args.shape.rope);
     operands.x = buffers.take<float>();
     operands.rope = buffers.take_if<float>(args.shape.rope);

@@ -4,6 +4,7 @@
 
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -26,6 +27,7 @@ struct EmbeddingArgs {
   std::int64_t position_rows = 0;      ///< rows of the position table
   bool learned_positions = false;
   bool project_in = false;
+  WeightType projection = {};          ///< project_in's
   float rope_attention_factor = 1.0F;  ///< of cosines and sines (YaRN)
 };
 
@@ -36,12 +38,12 @@ struct EmbeddingOperands {
   const EmbeddingArgs* args = nullptr;
   BatchView batch{nullptr};
   const std::int32_t* slot_tokens = nullptr;  ///< [slots], last token drawn for each
-  const std::byte* table = nullptr;       ///< [vocab_size, embed_size], row-major, may be unaligned
-  const std::byte* positions = nullptr;   ///< [positions, hidden_size] or null
-  const std::byte* project_in = nullptr;  ///< packed [hidden_size, embed_size] or null
-  const float* frequencies = nullptr;     ///< [head_dim / 2] or null
-  float* x = nullptr;                     ///< [rows, hidden_size]
-  float* rope = nullptr;                  ///< [rows, head_dim] or null
+  const std::byte* table = nullptr;      ///< [vocab_size, embed_size], row-major, may be unaligned
+  const std::byte* positions = nullptr;  ///< [positions, hidden_size] or null
+  Weight project_in = {};                ///< [hidden_size, embed_size], or none
+  const float* frequencies = nullptr;    ///< [head_dim / 2] or null
+  float* x = nullptr;                    ///< [rows, hidden_size]
+  float* rope = nullptr;                 ///< [rows, head_dim] or null
 };
 void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands);
 void embedding_cuda(const cuda::Context& gpu,

@@ -49,9 +49,8 @@ void project(const CpuContext& cpu, const EmbeddingOperands& operands) {
     simd::store_row(row.data(), args.embed_size, dtype,
                     embedded + static_cast<std::size_t>(r) * row_bytes);
   });
-  const LinearShape shape{args.embed_size, args.shape.hidden_size, dtype};
-  linear(cpu.pool, {.layout = &PackedLayout::get(shape),
-                    .packed = operands.project_in,
+  linear(cpu.pool, {.weight = operands.project_in,
+                    .dtype = dtype,
                     .x = embedded,
                     .rows = rows,
                     .dst = operands.x});

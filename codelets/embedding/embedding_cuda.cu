@@ -112,9 +112,8 @@ void embedding_cuda(const cuda::Context& gpu, const EmbeddingOperands& operands)
   call.operands.args = nullptr;
   if (args.project_in) {
     const DType dtype = args.shape.dtype;
-    const LinearShape shape{args.embed_size, args.shape.hidden_size, dtype};
-    LinearCall project{.layout = &PackedLayout::get(shape),
-                       .packed = operands.project_in,
+    LinearCall project{.weight = operands.project_in,
+                       .dtype = dtype,
                        .rows = rows,
                        .x_stride = call.embedded_stride,
                        .dst = operands.x};

@@ -12,8 +12,8 @@ struct Run {
     Fc1Operands operands{.args = &args};
     operands.x = buffers.take<float>();
     operands.vectors = buffers.take<float>();
-    operands.weight = buffers.take<std::byte>();
-    operands.gate = buffers.take_if<std::byte>(args.shape.gated_ffn);
+    operands.weight = {args.weight, buffers.take<std::byte>()};
+    operands.gate = {args.gate, buffers.take_if<std::byte>(args.shape.gated_ffn)};
     operands.h = buffers.take<std::byte>();
     if constexpr (is_gpu<Context>) {
       gpu_kernels().fc1(context, operands);
@@ -30,7 +30,7 @@ void submit_fc1(const Fc1Args& args, const Fc1Handles& handles) {
   AccessList accesses{reads(handles.x), reads(handles.vectors), reads(handles.weight)};
   accesses.add_if(args.shape.gated_ffn, reads(handles.gate));
   accesses.add(writes(handles.h));
-  codelet.submit(args.shape.dtype, args, accesses);
+  codelet.submit(args.shape.dtype, args, accesses, args.weight.format);
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -18,16 +19,18 @@ struct Fc1Args {
   TaskTag tag;
   DecoderShape shape;
   VectorLayout vectors;
+  WeightType weight = {};
+  WeightType gate = {};  ///< of a gated FFN; the format may differ from the weight's
 };
 
 /// h = act(norm(x) W_1^T + b), or with a gated FFN h = act(norm(x) W_gate^T + b_gate) *
 /// (norm(x) W_1^T + b).
 struct Fc1Operands {
   const Fc1Args* args = nullptr;
-  const float* x = nullptr;           ///< [num_tokens, hidden_size]
-  const float* vectors = nullptr;     ///< see VectorLayout
-  const std::byte* weight = nullptr;  ///< packed [ffn_size, hidden_size]
-  const std::byte* gate = nullptr;    ///< the same shape; null unless gated
+  const float* x = nullptr;        ///< [num_tokens, hidden_size]
+  const float* vectors = nullptr;  ///< see VectorLayout
+  Weight weight = {};              ///< [ffn_size, hidden_size]
+  Weight gate = {};                ///< the same shape; none unless gated
   std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
 };
 void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands);

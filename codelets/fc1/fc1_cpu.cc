@@ -16,12 +16,10 @@ void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
               {VectorLayout::at(operands.vectors, at.ffn_norm_weight),
                VectorLayout::at(operands.vectors, at.ffn_norm_bias)},
               operands.x, rows, input);
-  const PackedLayout& layout =
-      PackedLayout::get(LinearShape{shape.hidden_size, shape.ffn_size, shape.dtype});
   if (shape.gated_ffn) {
-    gated_linear(cpu.pool, {.layout = &layout,
-                            .packed_gate = operands.gate,
-                            .packed_up = operands.weight,
+    gated_linear(cpu.pool, {.gate = operands.gate,
+                            .up = operands.weight,
+                            .dtype = shape.dtype,
                             .x = input,
                             .rows = rows,
                             .x_stride = x_stride,
@@ -31,8 +29,8 @@ void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
                             .dst = operands.h,
                             .dst_stride = h_stride});
   } else {
-    linear(cpu.pool, {.layout = &layout,
-                      .packed = operands.weight,
+    linear(cpu.pool, {.weight = operands.weight,
+                      .dtype = shape.dtype,
                       .x = input,
                       .rows = rows,
                       .x_stride = x_stride,

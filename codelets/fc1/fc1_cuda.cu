@@ -34,13 +34,11 @@ void fc1_cuda(const cuda::Context& gpu, const Fc1Operands& operands) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;
   const std::int64_t h_stride = activation_stride(shape.ffn_size, shape.dtype);
-  const PackedLayout& layout =
-      PackedLayout::get(LinearShape{shape.hidden_size, shape.ffn_size, shape.dtype});
   if (shape.gated_ffn) {
     run(gpu, operands,
-        GatedLinearCall{.layout = &layout,
-                        .packed_gate = operands.gate,
-                        .packed_up = operands.weight,
+        GatedLinearCall{.gate = operands.gate,
+                        .up = operands.weight,
+                        .dtype = shape.dtype,
                         .gate_bias = VectorLayout::at(operands.vectors, at.gate_bias),
                         .up_bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                         .activation = epilogue_of(shape.activation),
@@ -49,8 +47,8 @@ void fc1_cuda(const cuda::Context& gpu, const Fc1Operands& operands) {
         cuda::gated_linear);
   } else {
     run(gpu, operands,
-        LinearCall{.layout = &layout,
-                   .packed = operands.weight,
+        LinearCall{.weight = operands.weight,
+                   .dtype = shape.dtype,
                    .bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                    .epilogue = epilogue_of(shape.activation),
                    .dst = operands.h,

@@ -12,7 +12,7 @@ struct Run {
     Fc2Operands operands{.args = &args};
     operands.h = buffers.take<std::byte>();
     operands.vectors = buffers.take<float>();
-    operands.weight = buffers.take<std::byte>();
+    operands.weight = {args.weight, buffers.take<std::byte>()};
     operands.x = buffers.take<float>();
     if constexpr (is_gpu<Context>) {
       gpu_kernels().fc2(context, operands);
@@ -28,7 +28,8 @@ void submit_fc2(const Fc2Args& args, const Fc2Handles& handles) {
   static const auto codelet = Codelet<Fc2Args>::with_all<Run>("fc2");
   codelet.submit(
       args.shape.dtype, args,
-      {reads(handles.h), reads(handles.vectors), reads(handles.weight), updates(handles.x)});
+      {reads(handles.h), reads(handles.vectors), reads(handles.weight), updates(handles.x)},
+      args.weight.format);
 }
 
 }  // namespace sluice

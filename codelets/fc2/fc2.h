@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -18,15 +19,16 @@ struct Fc2Args {
   TaskTag tag;
   DecoderShape shape;
   VectorLayout vectors;
+  WeightType weight = {};
 };
 
 /// x = x + h W_2^T + b; then norm(x) in a post-norm model.
 struct Fc2Operands {
   const Fc2Args* args = nullptr;
   const std::byte* h = nullptr;  ///< [num_tokens, ffn_size], dtype, rows activation_stride() apart
-  const float* vectors = nullptr;     ///< see VectorLayout
-  const std::byte* weight = nullptr;  ///< packed [hidden_size, ffn_size]
-  float* x = nullptr;                 ///< [num_tokens, hidden_size], updated
+  const float* vectors = nullptr;  ///< see VectorLayout
+  Weight weight = {};              ///< [hidden_size, ffn_size]
+  float* x = nullptr;              ///< [num_tokens, hidden_size], updated
 };
 void fc2_cpu(const CpuContext& cpu, const Fc2Operands& operands);
 void fc2_cuda(const cuda::Context& gpu,

@@ -8,9 +8,8 @@ void fc2_cuda(const cuda::Context& gpu, const Fc2Operands& operands) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;
   const std::int64_t rows = operands.args->tag.num_tokens;
-  const LinearShape linear_shape{shape.ffn_size, shape.hidden_size, shape.dtype};
-  const LinearCall call{.layout = &PackedLayout::get(linear_shape),
-                        .packed = operands.weight,
+  const LinearCall call{.weight = operands.weight,
+                        .dtype = shape.dtype,
                         .x = operands.h,
                         .rows = rows,
                         .x_stride = activation_stride(shape.ffn_size, shape.dtype),

@@ -51,7 +51,7 @@ namespace {
 
 void submit(const Codelet<KvStoreArgs>& codelet, const KvStoreArgs& args,
             const KvStoreHandles& handles) {
-  const std::size_t found_bytes = starpu_data_get_size(handles.new_kv.get());
+  const std::size_t found_bytes = handles.new_kv.size_bytes();
   const std::size_t expected_bytes = new_kv_bytes(args.shape, args.tag.num_tokens);
   if (found_bytes != expected_bytes) {
     throw Error("new KV of {} tokens takes {} bytes, not {}", args.tag.num_tokens, expected_bytes,

@@ -12,10 +12,10 @@ struct Run {
   template <typename Context>
   void operator()(const Context& context, const LmHeadArgs& args, Buffers buffers) const {
     LmHeadOperands operands{.args = &args};
-    operands.x = buffers.take<float>();
+    operands.x = buffers.take<float>() + args.first_row * args.shape.hidden_size;
     operands.final_norm = buffers.take_if<float>(has_norm_vectors(args));
-    operands.project_out = buffers.take_if<std::byte>(args.project_out);
-    operands.head = buffers.take<std::byte>();
+    operands.project_out = {args.projection, buffers.take_if<std::byte>(args.project_out)};
+    operands.head = {args.head, buffers.take<std::byte>()};
     operands.logits = buffers.take<float>();
     if constexpr (is_gpu<Context>) {
       gpu_kernels().lm_head(context, operands);
@@ -34,7 +34,7 @@ void submit_lm_head(const LmHeadArgs& args, const LmHeadHandles& handles) {
   accesses.add_if(args.project_out, reads(handles.project_out));
   accesses.add(reads(handles.head));
   accesses.add(writes(handles.logits));
-  codelet.submit(args.shape.dtype, args, accesses);
+  codelet.submit(args.shape.dtype, args, accesses, args.head.format);
 }
 
 }  // namespace sluice

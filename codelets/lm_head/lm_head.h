@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -19,22 +20,24 @@ struct LmHeadArgs {
   DecoderShape shape;
   std::int64_t vocab_size = 0;
   std::int64_t embed_size = 0;  ///< columns of the head
+  std::int64_t first_row = 0;   ///< of the handle of x, where there are other rows before
   bool final_norm = true;
   bool norm_bias = false;  ///< the final norm's vector block holds weight, then bias
   bool norm_weight = true;
   bool project_out = false;
+  WeightType projection = {};  ///< project_out's
+  WeightType head = {};
 };
 
-/// logits = (W_out) norm(x) W_head^T, for the rows that tokens are drawn from; the tag names their
-/// number.
+/// logits = (W_out) norm(x) W_head^T, of as many rows as the tag has logit rows.
 struct LmHeadOperands {
   const LmHeadArgs* args = nullptr;
   const float* x = nullptr;  ///< [logit rows, hidden_size]
   const float* final_norm =
-      nullptr;  ///< weight [hidden_size], then bias [hidden_size]; may be null
-  const std::byte* project_out = nullptr;  ///< packed [embed_size, hidden_size] or null
-  const std::byte* head = nullptr;         ///< packed [vocab_size, embed_size]
-  float* logits = nullptr;                 ///< [logit rows, vocab_size]
+      nullptr;              ///< weight [hidden_size], then bias [hidden_size]; may be null
+  Weight project_out = {};  ///< [embed_size, hidden_size], or none
+  Weight head = {};         ///< [vocab_size, embed_size]
+  float* logits = nullptr;  ///< [logit rows, vocab_size]
 };
 void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands);
 void lm_head_cuda(const cuda::Context& gpu,

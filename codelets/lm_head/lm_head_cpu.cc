@@ -31,8 +31,8 @@ void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands) {
   const std::byte* head_input = input;
   if (args.project_out) {
     std::byte* projected = input + input_bytes;
-    linear(cpu.pool, {.layout = &PackedLayout::get(LinearShape{hidden, args.embed_size, dtype}),
-                      .packed = operands.project_out,
+    linear(cpu.pool, {.weight = operands.project_out,
+                      .dtype = dtype,
                       .x = input,
                       .rows = rows,
                       .x_stride = stride,
@@ -41,13 +41,12 @@ void lm_head_cpu(const CpuContext& cpu, const LmHeadOperands& operands) {
                       .dst_stride = projected_stride});
     head_input = projected;
   }
-  linear(cpu.pool,
-         {.layout = &PackedLayout::get(LinearShape{args.embed_size, args.vocab_size, dtype}),
-          .packed = operands.head,
-          .x = head_input,
-          .rows = rows,
-          .x_stride = args.project_out ? projected_stride : stride,
-          .dst = operands.logits});
+  linear(cpu.pool, {.weight = operands.head,
+                    .dtype = dtype,
+                    .x = head_input,
+                    .rows = rows,
+                    .x_stride = args.project_out ? projected_stride : stride,
+                    .dst = operands.logits});
 }
 
 }  // namespace sluice

@@ -14,17 +14,16 @@ void lm_head_cuda(const cuda::Context& gpu, const LmHeadOperands& operands) {
   const std::int64_t projected_stride = activation_stride(args.embed_size, dtype);
   LinearCall project{.rows = rows, .x_stride = stride};
   if (args.project_out) {
-    project.layout = &PackedLayout::get(LinearShape{hidden, args.embed_size, dtype});
-    project.packed = operands.project_out;
+    project.weight = operands.project_out;
+    project.dtype = dtype;
     project.dst_dtype = dtype;
     project.dst_stride = projected_stride;
   }
-  LinearCall head{
-      .layout = &PackedLayout::get(LinearShape{args.embed_size, args.vocab_size, dtype}),
-      .packed = operands.head,
-      .rows = rows,
-      .x_stride = args.project_out ? projected_stride : stride,
-      .dst = operands.logits};
+  LinearCall head{.weight = operands.head,
+                  .dtype = dtype,
+                  .rows = rows,
+                  .x_stride = args.project_out ? projected_stride : stride,
+                  .dst = operands.logits};
 
   cuda::WorkspaceLayout layout;
   const auto place_rows = [&](std::int64_t width) {

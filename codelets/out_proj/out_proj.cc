@@ -12,7 +12,7 @@ struct Run {
     OutProjOperands operands{.args = &args};
     operands.attention = buffers.take<std::byte>();
     operands.vectors = buffers.take<float>();
-    operands.weight = buffers.take<std::byte>();
+    operands.weight = {args.weight, buffers.take<std::byte>()};
     operands.x = buffers.take<float>();
     if constexpr (is_gpu<Context>) {
       gpu_kernels().out_proj(context, operands);
@@ -26,9 +26,10 @@ struct Run {
 
 void submit_out_proj(const OutProjArgs& args, const OutProjHandles& handles) {
   static const auto codelet = Codelet<OutProjArgs>::with_all<Run>("out_proj");
-  codelet.submit(args.shape.dtype, args,
-                 {reads(handles.attention), reads(handles.vectors), reads(handles.weight),
-                  updates(handles.x)});
+  codelet.submit(
+      args.shape.dtype, args,
+      {reads(handles.attention), reads(handles.vectors), reads(handles.weight), updates(handles.x)},
+      args.weight.format);
 }
 
 }  // namespace sluice

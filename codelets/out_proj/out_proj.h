@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -18,6 +19,7 @@ struct OutProjArgs {
   TaskTag tag;
   DecoderShape shape;
   VectorLayout vectors;
+  WeightType weight = {};
 };
 
 /// x = x + attention W_o^T + b; then norm(x) in a post-norm model.
@@ -26,8 +28,8 @@ struct OutProjOperands {
   const std::byte* attention =
       nullptr;                     ///< [num_tokens, q_size], dtype, rows activation_stride() apart
   const float* vectors = nullptr;  ///< see VectorLayout
-  const std::byte* weight = nullptr;  ///< packed [hidden_size, q_size]
-  float* x = nullptr;                 ///< [num_tokens, hidden_size], updated
+  Weight weight = {};              ///< [hidden_size, q_size]
+  float* x = nullptr;              ///< [num_tokens, hidden_size], updated
 };
 void out_proj_cpu(const CpuContext& cpu, const OutProjOperands& operands);
 void out_proj_cuda(const cuda::Context& gpu,

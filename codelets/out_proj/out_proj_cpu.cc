@@ -9,9 +9,8 @@ void out_proj_cpu(const CpuContext& cpu, const OutProjOperands& operands) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;
   const std::int64_t rows = operands.args->tag.num_tokens;
-  const LinearShape linear_shape{shape.q_size(), shape.hidden_size, shape.dtype};
-  linear(cpu.pool, {.layout = &PackedLayout::get(linear_shape),
-                    .packed = operands.weight,
+  linear(cpu.pool, {.weight = operands.weight,
+                    .dtype = shape.dtype,
                     .x = operands.attention,
                     .rows = rows,
                     .x_stride = activation_stride(shape.q_size(), shape.dtype),

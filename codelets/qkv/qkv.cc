@@ -17,7 +17,7 @@ struct Run {
     operands.x = buffers.take<float>();
     operands.rope = buffers.take_if<float>(args.shape.rope);
     operands.vectors = buffers.take<float>();
-    operands.weight = buffers.take<std::byte>();
+    operands.weight = {args.weight, buffers.take<std::byte>()};
     operands.q = buffers.take<std::byte>();
     const KvBuffers kv = KvAccess(args.kv, qkv_alone).take_from(buffers);
     operands.slab = kv.slab;
@@ -40,7 +40,7 @@ void submit_qkv(const QkvArgs& args, const QkvHandles& handles) {
   accesses.add(reads(handles.weight));
   accesses.add(writes(handles.q));
   KvAccess(args.kv, qkv_alone).add_to(accesses, handles.slab, handles.new_kv);
-  codelet.submit(args.shape.dtype, args, accesses);
+  codelet.submit(args.shape.dtype, args, accesses, args.weight.format);
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -21,6 +22,7 @@ struct QkvArgs {
   DecoderShape shape;
   VectorLayout vectors;
   KvPath kv = KvPath::slab;
+  WeightType weight = {};
 };
 
 /// [q k v] = norm(x) W_qkv^T + b; q and k rotated; k and v stored into the sequences' pages,
@@ -30,11 +32,11 @@ struct QkvOperands {
   BatchView batch{nullptr};
   const float* x = nullptr;     ///< [rows, hidden_size]
   const float* rope = nullptr;  ///< [rows, head_dim]: cos then sin; null without rotary embedding
-  const float* vectors = nullptr;     ///< see VectorLayout
-  const std::byte* weight = nullptr;  ///< packed [qkv_size, hidden_size]: q, k, v rows
-  std::byte* q = nullptr;             ///< [rows, q_size], dtype
-  std::byte* slab = nullptr;          ///< pages, dtype; see DecoderShape::page_elements(); or null
-  std::byte* new_kv = nullptr;        ///< [rows, 2 * kv_size], dtype, see KvPath; or null
+  const float* vectors = nullptr;  ///< see VectorLayout
+  Weight weight = {};              ///< [qkv_size, hidden_size]: q, k, v rows
+  std::byte* q = nullptr;          ///< [rows, q_size], dtype
+  std::byte* slab = nullptr;       ///< pages, dtype; see DecoderShape::page_elements(); or null
+  std::byte* new_kv = nullptr;     ///< [rows, 2 * kv_size], dtype, see KvPath; or null
 };
 void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands);
 void qkv_cuda(const cuda::Context& gpu,

@@ -88,9 +88,8 @@ void qkv_cpu(const CpuContext& cpu, const QkvOperands& operands) {
               {VectorLayout::at(operands.vectors, at.attention_norm_weight),
                VectorLayout::at(operands.vectors, at.attention_norm_bias)},
               operands.x, rows, input);
-  const LinearShape linear_shape{shape.hidden_size, shape.qkv_size(), shape.dtype};
-  linear(cpu.pool, {.layout = &PackedLayout::get(linear_shape),
-                    .packed = operands.weight,
+  linear(cpu.pool, {.weight = operands.weight,
+                    .dtype = shape.dtype,
                     .x = input,
                     .rows = rows,
                     .x_stride = stride,

@@ -157,9 +157,8 @@ void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;
   const std::int64_t rows = operands.args->tag.num_tokens;
-  const LinearShape linear_shape{shape.hidden_size, shape.qkv_size(), shape.dtype};
-  LinearCall call{.layout = &PackedLayout::get(linear_shape),
-                  .packed = operands.weight,
+  LinearCall call{.weight = operands.weight,
+                  .dtype = shape.dtype,
                   .rows = rows,
                   .x_stride = activation_stride(shape.hidden_size, shape.dtype),
                   .bias = VectorLayout::at(operands.vectors, at.qkv_bias)};

@@ -7,13 +7,17 @@
 #include <cstring>
 #include <initializer_list>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/weight_format.h"
 #include "codelets/runtime/failure.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/stand_in.h"
@@ -114,9 +118,9 @@ class BusyTime {
 template <typename Context>
 inline constexpr bool is_gpu = std::is_same_v<Context, cuda::Context>;
 
-/// A StarPU codelet for each GEMM type: the type is part of its name, hence of its performance
-/// model. `Args` is plain data whose first member is `TaskTag tag`. A device that has no
-/// implementation leaves its entry out.
+/// A StarPU codelet for each GEMM type, and for each format of quantised weights: they are part of
+/// its name, hence of its performance model. `Args` is plain data whose first member is `TaskTag
+/// tag`. A device that has no implementation leaves its entry out.
 template <typename Args>
 class Codelet {
   static_assert(std::is_trivially_copyable_v<Args> && std::is_standard_layout_v<Args>);
@@ -129,7 +133,7 @@ class Codelet {
   template <CpuKernel Kernel>
   static Codelet with_cpu(const char* name) {
     Codelet made(name);
-    for (Variant* variant : {&made.f32_, &made.bf16_}) variant->cpu = cpu_entry<Kernel>;
+    made.variants_->cpu = cpu_entry<Kernel>;
     return made;
   }
 
@@ -138,7 +142,7 @@ class Codelet {
   template <CpuKernel Kernel>
   static Codelet with_cpu_at_home(const char* name, int buffer) {
     Codelet made = with_cpu<Kernel>(name);
-    for (Variant* variant : {&made.f32_, &made.bf16_}) variant->at_home = buffer;
+    made.variants_->at_home = buffer;
     return made;
   }
 
@@ -148,20 +152,20 @@ class Codelet {
   static Codelet with_all(const char* name) {
     Codelet made = with_cpu<run_on<Kernel, CpuContext>>(name);
 #ifndef STARPU_SIMGRID
-    for (Variant* variant : {&made.f32_, &made.bf16_})
-      variant->cuda = cuda_entry<run_on<Kernel, cuda::Context>>;
+    made.variants_->cuda = cuda_entry<run_on<Kernel, cuda::Context>>;
 #endif
     return made;
   }
 
   /// Throws Error when StarPU takes no such task.
-  void submit(DType dtype, const Args& args, const AccessList& accesses) const {
-    const Variant& variant = dtype == DType::f32 ? f32_ : bf16_;
+  void submit(DType dtype, const Args& args, const AccessList& accesses,
+              const WeightFormat& weights = {}) const {
+    Variant& variant = variants_->of(dtype, weights);
     starpu_task* task = starpu_task_create();
-    task->cl = variant.codelet();
-    if (variant.at_home >= 0) {
-      const int home = starpu_data_get_home_node(accesses[variant.at_home].handle);
-      int& node = task->cl->nodes[variant.at_home];
+    task->cl = &variant.starpu;
+    if (variants_->at_home >= 0) {
+      const int home = starpu_data_get_home_node(accesses[variants_->at_home].handle);
+      int& node = task->cl->nodes[variants_->at_home];
       if (node != home) node = home;  // workers read it; it changes between runs alone
     }
     task->name = variant.name.c_str();
@@ -170,7 +174,7 @@ class Codelet {
     auto* copy = static_cast<std::byte*>(std::malloc(size));  // StarPU frees it with the task
     if (copy == nullptr) throw std::bad_alloc();
     std::memcpy(copy, &args, sizeof(Args));
-    std::memcpy(copy + sizeof(Args), &variant.cpu, sizeof(variant.cpu));  // for the stand-in
+    std::memcpy(copy + sizeof(Args), &variants_->cpu, sizeof(variants_->cpu));  // the stand-in's
     task->cl_arg = copy;
     task->cl_arg_size = size;
     task->cl_arg_free = 1;
@@ -187,50 +191,65 @@ class Codelet {
  private:
   struct Variant {
     std::string name;
+    starpu_codelet starpu{};
+    starpu_perfmodel model{};
+  };
+
+  /// Those that tasks were submitted of, at the addresses where StarPU finds them.
+  struct Variants {
+    std::string name;
     starpu_cpu_func_t cpu = nullptr;
     starpu_cuda_func_t cuda = nullptr;
     int at_home = -1;  ///< the buffer that is used where it lives; its node is the same for all
-    mutable starpu_codelet starpu{};
-    mutable starpu_perfmodel model{};
 
-    /// Filled when first used, at the address where it stays.
-    starpu_codelet* codelet() const {
-      if (starpu.name == nullptr) {
-        starpu_codelet_init(&starpu);
-        starpu.name = name.c_str();
-        starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
-        starpu.flags = STARPU_CODELET_NOPLANS;  // none of its data is partitioned
-        starpu.cpu_funcs[0] = cpu;
-        starpu.cpu_funcs_name[0] = stand_in_entry_name;
-        starpu.where = cpu != nullptr ? STARPU_CPU | STARPU_TCPIP_MS : 0;
+    Variant& of(DType dtype, const WeightFormat& weights) {
+      const std::pair key(dtype, weights.is_plain() ? std::string() : to_string(weights));
+      const std::scoped_lock lock(mutex_);
+      const auto [found, is_new] = made_.try_emplace(key);
+      if (is_new) make(key, found->second);
+      return found->second;
+    }
+
+   private:
+    using Key = std::pair<DType, std::string>;  ///< and the format of quantised weights
+
+    void make(const Key& key, Variant& variant) const {
+      variant.name = fmt::format("{}_{}", name, to_string(key.first));
+      if (!key.second.empty()) variant.name += "_" + key.second;
+      starpu_codelet& starpu = variant.starpu;
+      starpu_codelet_init(&starpu);
+      starpu.name = variant.name.c_str();
+      starpu.nbuffers = STARPU_VARIABLE_NBUFFERS;
+      starpu.flags = STARPU_CODELET_NOPLANS;  // none of its data is partitioned
+      starpu.cpu_funcs[0] = cpu;
+      starpu.cpu_funcs_name[0] = stand_in_entry_name;
+      starpu.where = cpu != nullptr ? STARPU_CPU | STARPU_TCPIP_MS : 0;
 #ifdef STARPU_SIMGRID
-        // No kernel runs in a simulation: every device has one.
-        starpu.cuda_funcs[0] = cpu;
+      // No kernel runs in a simulation: every device has one.
+      starpu.cuda_funcs[0] = cpu;
+      starpu.cuda_flags[0] = STARPU_CUDA_ASYNC;
+      starpu.where |= STARPU_CUDA;
+#else
+      if (cuda != nullptr) {
+        starpu.cuda_funcs[0] = cuda;
         starpu.cuda_flags[0] = STARPU_CUDA_ASYNC;
         starpu.where |= STARPU_CUDA;
-#else
-        if (cuda != nullptr) {
-          starpu.cuda_funcs[0] = cuda;
-          starpu.cuda_flags[0] = STARPU_CUDA_ASYNC;
-          starpu.where |= STARPU_CUDA;
-        }
-#endif
-        if (at_home >= 0) {
-          starpu.where = STARPU_CPU;
-          starpu.specific_nodes = 1;
-          std::fill(std::begin(starpu.nodes), std::end(starpu.nodes), STARPU_SPECIFIC_NODE_LOCAL);
-        }
-        model = task_model(starpu.name);
-        starpu.model = &model;
       }
-      return &starpu;
+#endif
+      if (at_home >= 0) {
+        starpu.where = STARPU_CPU;
+        starpu.specific_nodes = 1;
+        std::fill(std::begin(starpu.nodes), std::end(starpu.nodes), STARPU_SPECIFIC_NODE_LOCAL);
+      }
+      variant.model = task_model(starpu.name);
+      starpu.model = &variant.model;
     }
+
+    std::mutex mutex_;
+    std::map<Key, Variant> made_;
   };
 
-  explicit Codelet(const char* name) {
-    f32_.name = std::string(name) + "_f32";
-    bf16_.name = std::string(name) + "_bf16";
-  }
+  explicit Codelet(const char* name) : variants_(new Variants) { variants_->name = name; }
 
   template <typename Kernel, typename Context>
   static void run_on(const Context& context, const Args& args, Buffers buffers) {
@@ -277,8 +296,7 @@ class Codelet {
                                      named ? task->name : "a task", layers, tag.num_tokens, why));
   }
 
-  Variant f32_;
-  Variant bf16_;
+  Variants* variants_ = nullptr;  ///< never destroyed: StarPU may end after all static objects
 };
 
 }  // namespace sluice

@@ -13,8 +13,10 @@
 #include "codelets/embedding/embedding.h"
 #include "codelets/fc1/fc1.h"
 #include "codelets/fc2/fc2.h"
+#include "codelets/kv_move/kv_move.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
+#include "codelets/logprobs/logprobs.h"
 #include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
@@ -58,8 +60,10 @@ struct GpuKernels {
   decltype(&fc1_cuda) fc1 = nullptr;
   decltype(&fc2_cuda) fc2 = nullptr;
   decltype(&kv_clear_cuda) kv_clear = nullptr;
+  decltype(&kv_move_cuda) kv_move = nullptr;
   decltype(&kv_store_cuda) kv_store = nullptr;
   decltype(&lm_head_cuda) lm_head = nullptr;
+  decltype(&logprobs_cuda) logprobs = nullptr;
   decltype(&out_proj_cuda) out_proj = nullptr;
   decltype(&qk_cuda) qk = nullptr;
   decltype(&qkv_cuda) qkv = nullptr;
@@ -87,8 +91,7 @@ constexpr std::uint64_t gpu_kernels_key() {
         sizeof(QkOperands),        sizeof(QkvArgs),           sizeof(QkvOperands),
         sizeof(QkvSplitArgs),      sizeof(QkvSplitOperands),  sizeof(SamplingArgs),
         sizeof(SamplingOperands),  sizeof(SelectRowsArgs),    sizeof(SelectRowsOperands),
-
-        sizeof(SvOperands)})
+        sizeof(LogprobsArgs),      sizeof(LogprobsOperands),  sizeof(SvOperands)})
     add(bytes);
   return key;
 }

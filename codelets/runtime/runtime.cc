@@ -178,18 +178,34 @@ class SignalsWait {
   sigset_t before_{};
 };
 
-/// What moved since the last call: StarPU begins anew each time.
-std::uint64_t newly_moved_bytes(unsigned from, unsigned to) {
-  starpu_profiling_bus_info info{};
-  starpu_bus_get_profiling_info(starpu_bus_get_id(static_cast<int>(from), static_cast<int>(to)),
-                                &info);
-  return static_cast<std::uint64_t>(info.transferred_bytes);
+}  // namespace
+
+void rest_workers(const std::function<void()>& wait) {
+#ifndef STARPU_SIMGRID
+  const PausedWorkers asleep;
+#endif
+  wait();
 }
 
-}  // namespace
+void sleep_until_run_clock(double time_s) {
+  double seconds = time_s - run_clock_s();
+#ifndef STARPU_SIMGRID
+  constexpr double slice_s = 0.05;
+  seconds = std::min(seconds, slice_s);
+#endif
+  if (seconds > 0) starpu_sleep(static_cast<float>(seconds));
+}
 
 void check_starpu(int status, const char* what) {
   if (status != 0) throw Error("StarPU: {} failed: {}", what, std::strerror(-status));
+}
+
+NodeTraffic take_traffic(unsigned from, unsigned to) {
+  starpu_profiling_bus_info info{};
+  starpu_bus_get_profiling_info(starpu_bus_get_id(static_cast<int>(from), static_cast<int>(to)),
+                                &info);
+  return {.bytes = static_cast<std::uint64_t>(info.transferred_bytes),
+          .count = info.transfer_count};
 }
 
 Runtime::Runtime(const RuntimeOptions& options) {
@@ -375,8 +391,8 @@ void Runtime::note_cxl_reads() {
 
 AcceleratorUse Runtime::accelerator_use() const {
   const unsigned node = accelerator_node_.value();
-  to_bytes += newly_moved_bytes(STARPU_MAIN_RAM, node);
-  from_bytes += newly_moved_bytes(node, STARPU_MAIN_RAM);
+  to_bytes += take_traffic(main_memory_node, node).bytes;
+  from_bytes += take_traffic(node, main_memory_node).bytes;
   return {.memory_bytes = static_cast<std::uint64_t>(starpu_memory_get_total(node)),
           .peak_bytes = peak_bytes,
           .to_bytes = to_bytes,

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/kernel_times.h"
+#include "codelets/runtime/node_memory.h"
 #include "codelets/runtime/stand_in.h"
 #include "codelets/runtime/watchdog.h"
 
@@ -26,9 +28,23 @@ namespace sluice {
 /// Throws Error when a StarPU call failed. `what` says what was tried.
 void check_starpu(int status, const char* what);
 
+/// Until every task that was submitted has ended.
+inline void wait_for_all_tasks() { starpu_task_wait_for_all(); }
+
+/// What has moved from one memory node to another since the last call: StarPU begins anew each
+/// time.
+struct NodeTraffic {
+  std::uint64_t bytes = 0;
+  std::int64_t count = 0;
+};
+NodeTraffic take_traffic(unsigned from, unsigned to);
+
 /// Seconds since StarPU's own beginning of time, by the clock that tasks run by: in a simulation,
 /// the simulated machine's.
 inline double run_clock_s() { return starpu_timing_now() * 1e-6; }
+/// Sleeps until run_clock_s() says so; in reality at most a twentieth of a second, so that the
+/// caller can look whether it is still to.
+void sleep_until_run_clock(double time_s);
 
 /// What a CPU kernel computes with: its domain's threads and scratch memory.
 struct CpuContext {
@@ -131,6 +147,10 @@ class Runtime {
   std::optional<Watchdog> watchdog_;
 };
 
+/// Calls `wait` while no task is there, and lets StarPU's workers sleep meanwhile, which else look
+/// for one all the time. Not in a simulation, whose clock stands still with them.
+void rest_workers(const std::function<void()>& wait);
+
 /// Keeps StarPU's workers asleep while it lives: idle ones poll, and would take a core from what
 /// runs on setup_pool().
 class PausedWorkers {
@@ -177,6 +197,21 @@ class DataHandle {
   starpu_data_handle_t get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }
 
+  /// 0 where there is nothing.
+  std::size_t size_bytes() const { return handle_ != nullptr ? starpu_data_get_size(handle_) : 0; }
+  /// Whether it lives in main memory, wherever copies of it may be; and where there. Not of
+  /// nothing.
+  bool lives_in_main_memory() const {
+    return starpu_data_get_home_node(handle_) == static_cast<int>(main_memory_node);
+  }
+  void* main_memory() const { return starpu_data_handle_to_pointer(handle_, main_memory_node); }
+  /// Has it copied to a node, and goes on. Throws Error when StarPU refuses.
+  void send_to(unsigned node) const {
+    check_starpu(starpu_data_prefetch_on_node(handle_, node, 1), "sending data");
+  }
+  /// Has a node give up its copy, if another node has one.
+  void leave(unsigned node) const { starpu_data_evict_from_node(handle_, node); }
+
   /// Lets StarPU drop it when the tasks submitted so far are done, without waiting.
   void release_after_use() noexcept {
     if (handle_ != nullptr) starpu_data_unregister_submit(std::exchange(handle_, nullptr));
@@ -207,6 +242,34 @@ class WriteAccess {
 
  private:
   starpu_data_handle_t handle_;
+};
+
+/// Holds a handle's data in a memory node for as long as it lives. Move-only.
+class NodeAccess {
+ public:
+  enum class Mode : std::uint8_t {
+    read,  ///< brings it there, and waits for it
+    write  ///< what it held is gone, and other nodes have nothing
+  };
+  /// `what` is tried, for the Error when StarPU refuses.
+  NodeAccess(const DataHandle& handle, unsigned node, Mode mode, const char* what)
+      : handle_(handle.get()), node_(static_cast<int>(node)) {
+    check_starpu(
+        starpu_data_acquire_on_node(handle_, node_, mode == Mode::read ? STARPU_R : STARPU_W),
+        what);
+  }
+  ~NodeAccess() {
+    if (handle_ != nullptr) starpu_data_release_on_node(handle_, node_);
+  }
+  NodeAccess(NodeAccess&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), node_(other.node_) {}
+  NodeAccess& operator=(NodeAccess&&) = delete;
+  NodeAccess(const NodeAccess&) = delete;
+  NodeAccess& operator=(const NodeAccess&) = delete;
+
+ private:
+  starpu_data_handle_t handle_;
+  int node_;
 };
 
 /// Holds a handle's data in host memory, readable, for as long as it lives. Waits for its writers.

@@ -13,6 +13,15 @@
 
 namespace sluice {
 
+/// Whether this StarPU was built with FxT, which records traces.
+constexpr bool is_starpu_built_with_fxt() {
+#ifdef STARPU_USE_FXT
+  return true;
+#else
+  return false;
+#endif
+}
+
 /// Has StarPU record with FxT what it does, to be read by read_fxt(). One at a time in a process,
 /// made before the Runtime and gone after it: StarPU opens its file when it starts, and completes
 /// it when it ends. Only what happens between start() and stop() is in it.

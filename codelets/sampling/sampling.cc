@@ -13,6 +13,7 @@ struct Run {
     operands.batch = BatchView(buffers.take<void>());
     operands.logits = buffers.take_if<float>(args.has_logits);
     operands.seen = buffers.take_if<std::uint32_t>(args.track_seen);
+    operands.output_counts = buffers.take_if<std::int32_t>(args.count_output);
     operands.slot_tokens = buffers.take<std::int32_t>();
     operands.tokens = buffers.take<std::int32_t>();
     if constexpr (is_gpu<Context>) {
@@ -30,6 +31,7 @@ void submit_sampling(DType dtype, const SamplingArgs& args, const SamplingHandle
   AccessList accesses{reads(handles.batch)};
   accesses.add_if(args.has_logits, reads(handles.logits));
   accesses.add_if(args.track_seen, updates(handles.seen));
+  accesses.add_if(args.count_output, updates(handles.output_counts));
   accesses.add(updates(handles.slot_tokens));
   accesses.add(writes(handles.tokens));
   codelet.submit(dtype, args, accesses);

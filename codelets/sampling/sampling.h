@@ -20,8 +20,9 @@ struct Context;
 struct SamplingArgs {
   TaskTag tag;
   std::int64_t vocab_size = 0;
-  bool has_logits = true;   ///< false: only prompts' parts, which draw no token yet
-  bool track_seen = false;  ///< some sequence has a repetition penalty
+  bool has_logits = true;     ///< false: only prompts' parts, which draw no token yet
+  bool track_seen = false;    ///< some sequence has a repetition penalty
+  bool count_output = false;  ///< some sequence has a presence or frequency penalty
 };
 
 /// Words of one slot's set of tokens seen so far (a bit a token).
@@ -31,8 +32,10 @@ constexpr std::int64_t seen_words(std::int64_t vocab_size) { return (vocab_size 
 struct SamplingOperands {
   const SamplingArgs* args = nullptr;
   BatchView batch{nullptr};
-  const float* logits = nullptr;        ///< [logit rows, vocab_size]; null without has_logits
-  std::uint32_t* seen = nullptr;        ///< [slots, seen_words]; null unless track_seen
+  const float* logits = nullptr;  ///< [logit rows, vocab_size]; null without has_logits
+  std::uint32_t* seen = nullptr;  ///< [slots, seen_words]; null unless track_seen
+  /// [slots, vocab_size]: how often each token is in the output; null unless count_output.
+  std::int32_t* output_counts = nullptr;
   std::int32_t* slot_tokens = nullptr;  ///< [slots], updated
   std::int32_t* tokens = nullptr;       ///< [sequences], -1 where no token was drawn
 };
@@ -46,19 +49,33 @@ void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands);
 void sampling_cuda(const cuda::Context& gpu, const SamplingOperands& operands,
                    float* probabilities = nullptr);
 
-/// The probabilities that a token is drawn with, in the order that Hugging Face's generate()
-/// applies its processors: repetition penalty, suppressed tokens (-inf; set in `logits` already,
-/// see suppress()), temperature, top-k, top-p, min-p, softmax. `seen` as in SamplingOperands for
-/// one slot, or null. temperature 0 gives all to the largest logit (the lowest id among equals).
-/// Throws Error when a logit is NaN.
-void token_probabilities(std::span<const float> logits, const SamplingRow& row,
-                         const std::uint32_t* seen, std::span<float> probabilities);
+/// What one slot remembers of its sequence. Null: there is no penalty that needs it.
+struct SlotHistory {
+  const std::uint32_t* seen = nullptr;          ///< [seen_words], of prompt and output
+  const std::int32_t* output_counts = nullptr;  ///< [vocab_size]
 
-/// The same in double precision by the definition of each step, for the tests.
+  constexpr bool has_seen(std::int64_t token) const {
+    return seen != nullptr && ((seen[token / 32] >> (token % 32)) & 1U) != 0;
+  }
+  constexpr std::int32_t output_count(std::int64_t token) const {
+    return output_counts == nullptr ? 0 : output_counts[token];
+  }
+};
+
+/// The probabilities that a token is drawn with, in the order that Hugging Face's generate()
+/// applies its processors: penalties, suppressed tokens (-inf; set in `logits` already, see
+/// suppress()), temperature, top-k, top-p, min-p, softmax. temperature 0 gives all to the largest
+/// logit (the lowest id among equals). Throws Error when a logit is NaN.
+void token_probabilities(std::span<const float> logits, const SamplingRow& row,
+                         const SlotHistory& history, std::span<float> probabilities);
+
+/// The same in double precision by the definition of each step, for the tests. `history` is prompt
+/// and output, `output` the latter alone.
 std::vector<double> token_probabilities_reference(std::span<const float> logits,
                                                   const SamplingRow& row,
                                                   std::span<const std::int32_t> history,
-                                                  std::span<const std::int32_t> suppressed = {});
+                                                  std::span<const std::int32_t> suppressed = {},
+                                                  std::span<const std::int32_t> output = {});
 
 /// Gives suppressed tokens no chance: -inf. NaN and +inf stay, so that they are noticed.
 void suppress(std::span<const std::int32_t> suppressed, std::span<float> logits);
@@ -90,15 +107,26 @@ constexpr double uniform_draw(const SamplingRow& row) {
   return static_cast<double>(z >> 11) * 0x1p-53;
 }
 
-/// A logit of a token that was seen before, after the repetition penalty.
-constexpr float penalised_logit(float logit, float penalty) {
-  return logit > 0 ? logit / penalty : logit * penalty;
+/// A token's logit after the penalties. Of one that was seen: logit / repetition_penalty, or times
+/// it below 0. Then of one that is `count` times in the output: logit - frequency_penalty * count -
+/// presence_penalty (OpenAI's).
+constexpr float penalised_logit(float logit, std::int64_t token, const SamplingRow& row,
+                                const SlotHistory& history) {
+  if (history.has_seen(token))
+    logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+  const std::int32_t count = history.output_count(token);
+  if (count == 0) return logit;
+  // The product is exact, so that a fused multiply-add, where there is one, rounds no other way.
+  const double penalty = static_cast<double>(row.frequency_penalty) * count +
+                         static_cast<double>(row.presence_penalty);
+  return static_cast<float>(static_cast<double>(logit) - penalty);
 }
 
 struct SamplingHandles {
   const DataHandle& batch;
   const DataHandle& logits;  ///< empty without has_logits
   const DataHandle& seen;
+  const DataHandle& output_counts;  ///< empty without count_output
   const DataHandle& slot_tokens;
   const DataHandle& tokens;
 };

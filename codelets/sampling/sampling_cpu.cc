@@ -12,14 +12,10 @@ namespace {
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
-bool is_seen(const std::uint32_t* seen, std::size_t token) {
-  return seen != nullptr && ((seen[token / 32] >> (token % 32)) & 1U) != 0;
-}
-
-/// Greedy: the largest logit after the penalty, the lowest id among equals.
+/// Greedy: the largest logit after the penalties, the lowest id among equals.
 std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
-                        const std::uint32_t* seen) {
-  if (row.repetition_penalty == 1.0F || seen == nullptr) {
+                        const SlotHistory& history) {
+  if (history.seen == nullptr && history.output_counts == nullptr) {
     const std::int64_t found =
         simd::find_largest(logits.data(), static_cast<std::int64_t>(logits.size()));
     if (found >= 0) return static_cast<std::int32_t>(found);
@@ -31,8 +27,7 @@ std::int32_t best_token(std::span<const float> logits, const SamplingRow& row,
     if (std::isnan(logit) || logit == -minus_infinity) {
       throw Error("the model computed {} for token {}; its weights or dtype are bad", logit, i);
     }
-    if (row.repetition_penalty != 1.0F && is_seen(seen, i))
-      logit = penalised_logit(logit, row.repetition_penalty);
+    logit = penalised_logit(logit, static_cast<std::int64_t>(i), row, history);
     if (best < 0 || logit > best_logit) {
       best = static_cast<std::int32_t>(i);
       best_logit = logit;
@@ -102,17 +97,17 @@ void keep_likely(std::span<float> probabilities, const std::vector<std::int32_t>
 }
 
 std::int32_t draw(std::span<const float> logits, const SamplingRow& row,
-                  std::span<const std::int32_t> suppressed, const std::uint32_t* seen) {
+                  std::span<const std::int32_t> suppressed, const SlotHistory& history) {
   if (!suppressed.empty()) {
     thread_local std::vector<float> allowed;
     allowed.assign(logits.begin(), logits.end());
     suppress(suppressed, allowed);
-    return draw(allowed, row, {}, seen);
+    return draw(allowed, row, {}, history);
   }
-  if (row.temperature <= 0.0F) return best_token(logits, row, seen);
+  if (row.temperature <= 0.0F) return best_token(logits, row, history);
   thread_local std::vector<float> probabilities;
   probabilities.resize(logits.size());
-  token_probabilities(logits, row, seen, probabilities);
+  token_probabilities(logits, row, history, probabilities);
   double left = uniform_draw(row);
   std::int32_t last = 0;
   for (std::size_t i = 0; i < probabilities.size(); ++i) {
@@ -124,18 +119,33 @@ std::int32_t draw(std::span<const float> logits, const SamplingRow& row,
   return last;  // rounding left a crumb
 }
 
-/// Brings a slot's set of seen tokens up to date with what this batch feeds.
-void track_seen(const SamplingOperands& operands, const BatchSequence& sequence,
-                std::uint32_t* seen) {
-  if (sequence.fresh != 0) std::fill(seen, seen + seen_words(operands.args->vocab_size), 0U);
-  for (std::int32_t r = 0; r < sequence.num_rows; ++r) {
-    const std::int32_t given =
-        operands.batch
-            .rows()[static_cast<std::size_t>(sequence.first_row) + static_cast<std::size_t>(r)]
-            .token;
-    const std::int32_t token = given >= 0 ? given : operands.slot_tokens[-(given + 1)];
-    seen[token / 32] |= 1U << (token % 32);
+/// Brings what a slot remembers up to date with what this batch feeds; only what its sequence's
+/// penalties need.
+SlotHistory update_history(const SamplingOperands& operands, const BatchSequence& sequence) {
+  const std::int64_t vocab = operands.args->vocab_size;
+  std::uint32_t* seen = nullptr;
+  std::int32_t* counts = nullptr;
+  if (sequence.sampling.penalises_seen() && operands.seen != nullptr)
+    seen = operands.seen + sequence.slot * seen_words(vocab);
+  if (sequence.sampling.penalises_output() && operands.output_counts != nullptr)
+    counts = operands.output_counts + sequence.slot * vocab;
+  if (seen == nullptr && counts == nullptr) return {};
+  const auto note = [&](std::int32_t token, std::int64_t position) {
+    if (seen != nullptr) seen[token / 32] |= 1U << (token % 32);
+    if (counts != nullptr && position >= sequence.prompt_tokens) ++counts[token];
+  };
+  if (sequence.fresh != 0) {
+    if (seen != nullptr) std::fill(seen, seen + seen_words(vocab), 0U);
+    if (counts != nullptr) std::fill(counts, counts + vocab, 0);
+    std::int64_t position = 0;
+    for (const std::int32_t token : operands.batch.history(sequence)) note(token, position++);
   }
+  for (const BatchRow& row :
+       operands.batch.rows().subspan(static_cast<std::size_t>(sequence.first_row),
+                                     static_cast<std::size_t>(sequence.num_rows))) {
+    note(row.token >= 0 ? row.token : operands.slot_tokens[-(row.token + 1)], row.position);
+  }
+  return {seen, counts};
 }
 
 }  // namespace
@@ -149,16 +159,15 @@ void suppress(std::span<const std::int32_t> suppressed, std::span<float> logits)
 }
 
 void token_probabilities(std::span<const float> logits, const SamplingRow& row,
-                         const std::uint32_t* seen, std::span<float> probabilities) {
-  const std::int32_t best = best_token(logits, row, seen);
+                         const SlotHistory& history, std::span<float> probabilities) {
+  const std::int32_t best = best_token(logits, row, history);
   if (row.temperature <= 0.0F) {
     std::fill(probabilities.begin(), probabilities.end(), 0.0F);
     probabilities[static_cast<std::size_t>(best)] = 1.0F;
     return;
   }
   const auto logit_of = [&](std::size_t i) {
-    const bool penalise = row.repetition_penalty != 1.0F && is_seen(seen, i);
-    return penalise ? penalised_logit(logits[i], row.repetition_penalty) : logits[i];
+    return penalised_logit(logits[i], static_cast<std::int64_t>(i), row, history);
   };
   // Relative to the best, so that no temperature is small enough to overflow.
   const float highest = logit_of(static_cast<std::size_t>(best));
@@ -175,14 +184,13 @@ void sampling_cpu(const CpuContext& cpu, const SamplingOperands& operands) {
   const auto sequences = operands.batch.sequences();
   cpu.pool.run(operands.batch.num_sequences(), [&](std::int64_t s) {
     const BatchSequence& sequence = sequences[static_cast<std::size_t>(s)];
-    std::uint32_t* seen =
-        operands.seen == nullptr ? nullptr : operands.seen + sequence.slot * seen_words(vocab);
-    if (seen != nullptr) track_seen(operands, sequence, seen);
+    const SlotHistory history = update_history(operands, sequence);
     operands.tokens[s] = -1;
     if (sequence.logit_row < 0) return;
     const std::span logits(operands.logits + sequence.logit_row * vocab,
                            static_cast<std::size_t>(vocab));
-    operands.tokens[s] = draw(logits, sequence.sampling, operands.batch.suppressed(sequence), seen);
+    operands.tokens[s] =
+        draw(logits, sequence.sampling, operands.batch.suppressed(sequence), history);
     operands.slot_tokens[sequence.slot] = operands.tokens[s];
   });
 }

@@ -1,6 +1,7 @@
 #include <climits>
 
 #include "codelets/cuda/block.h"
+#include "codelets/cuda/ordered.h"
 #include "codelets/sampling/sampling.h"
 
 namespace sluice {
@@ -14,13 +15,10 @@ constexpr float largest_share = 0x1p44F;
 constexpr int digit_bits = 11;
 constexpr int num_digits = 1 << digit_bits;
 
-/// Of a value relative to the largest one, so at most 0. Larger values have larger keys.
-__device__ std::uint32_t key_of(float value) {
-  const std::uint32_t bits = __float_as_uint(value + 0.0F);  // -0 becomes 0
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-/// The same coarsely, and evenly spread over what logits differ by: a key's upper bits alone would
-/// send most tokens to a few counters.
+/// Larger values have larger keys.
+__device__ std::uint32_t key_of(float value) { return cuda::ordered_bits(value); }
+/// The same of a value relative to the largest one, coarsely, and evenly spread over what logits
+/// differ by: a key's upper bits alone would send most tokens to a few counters.
 __device__ int coarse_of(float value) {
   constexpr float steps = 64;
   return num_digits - 1 - static_cast<int>(fminf(-value * steps, num_digits - 1));
@@ -32,25 +30,25 @@ struct Call {
   std::int64_t vocab_size;
   const float* logits;
   std::uint32_t* seen;
+  std::int32_t* output_counts;
   std::int32_t* slot_tokens;
   std::int32_t* tokens;
   float* probabilities;  ///< [logit rows, vocab_size], or null
   cuda::DeviceFailure* failure;
 };
 
-/// One sequence's logits after the penalty, suppressed tokens at -inf.
+/// One sequence's logits after the penalties, suppressed tokens at -inf.
 struct Logits {
   const float* raw;
-  const std::uint32_t* seen;  ///< null: no penalty
-  float penalty;
+  const SamplingRow& row;
+  SlotHistory history;
   std::span<const std::int32_t> suppressed;
   int count;
 
   __device__ float at(int id) const { return penalised(id, raw[id]); }
   __device__ float penalised(int id, float logit) const {
     if (!suppressed.empty() && is_suppressed(suppressed, id)) return -INFINITY;
-    const bool penalise = seen != nullptr && (seen[id / 32] >> (id % 32) & 1U) != 0;
-    return penalise ? penalised_logit(logit, penalty) : logit;
+    return penalised_logit(logit, id, row, history);
   }
 };
 
@@ -291,20 +289,36 @@ __device__ int draw(const Call& call, const Logits& logits, int best,
                     [&](int id) { return choice.share_of(id); });
 }
 
-/// Brings a slot's set of seen tokens up to date with what this batch feeds. The whole block.
-__device__ void track_seen(const Call& call, const BatchSequence& sequence, std::uint32_t* seen) {
+/// Brings what a slot remembers up to date with what this batch feeds; only what its sequence's
+/// penalties need. The whole block.
+__device__ SlotHistory update_history(const Call& call, const BatchSequence& sequence) {
+  std::uint32_t* seen = nullptr;
+  std::int32_t* counts = nullptr;
+  if (sequence.sampling.penalises_seen() && call.seen != nullptr)
+    seen = call.seen + sequence.slot * seen_words(call.vocab_size);
+  if (sequence.sampling.penalises_output() && call.output_counts != nullptr)
+    counts = call.output_counts + sequence.slot * call.vocab_size;
+  if (seen == nullptr && counts == nullptr) return {};
   const auto me = static_cast<int>(threadIdx.x);
   const auto threads = static_cast<int>(blockDim.x);
+  const auto note = [&](int token, int position) {
+    if (seen != nullptr) atomicOr(&seen[token / 32], std::uint32_t{1} << (token % 32));
+    if (counts != nullptr && position >= sequence.prompt_tokens) atomicAdd(&counts[token], 1);
+  };
   if (sequence.fresh != 0) {
-    for (int i = me; i < seen_words(call.vocab_size); i += threads) seen[i] = 0;
+    for (int i = me; seen != nullptr && i < seen_words(call.vocab_size); i += threads) seen[i] = 0;
+    for (int i = me; counts != nullptr && i < call.vocab_size; i += threads) counts[i] = 0;
+    __syncthreads();
+    const std::span<const std::int32_t> history = call.batch.history(sequence);
+    for (int i = me; i < sequence.num_history; i += threads)
+      note(history[static_cast<std::size_t>(i)], i);
   }
-  __syncthreads();
   for (int r = me; r < sequence.num_rows; r += threads) {
-    const int given = call.batch.rows()[static_cast<std::size_t>(sequence.first_row + r)].token;
-    const int token = given >= 0 ? given : call.slot_tokens[-(given + 1)];
-    atomicOr(&seen[token / 32], std::uint32_t{1} << (token % 32));
+    const BatchRow& row = call.batch.rows()[static_cast<std::size_t>(sequence.first_row + r)];
+    note(row.token >= 0 ? row.token : call.slot_tokens[-(row.token + 1)], row.position);
   }
   __syncthreads();
+  return {seen, counts};
 }
 
 constexpr unsigned most_threads = 1024;
@@ -312,15 +326,12 @@ constexpr unsigned most_threads = 1024;
 /// A block a sequence.
 __global__ void __launch_bounds__(most_threads) sample_tokens(Call call) {
   const BatchSequence sequence = call.batch.sequences()[blockIdx.x];
-  std::uint32_t* seen =
-      call.seen == nullptr ? nullptr : call.seen + sequence.slot * seen_words(call.vocab_size);
-  if (seen != nullptr) track_seen(call, sequence, seen);
+  const SlotHistory history = update_history(call, sequence);
   int token = -1;
   if (sequence.logit_row >= 0) {
-    const bool penalises = sequence.sampling.repetition_penalty != 1.0F;
-    const Logits logits{call.logits + sequence.logit_row * call.vocab_size,
-                        penalises ? seen : nullptr, sequence.sampling.repetition_penalty,
-                        call.batch.suppressed(sequence), static_cast<int>(call.vocab_size)};
+    const Logits logits{call.logits + sequence.logit_row * call.vocab_size, sequence.sampling,
+                        history, call.batch.suppressed(sequence),
+                        static_cast<int>(call.vocab_size)};
     int bad = 0;
     const int best = find_best(logits, &bad);
     if (bad != INT_MAX || best < 0) {
@@ -347,8 +358,9 @@ unsigned threads_for(std::int64_t vocab_size) {
 void sampling_cuda(const cuda::Context& gpu, const SamplingOperands& operands,
                    float* probabilities) {
   const SamplingArgs& args = *operands.args;
-  const Call call{operands.batch,       args.vocab_size, operands.logits, operands.seen,
-                  operands.slot_tokens, operands.tokens, probabilities,   gpu.failure};
+  const Call call{operands.batch,  args.vocab_size,        operands.logits,
+                  operands.seen,   operands.output_counts, operands.slot_tokens,
+                  operands.tokens, probabilities,          gpu.failure};
   cuda::launch("sample_tokens", sample_tokens,
                {.blocks = dim3(static_cast<unsigned>(args.tag.num_sequences)),
                 .threads = dim3(threads_for(args.vocab_size))},

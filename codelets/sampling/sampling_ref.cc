@@ -19,13 +19,18 @@ void normalise(std::vector<double>& weights) {
 std::vector<double> token_probabilities_reference(std::span<const float> logits,
                                                   const SamplingRow& row,
                                                   std::span<const std::int32_t> history,
-                                                  std::span<const std::int32_t> suppressed) {
+                                                  std::span<const std::int32_t> suppressed,
+                                                  std::span<const std::int32_t> output) {
   std::vector<double> values(logits.begin(), logits.end());
   const double penalty = row.repetition_penalty;
   for (const std::int32_t token : std::set<std::int32_t>(history.begin(), history.end())) {
     double& value = values[static_cast<std::size_t>(token)];
     value = value > 0 ? value / penalty : value * penalty;
   }
+  for (const std::int32_t token : output)
+    values[static_cast<std::size_t>(token)] -= static_cast<double>(row.frequency_penalty);
+  for (const std::int32_t token : std::set<std::int32_t>(output.begin(), output.end()))
+    values[static_cast<std::size_t>(token)] -= static_cast<double>(row.presence_penalty);
   for (const std::int32_t token : suppressed) {
     values[static_cast<std::size_t>(token)] = -std::numeric_limits<double>::infinity();
   }

@@ -14,21 +14,21 @@ namespace cuda {
 struct Context;
 }
 
-/// Argument of the codelet that keeps the rows which tokens are drawn from.
+/// Argument of the codelet that keeps the rows which the LM head computes, in its order.
 struct SelectRowsArgs {
   TaskTag tag;
   std::size_t row_bytes = 0;  ///< even
 };
 
-/// to[r] = from[logit row r of the batch].
+/// to[r] = from[row r of the batch's head_rows()].
 struct SelectRowsOperands {
   const SelectRowsArgs* args = nullptr;
   BatchView batch{nullptr};
   const std::byte* from = nullptr;  ///< the batch's rows
-  std::byte* to = nullptr;          ///< its logit rows; no memory of `from`
+  std::byte* to = nullptr;          ///< its head rows; no memory of `from`
 };
 void select_rows_cpu(const CpuContext& cpu, const SelectRowsOperands& operands);
-/// All pointers are device memory; the tag names the number of logit rows.
+/// All pointers are device memory; the tag's num_logit_rows are the head rows.
 void select_rows_cuda(const cuda::Context& gpu, const SelectRowsOperands& operands);
 
 struct SelectRowsHandles {

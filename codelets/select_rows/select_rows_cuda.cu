@@ -7,7 +7,7 @@ namespace {
 /// A block a row.
 template <typename Word>
 __global__ void copy_selected(BatchView batch, const Word* from, Word* to, std::int64_t row_words) {
-  const std::int64_t row = batch.logit_rows()[blockIdx.x];
+  const std::int64_t row = batch.head_rows()[blockIdx.x];
   for (std::int64_t i = threadIdx.x; i < row_words; i += blockDim.x) {
     to[blockIdx.x * row_words + i] = from[row * row_words + i];
   }

@@ -53,22 +53,25 @@ bool uses_vectors(const SublayerRange& range) {
 /// A layer's buffers.
 struct LayerOperands {
   const float* vectors = nullptr;
-  const std::byte* qkv_weight = nullptr;
-  const std::byte* out_weight = nullptr;
-  const std::byte* gate_weight = nullptr;
-  const std::byte* fc1_weight = nullptr;
-  const std::byte* fc2_weight = nullptr;
+  Weight qkv_weight = {};
+  Weight out_weight = {};
+  Weight gate_weight = {};
+  Weight fc1_weight = {};
+  Weight fc2_weight = {};
   KvBuffers kv;
 
   LayerOperands() = default;
-  LayerOperands(const StageArgs& args, Buffers& buffers) {
+  /// Of the i-th layer.
+  LayerOperands(const StageArgs& args, std::size_t i, Buffers& buffers) {
     const SublayerRange range = args.range();
+    const LayerWeightTypes& types = args.weights.at(i);
     vectors = buffers.take_if<float>(uses_vectors(range));
-    qkv_weight = buffers.take_if<std::byte>(range.has(Sublayer::qkv));
-    out_weight = buffers.take_if<std::byte>(range.has(Sublayer::out_proj));
-    gate_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1) && args.shape.gated_ffn);
-    fc1_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc1));
-    fc2_weight = buffers.take_if<std::byte>(range.has(Sublayer::fc2));
+    qkv_weight = {types.qkv, buffers.take_if<std::byte>(range.has(Sublayer::qkv))};
+    out_weight = {types.out, buffers.take_if<std::byte>(range.has(Sublayer::out_proj))};
+    gate_weight = {types.gate,
+                   buffers.take_if<std::byte>(range.has(Sublayer::fc1) && args.shape.gated_ffn)};
+    fc1_weight = {types.fc1, buffers.take_if<std::byte>(range.has(Sublayer::fc1))};
+    fc2_weight = {types.fc2, buffers.take_if<std::byte>(range.has(Sublayer::fc2))};
     kv = KvAccess(args.kv, range).take_from(buffers);
   }
 };
@@ -95,8 +98,8 @@ struct StageOperands {
     scores = buffers.take_if<float>(scores_of(range).crosses());
     context = buffers.take_if<std::byte>(context_of(range).crosses());
     h = buffers.take_if<std::byte>(h_of(range).crosses());
-    for (std::int16_t i = 0; i < args.tag.num_layers; ++i)
-      layers.at(static_cast<std::size_t>(i)) = LayerOperands(args, buffers);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.tag.num_layers); ++i)
+      layers.at(i) = LayerOperands(args, i, buffers);
     take_scratch(device, args);
   }
 
@@ -135,7 +138,7 @@ GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) { return {gpu, 
 template <typename Context>
 void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at,
              const LayerOperands& layer) {
-  const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv};
+  const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv, layer.qkv_weight.type};
   // Elsewhere only attention has the slab.
   std::byte* slab = at_home(args.kv) ? layer.kv.slab : nullptr;
   const QkvOperands operands{
@@ -181,7 +184,7 @@ void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
 template <typename Context>
 void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at,
                   const LayerOperands& layer) {
-  const OutProjArgs out_proj{args.tag, args.shape, args.vectors};
+  const OutProjArgs out_proj{args.tag, args.shape, args.vectors, layer.out_weight.type};
   const OutProjOperands operands{&out_proj, at.context, layer.vectors, layer.out_weight, at.x};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().out_proj(context, operands);
@@ -193,7 +196,8 @@ void run_out_proj(const Context& context, const StageArgs& args, const StageOper
 template <typename Context>
 void run_fc1(const Context& context, const StageArgs& args, const StageOperands& at,
              const LayerOperands& layer) {
-  const Fc1Args fc1{args.tag, args.shape, args.vectors};
+  const Fc1Args fc1{args.tag, args.shape, args.vectors, layer.fc1_weight.type,
+                    layer.gate_weight.type};
   const Fc1Operands operands{&fc1, at.x, layer.vectors, layer.fc1_weight, layer.gate_weight, at.h};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().fc1(context, operands);
@@ -205,7 +209,7 @@ void run_fc1(const Context& context, const StageArgs& args, const StageOperands&
 template <typename Context>
 void run_fc2(const Context& context, const StageArgs& args, const StageOperands& at,
              const LayerOperands& layer) {
-  const Fc2Args fc2{args.tag, args.shape, args.vectors};
+  const Fc2Args fc2{args.tag, args.shape, args.vectors, layer.fc2_weight.type};
   const Fc2Operands operands{&fc2, at.h, layer.vectors, layer.fc2_weight, at.x};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().fc2(context, operands);
@@ -255,6 +259,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
   key.add(sizes.vectors);
   key.add(sizes.kv);
   key.add(sizes.window_tokens);
+  key.add(sizes.weights);
   key.add(sizes.range());
   key.add(tag.num_layers);
   key.add(tag.num_tokens);
@@ -292,12 +297,28 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
       .at(static_cast<std::size_t>(range.last) - 1);
 }
 
+/// Of the range's first weight, after which the codelet's variant is called.
+WeightFormat first_format(const StageArgs& args) {
+  const LayerWeightTypes& types = args.weights.front();
+  switch (args.range().first) {
+    case Sublayer::qkv:
+      return types.qkv.format;
+    case Sublayer::fc1:
+      return types.fc1.format;
+    case Sublayer::fc2:
+      return types.fc2.format;
+    default:
+      return types.out.format;
+  }
+}
+
 void submit_single(const StageArgs& args, const StageHandles& handles) {
   const AttentionArgs attention{args.tag, args.layer_shape(0), args.kv};
   const LayerHandles& layer = handles.layers.front();
+  const LayerWeightTypes& types = args.weights.front();
   switch (args.range().first) {
     case Sublayer::qkv:
-      return submit_qkv({args.tag, args.shape, args.vectors, args.kv},
+      return submit_qkv({args.tag, args.shape, args.vectors, args.kv, types.qkv},
                         {handles.batch, handles.x, handles.rope, layer.vectors, layer.qkv_weight,
                          handles.q, layer.slab, layer.new_kv});
     case Sublayer::qk:
@@ -307,13 +328,13 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
       return submit_sv(attention,
                        {handles.batch, handles.scores, layer.slab, layer.new_kv, handles.context});
     case Sublayer::out_proj:
-      return submit_out_proj({args.tag, args.shape, args.vectors},
+      return submit_out_proj({args.tag, args.shape, args.vectors, types.out},
                              {handles.context, layer.vectors, layer.out_weight, handles.x});
     case Sublayer::fc1:
-      return submit_fc1({args.tag, args.shape, args.vectors},
+      return submit_fc1({args.tag, args.shape, args.vectors, types.fc1, types.gate},
                         {handles.x, layer.vectors, layer.fc1_weight, layer.gate_weight, handles.h});
     case Sublayer::fc2:
-      return submit_fc2({args.tag, args.shape, args.vectors},
+      return submit_fc2({args.tag, args.shape, args.vectors, types.fc2},
                         {handles.h, layer.vectors, layer.fc2_weight, handles.x});
     default:
       throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range().first));
@@ -358,7 +379,7 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
     for (const ExpertHandles& expert : layer.experts) add_ffn(expert.gate, expert.fc1, expert.fc2);
     KvAccess(args.kv, range).add_to(accesses, layer.slab, layer.new_kv);
   }
-  codelet_of(range).submit(args.shape.dtype, args, accesses);
+  codelet_of(range).submit(args.shape.dtype, args, accesses, first_format(args));
 }
 
 }  // namespace sluice

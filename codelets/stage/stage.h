@@ -10,6 +10,7 @@
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/runtime/sublayer_range.h"
+#include "codelets/weights/weight.h"
 #include "perfmodels/layer_run.h"
 
 namespace sluice {
@@ -27,6 +28,7 @@ struct StageArgs {
   bool recurs = false;
   /// Each layer's window in place of the shape's, tag.num_layers of them; see DecoderShape.
   std::array<std::int64_t, most_layers_of_task> window_tokens{};
+  std::array<LayerWeightTypes, most_layers_of_task> weights{};  ///< of each layer
 
   /// The shape of the i-th layer.
   DecoderShape layer_shape(std::int16_t i) const {

@@ -4,17 +4,24 @@
 
 #include "base/files.h"
 #include "base/memory.h"
-#include "codelets/kernels/linear.h"
-#include "engine/command_line.h"
-#include "engine/commands/output_options.h"
-#include "engine/compute_options.h"
-#include "engine/interrupt.h"
-#include "engine/iteration_memory.h"
+#include "codelets/weights/plain.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/options/compute_options.h"
+#include "engine/commands/options/device_options.h"
+#include "engine/commands/options/output_options.h"
+#include "engine/commands/options/policy_options.h"
+#include "engine/commands/options/tier_options.h"
+#include "engine/commands/options/trace_options.h"
+#include "engine/commands/options/weight_options.h"
+#include "engine/commands/subcommands.h"
+#include "engine/console/interrupt.h"
+#include "engine/console/progress.h"
+#include "engine/machine/compute.h"
 #include "engine/measure/bench.h"
 #include "engine/measure/bench_report.h"
 #include "engine/measure/sweep.h"
-#include "engine/progress.h"
-#include "engine/run_setup.h"
+#include "engine/run/iteration_memory.h"
+#include "engine/run/run_setup.h"
 #include "engine/trace/trace_session.h"
 #include "models/model.h"
 
@@ -37,12 +44,9 @@ void declare_options(CommandLine& line) {
        "tokens in each sequence's KV cache before the test; a list")                         //
       ("repeat", po::value<int>()->default_value(5), "repetitions of each test")             //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
-      ("no-warmup", po::bool_switch(), "measure from the first run on")                      //
-      ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
-      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
-      ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains");
+      ("no-warmup", po::bool_switch(), "measure from the first run on");
+  declare_weight_options(line);
+  declare_compute_options(line);
   declare_policy_options(line);
   declare_device_options(line);
   declare_trace_option(line);
@@ -56,6 +60,7 @@ void declare_options(CommandLine& line) {
 
 struct Settings {
   std::string model;
+  WeightChoice weights;
   bool sweep = false;
   std::optional<std::string> plot;
   std::vector<BenchTest> tests;
@@ -115,6 +120,7 @@ void read_sweep(const CommandLine& line, Settings& settings) {
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.model = line.get<std::string>("model");
+  settings.weights = read_weight_choice(line);
   read_sweep(line, settings);
   settings.tests = read_tests(line);
   settings.repeat = in_range(line, "repeat", 1, 1000);
@@ -123,7 +129,7 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);
   settings.domains = in_range(line, "domains", 1, 64);
-  if (!settings.sweep) settings.accelerator = read_device(line);
+  if (!settings.sweep) settings.accelerator = find_accelerator(read_device(line));
   settings.tiers = read_tier_settings(line);
   if (settings.accelerator) {
     for (BenchTest& test : settings.tests) test.rows_at_once = all_rows;
@@ -138,11 +144,16 @@ struct BenchModel {
   std::uint64_t table_bytes = 0;  ///< embedding tables that random weights keep in memory
 };
 
-BenchModel open_bench_model(const std::string& name, DType dtype) {
-  if (names_model(name)) return {open_model(name)};
+BenchModel open_bench_model(const std::string& name, const WeightChoice& weights, DType dtype) {
   BenchModel opened;
+  if (names_model(name)) {
+    opened.model = open_model(name);
+    weights.use_on(name, opened.model.config);
+    return opened;
+  }
   opened.model.name = name;
   opened.model.config = find_shape(name);
+  weights.use_on(name, opened.model.config);
   const ModelConfig& config = opened.model.config;
   decoder_shape(config, dtype);  // throws for shapes that cannot run
   std::int64_t elements = config.vocab_size * config.embed_size;
@@ -295,6 +306,32 @@ Workload workload_of(const std::vector<BenchTest>& tests) {
   return workload;
 }
 
+/// Of the layers: "int4-g32"; "mixed" where they differ.
+std::string weights_name(const ModelConfig& config, DType dtype) {
+  const PackedWeights packed(config, dtype);
+  const WeightFormat first = packed.layers.front().qkv.format;
+  for (std::size_t i = 0; i < packed.layers.size(); ++i) {
+    for (const WeightType& type : packed.layer(i)) {
+      if (type.format != first) return "mixed";
+    }
+  }
+  return to_string(first);
+}
+
+/// Of what a token reads of weights.
+double mean_weight_bits(const ModelDimensions& model) {
+  const double head = lm_head_elements(model);
+  double bytes = model.head_bytes(head);
+  double elements = head;
+  const auto layers = static_cast<double>(model.num_layers);
+  for (const WeightKind kind : {WeightKind::query, WeightKind::key, WeightKind::value,
+                                WeightKind::out_proj, WeightKind::fc1, WeightKind::fc2}) {
+    bytes += layers * model.weight_bytes(weight_elements(model, kind));
+    elements += layers * weight_elements(model, kind);
+  }
+  return 8 * bytes / elements;
+}
+
 std::string backend_name(const Accelerator& accelerator) {
   std::string name = fmt::format("CPU ({})", onednn_isa_name());
   if (accelerator) name += " and " + accelerator.name();
@@ -330,7 +367,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                      .workload = workload_of(settings.tests),
                      .need = need,
                      .iterations = iterations_of(settings.tests),
-                     .kv_pages = max_pages(settings.tests),
+                     .kv = {.all = max_pages(settings.tests)},
                      .one_cohort = true,
                      .smaller = smaller_tests},
                     host, policy);
@@ -351,6 +388,9 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   const BenchContext context = {
       .model = opened.model.name,
       .weight_bytes = run.model().weight_bytes(),
+      .weights = weights_name(config, dtype),
+      .head_weights = to_string(PackedWeights(config, dtype).head.format),
+      .weight_bits = mean_weight_bits(model_dimensions(config, dtype)),
       .dtype = dtype,
       .backend = backend_name(plan.accelerator()),
       .policy = plan.policy().name(),
@@ -401,10 +441,10 @@ int run_bench(const CommandLine::Arguments& arguments) {
   const Settings settings = read_settings(line);
   const DType dtype = choose_dtype(settings.dtype);
   const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
-  RunPolicy policy(line);
-  const BenchModel opened = open_bench_model(settings.model, dtype);
+  RunPolicy policy(read_policy(line));
+  const BenchModel opened = open_bench_model(settings.model, settings.weights, dtype);
   if (settings.sweep) return run_sweep(settings, dtype, opened.model, domains);
-  TraceSession trace(line);
+  TraceSession trace(read_trace_folder(line));
   return trace.around([&] { return run_tests(settings, dtype, opened, domains, policy, trace); },
                       false);
 }

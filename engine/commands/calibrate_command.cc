@@ -9,15 +9,18 @@
 #include "base/median.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "engine/command_line.h"
-#include "engine/commands/output_options.h"
-#include "engine/compute_options.h"
-#include "engine/device.h"
-#include "engine/interrupt.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/options/compute_options.h"
+#include "engine/commands/options/device_options.h"
+#include "engine/commands/options/output_options.h"
+#include "engine/commands/subcommands.h"
+#include "engine/console/interrupt.h"
+#include "engine/console/progress.h"
+#include "engine/machine/calibration_store.h"
+#include "engine/machine/compute.h"
+#include "engine/machine/machine_costs.h"
 #include "engine/measure/calibrate.h"
-#include "engine/measure/calibration_store.h"
-#include "engine/plan/machine_costs.h"
-#include "engine/progress.h"
+#include "engine/run/device.h"
 #include "perfmodels/measured_model.h"
 #include "schedulers/loader.h"
 
@@ -33,12 +36,9 @@ void declare_options(CommandLine& line) {
       ("model,m", po::value<std::string>()->default_value("tiny"),
        "Hugging Face folder; tiny: the embedded model; or the name of a shape. Only the sizes of "
        "its "
-       "layers matter")  //
-      ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
-      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
-      ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains")                                   //
+       "layers matter");
+  declare_compute_options(line);
+  line.options().add_options()                                                           //
       ("repeat", po::value<int>()->default_value(3), "repetitions of each measurement")  //
       ("force", po::bool_switch(), "measure again what was measured before")             //
       ("check", po::bool_switch(),
@@ -87,8 +87,9 @@ Settings read_settings(const CommandLine& line) {
   settings.domains = cut_into_domains(choose_cores(threads), num_domains);
   if (line.given("device") || line.given("hbm")) {
     settings.accelerator =
-        read_device(line).sized_for(settings.config, settings.dtype,
-                                    largest_calibration_iteration(settings.config, settings.dtype));
+        find_accelerator(read_device(line))
+            .sized_for(settings.config, settings.dtype,
+                       largest_calibration_iteration(settings.config, settings.dtype));
   }
   settings.setup = calibration_setup(settings.dtype, num_threads(settings.domains), num_domains,
                                      settings.accelerator.calibration_name());
@@ -111,7 +112,7 @@ struct AcceleratedPart {
                          .domains = static_cast<int>(settings.setup.domains)},
                         settings.accelerator)),
         run(settings.accelerator, loaded, *costs.model, workload, {}),
-        policy(loaded.policy(), *costs.model, workload) {}
+        policy(loaded.policy(), *costs.model, workload, {}) {}
 };
 
 /// The machine as a run uses it, and what of a calibration fits it.

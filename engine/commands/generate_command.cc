@@ -6,10 +6,8 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
 #include "base/files.h"
@@ -17,19 +15,30 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "codelets/kernels/linear.h"
-#include "engine/command_line.h"
-#include "engine/compute_options.h"
-#include "engine/device.h"
-#include "engine/generator.h"
-#include "engine/interrupt.h"
-#include "engine/iteration_memory.h"
+#include "codelets/weights/plain.h"
+#include "engine/batching/engine.h"
+#include "engine/commands/finished_request.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/options/compute_options.h"
+#include "engine/commands/options/device_options.h"
+#include "engine/commands/options/policy_options.h"
+#include "engine/commands/options/sampling_options.h"
+#include "engine/commands/options/tier_options.h"
+#include "engine/commands/options/trace_options.h"
+#include "engine/commands/output_file.h"
+#include "engine/commands/subcommands.h"
+#include "engine/console/interrupt.h"
+#include "engine/console/progress.h"
+#include "engine/console/standard_streams.h"
+#include "engine/machine/compute.h"
 #include "engine/measure/explain.h"
-#include "engine/moved_bytes.h"
-#include "engine/output_file.h"
-#include "engine/progress.h"
-#include "engine/prompts.h"
-#include "engine/run_setup.h"
+#include "engine/requests/detokenizer.h"
+#include "engine/requests/prompts.h"
+#include "engine/run/device.h"
+#include "engine/run/iteration_memory.h"
+#include "engine/run/moved_bytes.h"
+#include "engine/run/run_engine.h"
+#include "engine/run/run_setup.h"
 #include "engine/trace/trace_session.h"
 #include "models/model.h"
 
@@ -47,7 +56,9 @@ void declare_options(CommandLine& line) {
        "Hugging Face folder, or tiny: the embedded model")        //
       ("prompt,p", po::value<std::string>(), "text to continue")  //
       ("prompts", po::value<std::string>(),
-       "JSON lines to continue, each {\"id\": ..., \"prompt\": ...}; - reads standard input")  //
+       "JSON lines to continue, each {\"id\": ..., \"prompt\": ...}, perhaps with settings of its "
+       "own; "
+       "- reads standard input")  //
       ("output", po::value<std::string>(),
        "write JSON lines here (with --prompts), in input order")  //
       ("resume", po::bool_switch(),
@@ -59,30 +70,17 @@ void declare_options(CommandLine& line) {
        "tokens to add to each prompt")  //
       ("context,c", po::value<std::int64_t>(),
        "tokens that a prompt and its output may have together; without it, as many as the model "
-       "allows")                                                                                  //
-      ("temperature", po::value<float>(), "0: greedy; without it, what the model's folder says")  //
-      ("top-k", po::value<int>(), "draw among the k likeliest tokens; 0: off")                    //
-      ("top-p", po::value<float>(),
-       "draw among the likeliest tokens that make up this probability")  //
-      ("min-p", po::value<float>(),
-       "drop tokens below this share of the likeliest one's probability")  //
-      ("repetition-penalty", po::value<float>(),
-       "above 1: tokens that occurred are less likely")  //
-      ("seed", po::value<std::int64_t>(),
-       "of the random draws; without it, another one each run")  //
-      ("stop", po::value<std::vector<std::string>>(),
-       "text that ends the output; may be given again")  //
+       "allows");
+  declare_sampling_options(line);
+  line.options().add_options()  //
       ("min-tokens", po::value<std::int64_t>(),
        "tokens that come before an end-of-sequence token may")                   //
       ("ignore-eos", po::bool_switch(), "go on after an end-of-sequence token")  //
       ("no-special-tokens", po::bool_switch(),
-       "do not add the tokenizer's special tokens to prompts")                      //
-      ("no-echo", po::bool_switch(), "with --prompt: print the continuation only")  //
-      ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
-      ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
-      ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains")                                       //
+       "do not add the tokenizer's special tokens to prompts")  //
+      ("no-echo", po::bool_switch(), "with --prompt: print the continuation only");
+  declare_compute_options(line);
+  line.options().add_options()                                                               //
       ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores");
@@ -118,18 +116,6 @@ struct Settings {
   Accelerator accelerator;
 };
 
-std::vector<std::string> read_stop(const CommandLine& line) {
-  if (!line.given("stop")) return {};
-  std::vector<std::string> stop = line.get<std::vector<std::string>>("stop");
-  for (const std::string& text : stop) {
-    if (text.empty()) throw UsageError("--stop: the text is empty; leave the option out");
-    if (const auto bad = find_invalid_utf8(text)) {
-      throw UsageError("--stop: invalid UTF-8 at byte {}; pass the text as UTF-8", *bad + 1);
-    }
-  }
-  return stop;
-}
-
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.model = line.get<std::string>("model");
@@ -153,7 +139,7 @@ Settings read_settings(const CommandLine& line) {
   settings.tiers = read_tier_settings(line);
   settings.json = line.get<bool>("json");
   if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
-  settings.accelerator = read_device(line);
+  settings.accelerator = find_accelerator(read_device(line));
   if (line.given("prompt") && line.given("prompts")) {
     throw UsageError("--prompt and --prompts exclude each other");
   }
@@ -169,28 +155,16 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-/// The model's own defaults, overridden by what was given.
-SamplingParams read_sampling(const CommandLine& line, const GenerationConfig& defaults) {
+/// Greedy, unless the model's folder says that it samples.
+SamplingParams sampling_of(const GenerationConfig& generation) {
   SamplingParams params;
-  if (defaults.do_sample.value_or(false)) {
-    params.temperature = defaults.temperature.value_or(1.0F);
-    params.top_k = defaults.top_k.value_or(0);
-    params.top_p = defaults.top_p.value_or(1.0F);
-    params.min_p = defaults.min_p.value_or(0.0F);
+  if (generation.do_sample.value_or(false)) {
+    params.temperature = generation.temperature.value_or(1.0F);
+    params.top_k = generation.top_k.value_or(0);
+    params.top_p = generation.top_p.value_or(1.0F);
+    params.min_p = generation.min_p.value_or(0.0F);
   }
-  params.repetition_penalty = defaults.repetition_penalty.value_or(1.0F);
-  if (line.given("temperature")) params.temperature = in_range(line, "temperature", 0.0F, 100.0F);
-  if (line.given("top-k")) params.top_k = in_range(line, "top-k", 0, 1 << 30);
-  if (line.given("top-p")) params.top_p = in_range(line, "top-p", 1e-6F, 1.0F);
-  if (line.given("min-p")) params.min_p = in_range(line, "min-p", 0.0F, 1.0F);
-  if (line.given("repetition-penalty")) {
-    params.repetition_penalty = in_range(line, "repetition-penalty", 0.01F, 100.0F);
-  }
-  params.seed = std::random_device()();
-  if (line.given("seed")) {
-    constexpr auto largest = std::numeric_limits<std::int64_t>::max();
-    params.seed = static_cast<std::uint64_t>(in_range<std::int64_t>(line, "seed", 0, largest));
-  }
+  params.repetition_penalty = generation.repetition_penalty.value_or(1.0F);
   return params;
 }
 
@@ -220,11 +194,31 @@ void fill_prompt(Request& request, const PromptLine& line, const std::string& pl
                   model.config.vocab_size);
     }
   }
+  if (line.fields.stop && tokenizer == nullptr)
+    throw Error("{}: stop needs text, and {} has no tokenizer files", place, settings.model);
+  for (const std::int32_t token : line.fields.stop_tokens) {
+    if (token >= model.config.vocab_size)
+      throw Error("{}: stop_token_ids has {}, expected token ids from 0 to {}", place, token,
+                  model.config.vocab_size - 1);
+  }
   const auto length = static_cast<std::int64_t>(request.prompt_tokens.size());
   if (length > model.config.max_positions) {
     throw Error("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
                 length, model.config.max_positions);
   }
+}
+
+/// The line's own, the command line's, or what the model's folder says.
+void set_min_tokens(Request& request, const RequestFields& fields, const std::string& place,
+                    const Settings& settings, const Model& model) {
+  if (fields.min_tokens.value_or(0) > fields.max_tokens.value_or(settings.max_tokens))
+    throw Error("{}: min_tokens is {}, expected at most the {} that may be generated", place,
+                *fields.min_tokens, fields.max_tokens.value_or(settings.max_tokens));
+  const std::optional<std::int64_t> wanted =
+      fields.min_tokens ? fields.min_tokens : settings.min_tokens;
+  const auto length = static_cast<std::int64_t>(request.prompt_tokens.size());
+  request.min_new_tokens = std::min(wanted.value_or(model.generation.min_new_tokens_after(length)),
+                                    request.max_new_tokens);
 }
 
 std::vector<Request> read_requests(const CommandLine& line, const Settings& settings,
@@ -243,25 +237,30 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
     lines = read_prompts(place_prefix);
     if (interrupt_flag()) throw Interrupted();  // what came on standard input may be cut off
   }
-  const SamplingParams sampling = read_sampling(line, model.generation);
+  const SamplingParams sampling = read_sampling(line, sampling_of(model.generation));
   for (const std::string& warning : warnings_of(model.generation, sampling.temperature > 0))
     logger().warn("{}", warning);
   std::vector<Request> requests;
   for (const PromptLine& prompt : lines) {
+    const RequestFields& fields = prompt.fields;
     Request request;
     request.index = static_cast<std::int64_t>(requests.size());
     request.max_new_tokens = settings.max_tokens;
     request.ignore_eos = settings.ignore_eos;
-    request.stop = settings.stop;
+    if (!fields.stop) request.stop = settings.stop;
     if (tokenizer != nullptr) {
       const std::vector<std::string>& own = model.generation.stop_strings;
       request.stop.insert(request.stop.end(), own.begin(), own.end());
     }
     request.sampling = sampling;
+    request.logprobs = prompt.logprobs;
+    fields.apply_to(request);
     const std::string place =
         line.given("prompt") ? place_prefix : fmt::format("{}, line {}", place_prefix, prompt.line);
     fill_prompt(request, prompt, place, model, tokenizer, settings);
     const auto length = static_cast<std::int64_t>(request.prompt_tokens.size());
+    if (fields.max_tokens)
+      request.max_new_tokens = std::min(*fields.max_tokens, most_new_tokens(model.config, length));
     if (settings.context) {
       if (length >= *settings.context) {
         throw Error("{}: the prompt has {} tokens, --context is {}; give it at least {}", place,
@@ -269,9 +268,7 @@ std::vector<Request> read_requests(const CommandLine& line, const Settings& sett
       }
       request.max_new_tokens = std::min(request.max_new_tokens, *settings.context - length);
     }
-    request.min_new_tokens =
-        std::min(settings.min_tokens.value_or(model.generation.min_new_tokens_after(length)),
-                 request.max_new_tokens);
+    set_min_tokens(request, fields, place, settings, model);
     requests.push_back(std::move(request));
   }
   return requests;
@@ -359,7 +356,7 @@ Workload workload_of(const std::vector<Request>& requests, std::int64_t batch) {
 
 /// Everything that the end of a run tells.
 struct Report {
-  GenerationStats totals;
+  EngineStats totals;
   double load_s = 0;
   double first_token_s = 0;  ///< sums, over sequences that drew a token
   double per_token_s = 0;
@@ -368,14 +365,15 @@ struct Report {
   std::vector<std::string> finish_reasons;  ///< by place in the input; empty where nothing ran
 
   void add(const Completion& completion) {
-    finish_reasons.at(static_cast<std::size_t>(completion.request.index)) =
-        to_string(completion.finish_reason);
-    if (completion.time_to_first_token_s > 0) {
-      first_token_s += completion.time_to_first_token_s;
+    if (completion.output == 0)
+      finish_reasons.at(static_cast<std::size_t>(completion.request->index)) =
+          to_string(completion.finish_reason);
+    if (completion.num_drawn > 0) {
+      first_token_s += completion.time_to_first_token_s();
       ++sequences_with_token;
     }
-    if (completion.time_per_output_token_s > 0) {
-      per_token_s += completion.time_per_output_token_s;
+    if (completion.num_drawn > 1) {
+      per_token_s += completion.time_per_output_token_s();
       ++sequences_with_two;
     }
   }
@@ -436,11 +434,6 @@ void print_summary(const Report& report, std::int64_t batch, const std::string& 
              batch > 1 ? fmt::format(", up to {} prompts at once", batch) : "",
              report.ttft_s() * 1e3, report.tpot_s() * 1e3, report.load_s,
              format_bytes(peak_resident_bytes()), policy);
-}
-
-void flush_stdout() {
-  std::cout.flush();
-  if (!std::cout) throw Error("cannot write to standard output: {}", std::strerror(errno));
 }
 
 /// Lines on stdout, in input order: a line waits for those before it.
@@ -527,20 +520,14 @@ class GenerateRun {
         requests = without_finished(std::move(requests), *output, path);
     }
     if (line_.given("stats") && !dry_run) check_writable(line_.get<std::string>("stats"));
-    Generator::Options options{.attention = settings_.attention,
-                               .fusion = settings_.fusion,
-                               .eos_token_ids = model_.generation.eos_token_ids.empty()
-                                                    ? model_.config.eos_token_ids
-                                                    : model_.generation.eos_token_ids,
-                               .suppress_tokens = model_.generation.suppress_tokens,
-                               .begin_suppress_tokens = model_.generation.begin_suppress_tokens};
+    EngineOptions options = engine_options(model_);
     RunPlan plan = [&] {
       const EndsSoonAfterInterrupt ends_soon([&] { output.reset(); });  // with what is in it
       return make_plan(requests, batch_of(requests, options.prefill_chunk_tokens),
                        options.prefill_chunk_tokens);
     }();
     const Workload workload = plan.demand().workload;
-    options.max_batch = workload.batch;
+    options.max_sequences = workload.batch;
     if (dry_run) {
       std::cout << format_tiers(plan.uses(),
                                 settings_.json ? OutputFormat::json : OutputFormat::table);
@@ -552,8 +539,8 @@ class GenerateRun {
     trace_.divide_stages_by(plan.costs().model, plan.policy_run().memory());
     LoadedRun run(plan);
     report_.load_s = run.load_s();
-    options.policy = &plan.policy_run();
-    Generator generator(run.model(), run.kv(), tokenizer_, options);
+    RunEngine engine(run.model(), run.kv(), plan.policy_run(), options,
+                     {.attention = settings_.attention, .fusion = settings_.fusion});
     const bool explain = line_.get<bool>("explain");
     std::optional<RunExplainer> explainer;
     if (explain) {
@@ -563,7 +550,7 @@ class GenerateRun {
     moved.run_begins();
     {
       const TraceSession::Recording recording = trace_.record();
-      generate(generator, std::move(requests), output.get());
+      generate(engine.engine(), std::move(requests), output.get());
     }
     moved.run_ends(report_.totals.wall_s, plan.host().cxl().has_value());
     if (output) output->put_in_order();
@@ -586,9 +573,11 @@ class GenerateRun {
   }
 
  private:
-  /// Prompts at once: what was asked for, else as many as DDR holds.
+  /// Outputs at once: what was asked for, else as many as DDR holds.
   std::int64_t batch_of(const std::vector<Request>& requests, std::int64_t chunk_tokens) const {
-    const std::int64_t count = std::max<std::int64_t>(1, std::ssize(requests));
+    std::int64_t count = 0;
+    for (const Request& request : requests) count += request.num_outputs;
+    count = std::max<std::int64_t>(1, count);
     if (settings_.batch) return std::min(*settings_.batch, count);
     const auto fits = [&](std::int64_t batch) {
       return host_plan(requests, model_, dtype_, settings_, batch, chunk_tokens).missing_bytes() ==
@@ -614,7 +603,7 @@ class GenerateRun {
                          .workload = workload_of(requests, batch),
                          .need = need.host,
                          .iterations = need.iterations,
-                         .kv_pages = need.kv_pages,
+                         .kv = {.all = need.kv_pages},
                          .one_cohort = false,
                          .timed = line_.get<bool>("explain"),
                          .smaller = batch > 1 ? "a smaller --batch needs less" : ""},
@@ -628,38 +617,46 @@ class GenerateRun {
     }
   }
 
-  void generate(Generator& generator, std::vector<Request> requests, OutputFile* output) {
+  void generate(Engine& engine, std::vector<Request> requests, OutputFile* output) {
     const auto total = static_cast<double>(requests.size());
-    std::size_t next = 0;
     std::size_t finished = 0;
     OrderedLines lines;
     ProgressBar bar("generating");
-    GenerationEvents events;
+    Detokenizer::OnText on_text;
     const bool single = line_.given("prompt");
     if (single) {
       if (!line_.get<bool>("no-echo")) std::cout << requests.front().prompt;
       flush_stdout();
-      events.on_text = [](const Request&, const std::string& text) {
+      on_text = [](const Request&, std::int64_t, const std::string& text) {
         std::cout << text;
         flush_stdout();
       };
     }
-    events.on_finished = [&](const Completion& completion) {
+    FinishedRequests gathered;
+    const auto on_finished = [&](Completion completion) {
+      if (completion.finish_reason == FinishReason::rejected) throw Error("{}", completion.problem);
       report_.add(completion);
       if (completion.finish_reason == FinishReason::interrupted || single) return;
+      const std::optional<FinishedRequest> request = gathered.add(std::move(completion));
+      if (!request) return;
       ++finished;
       if (output != nullptr) {
-        output->add(completion);
+        output->add(*request);
       } else {
-        lines.add(completion.request.index, completion_line(completion));
+        lines.add(request->request().index, completion_line(*request));
       }
       bar.update(static_cast<double>(finished), total,
                  fmt::format("{} of {} prompts", finished, total));
     };
-    const auto take = [&]() -> std::optional<Request> {
-      return next < requests.size() ? std::optional(std::move(requests[next++])) : std::nullopt;
+    RequestList source(std::move(requests));
+    Detokenizer detokenizer(tokenizer_, on_text, on_finished);
+    EngineEvents events = detokenizer.events();
+    events.on_token = [&gathered, take = std::move(events.on_token)](const Request& request,
+                                                                     const DrawnToken& token) {
+      gathered.note_token(request, token);
+      return take(request, token);
     };
-    report_.totals = generator.run(take, events, interrupt_flag());
+    report_.totals = engine.run(source, events, interrupt_flag());
     bar.clear();
     if (single) std::cout << '\n';
     lines.finish();
@@ -675,11 +672,6 @@ class GenerateRun {
   Report report_;
 };
 
-bool has_tokenizer(const ModelFiles& files) {
-  return files.contains("tokenizer.json") || files.contains("tokenizer.model") ||
-         files.contains("vocab.json");
-}
-
 }  // namespace
 
 int run_generate(const CommandLine::Arguments& arguments) {
@@ -692,7 +684,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
   if (!line.given("output") && write(STDOUT_FILENO, "", 0) < 0) {
     throw Error("cannot write to standard output: {}", std::strerror(errno));
   }
-  RunPolicy policy(line);
+  RunPolicy policy(read_policy(line));
   const Model model = open_model(settings.model);
   const std::unique_ptr<Tokenizer> tokenizer =
       has_tokenizer(model.files) ? open_tokenizer(model.files) : nullptr;
@@ -700,7 +692,7 @@ int run_generate(const CommandLine::Arguments& arguments) {
     throw Error("--stop needs text, and {} has no tokenizer files", settings.model);
   }
   std::vector<Request> requests = read_requests(line, settings, model, tokenizer.get());
-  TraceSession trace(line);
+  TraceSession trace(read_trace_folder(line));
   GenerateRun run(line, settings, model, tokenizer.get(), policy, trace);
   return trace.around([&] { return run.execute(std::move(requests)); }, line.get<bool>("quiet"));
 }

@@ -8,16 +8,18 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "codelets/kernels/linear.h"
+#include "codelets/kernels/quantized/gemm.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/runtime.h"
-#include "engine/build_kind.h"
-#include "engine/command_line.h"
-#include "engine/compute_options.h"
-#include "engine/measure/calibration_store.h"
+#include "codelets/weights/plain.h"
+#include "engine/commands/build_kind.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/subcommands.h"
+#include "engine/machine/calibration_store.h"
+#include "engine/machine/compute.h"
+#include "engine/machine/machine_costs.h"
 #include "engine/measure/memory_probe.h"
-#include "engine/plan/machine_costs.h"
 
 namespace sluice {
 namespace {
@@ -98,6 +100,7 @@ void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime
   if (topology.cgroup_cores > 0) fmt::print("cgroup limit   {} cores\n", topology.cgroup_cores);
   fmt::print("threads        {} by default\n", default_num_threads(topology));
   fmt::print("oneDNN uses    {}\n", onednn_isa_name());
+  fmt::print("4 and 8 bits   {}\n", quantized::to_string(quantized::fastest_arithmetic()));
   fmt::print("vector loops   {} (Highway)\n", simd::target_name());
   for (const NumaNode& node : topology.numa_nodes) {
     fmt::print("memory node {}  {}, {}\n", node.os_index, format_bytes(node.memory_bytes),
@@ -119,7 +122,8 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
             {"cores", topology.cores.size()},
             {"threads", default_num_threads(topology)},
             {"isa", simd::target_name()},
-            {"onednn_isa", onednn_isa_name()}}},
+            {"onednn_isa", onednn_isa_name()},
+            {"quantized_arithmetic", quantized::to_string(quantized::fastest_arithmetic())}}},
           {"cuda", cuda_as_json(gpus)},
           {"memory_nodes", memory_nodes_as_json(topology, gpus, probe)},
           {"available_bytes", available_memory_bytes()},

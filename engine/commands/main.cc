@@ -17,11 +17,12 @@
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "base/text.h"
-#include "engine/build_kind.h"
-#include "engine/command_line.h"
+#include "engine/commands/build_kind.h"
 #include "engine/commands/foreign_variables.h"
 #include "engine/commands/manual.h"
-#include "engine/interrupt.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/subcommands.h"
+#include "engine/console/interrupt.h"
 
 namespace {
 
@@ -30,8 +31,12 @@ struct Command {
   const char* summary;
   int (*run)(const sluice::CommandLine::Arguments& arguments);
 };
-constexpr std::array<Command, 9> commands = {{
+constexpr std::array<Command, 13> commands = {{
     {"generate", "continue a prompt, or a file of prompts", sluice::run_generate},
+    {"chat", "talk to a model in the terminal", sluice::run_chat},
+    {"serve", "answer requests over HTTP, as OpenAI's API has them", sluice::run_serve},
+    {"replay", "run a trace of requests as they arrive, and report latency and throughput",
+     sluice::run_replay},
     {"bench", "measure tokens per second, beside what this machine can do at best",
      sluice::run_bench},
     {"calibrate", "measure how long a model's sublayers take here, for plan and policies",
@@ -43,6 +48,7 @@ constexpr std::array<Command, 9> commands = {{
     {"tokenize", "show the tokens of a text, or the text of tokens", sluice::run_tokenize},
     {"trace", "read what a run with --trace has left", sluice::run_trace},
     {"make-model", "write a folder with random weights of a known shape", sluice::run_make_model},
+    {"quantize", "write a model with its weights in 4 or 8 bits", sluice::run_quantize},
 }};
 
 /// Every command's help, without running it.

@@ -3,7 +3,7 @@
 #include <span>
 #include <string>
 
-#include "engine/command_line.h"
+#include "engine/commands/options/command_line.h"
 
 namespace sluice {
 

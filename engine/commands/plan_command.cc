@@ -9,19 +9,22 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "engine/command_line.h"
-#include "engine/commands/output_options.h"
-#include "engine/compute_options.h"
-#include "engine/generator.h"
-#include "engine/interrupt.h"
-#include "engine/plan/machine_list.h"
+#include "engine/batching/policy_run.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/options/output_options.h"
+#include "engine/commands/options/point_options.h"
+#include "engine/commands/options/weight_options.h"
+#include "engine/commands/subcommands.h"
+#include "engine/console/interrupt.h"
+#include "engine/machine/compute.h"
+#include "engine/measure/machine_list.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/points.h"
 #include "engine/plan/policy_choice.h"
 #include "engine/plan/policy_map.h"
 #include "engine/plan/what_if.h"
-#include "engine/policy_run.h"
+#include "engine/requests/request.h"
 #include "models/model.h"
 #include "schedulers/loader.h"
 
@@ -44,6 +47,7 @@ void declare_options(CommandLine& line) {
 
 struct Settings {
   PointLists points;
+  WeightChoice weights;
   std::optional<std::string> map;
   bool explain = false;
   OutputFormat format = OutputFormat::table;
@@ -52,6 +56,7 @@ struct Settings {
 Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.points = read_points(line);
+  settings.weights = read_weight_choice(line);
   settings.format = read_format(line);
   settings.explain = line.get<bool>("explain");
   const bool tabular =
@@ -174,7 +179,9 @@ class Planner {
   }
 
   MachineCosts costs_of(const std::string& machine, const std::string& model) {
-    ModelDimensions dimensions = model_dimensions(find_model_config(model), default_dtype);
+    ModelConfig config = find_model_config(model);
+    settings_.weights.use_on(model, config);
+    ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     return machines_.load(machine, dimensions, model);
   }

@@ -1,98 +1,37 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <filesystem>
-#include <functional>
 #include <iostream>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
-#include "base/cpu.h"
 #include "base/files.h"
 #include "base/units.h"
-#include "engine/child_process.h"
-#include "engine/command_line.h"
-#include "engine/commands/output_options.h"
-#include "engine/compute_options.h"
-#include "engine/interrupt.h"
+#include "engine/batching/policy_run.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/options/output_options.h"
+#include "engine/commands/options/point_options.h"
+#include "engine/commands/options/simulated_host_options.h"
+#include "engine/commands/options/tier_options.h"
+#include "engine/commands/options/trace_options.h"
+#include "engine/commands/options/weight_options.h"
+#include "engine/commands/simulator.h"
+#include "engine/commands/subcommands.h"
+#include "engine/console/interrupt.h"
+#include "engine/machine/compute.h"
+#include "engine/machine/machine_costs.h"
 #include "engine/plan/comparison.h"
-#include "engine/plan/machine_costs.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/points.h"
 #include "engine/plan/policy_choice.h"
 #include "engine/plan/what_if.h"
-#include "engine/policy_run.h"
-#include "engine/progress.h"
-#include "engine/simulate/platform.h"
 #include "engine/trace/trace_session.h"
 
 namespace sluice {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-/// A folder of our own, gone when done.
-class PrivateFolder {
- public:
-  PrivateFolder() {
-    std::error_code error;
-    const fs::path parent = fs::temp_directory_path(error);
-    if (error) throw Error("TMPDIR: {}; set it to a folder that can be written", error.message());
-    std::string name = (parent / "sluice-simulate-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr)
-      throw Error("cannot make a folder like {}; set TMPDIR to one that can be written", name);
-    path_ = name;
-  }
-  ~PrivateFolder() { remove(); }
-  void remove() const {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  PrivateFolder(const PrivateFolder&) = delete;
-  PrivateFolder& operator=(const PrivateFolder&) = delete;
-  fs::path path(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
-
-/// The second program, which is linked to StarPU's simulator.
-fs::path simulator_program() {
-  std::error_code failed;
-  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
-  fs::path program = self.parent_path() / "sluice-simulate";
-  if (failed || !fs::exists(program, failed)) {
-    throw Error(
-        "there is no simulator beside {}; build with StarPU's SimGrid flavour (./run.sh simulate "
-        "does, docs/guide/simulate.md says how)",
-        self.string());
-  }
-  return program;
-}
-
-/// The policy as the simulator finds it: names are the same; of a file it takes the sibling that is
-/// built for it.
-std::string simulated_policy(const std::string& name_or_file) {
-  if (!name_or_file.ends_with(native_policy_ending) ||
-      name_or_file.ends_with(simgrid_policy_ending))
-    return name_or_file;
-  const std::string stem(name_or_file, 0, name_or_file.size() - native_policy_ending.size());
-  const std::string sibling = fmt::format("{}{}", stem, simgrid_policy_ending);
-  std::error_code ignored;
-  if (!fs::exists(sibling, ignored)) {
-    throw Error(
-        "--policy {}: {} is not beside it; sluice_add_policy() builds both where the "
-        "simulator's StarPU is",
-        name_or_file, sibling);
-  }
-  return fs::absolute(sibling).string();
-}
 
 /// One point.
 struct Job {
@@ -101,7 +40,7 @@ struct Job {
   std::string policy;
   Workload asked;        ///< maybe for as many sequences as fit
   Workload workload;     ///< what runs
-  std::string platform;  ///< folder
+  std::string platform;  ///< the machine, as the simulator knows it
   Json result;
   std::string problem;  ///< instead of a result
 };
@@ -109,11 +48,12 @@ struct Job {
 class Simulations {
  public:
   /// `trace`: the folder for a trace, or empty.
-  Simulations(const PointLists& lists, const SimulatedHost& host, std::string trace)
-      : lists_(lists), host_(host), trace_(std::move(trace)), program_(simulator_program()) {
+  Simulations(const PointLists& lists, WeightChoice weights, const SimulatedHost& host,
+              std::string trace)
+      : lists_(lists), weights_(std::move(weights)), host_(host), trace_(std::move(trace)) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
-    const EndsSoonAfterInterrupt ends_soon([this] { folder_.remove(); });
+    const EndsSoonAfterInterrupt ends_soon([this] { program_.remove_folder(); });
     // A wrong one is no point that cannot be.
     for (const std::string& policy : lists.policies) {
       if (policy != any_policy) load(policy);
@@ -125,37 +65,19 @@ class Simulations {
 
   /// All of them, as many at once as there are cores.
   std::vector<Job>& run() {
-    ProgressBar bar("simulating");
-    std::atomic<std::size_t> next{0};
-    std::size_t num_done = 0;
-    std::mutex mutex;
-    const auto work = [&] {
-      for (std::size_t i = next++; i < jobs_.size(); i = next++) {
-        if (interrupt_flag()) return;
-        run(jobs_[i]);
-        const std::lock_guard lock(mutex);
-        bar.update(static_cast<double>(++num_done), static_cast<double>(jobs_.size()));
-      }
-    };
-    const std::size_t num_threads = std::min<std::size_t>(
-        jobs_.size(), static_cast<std::size_t>(default_num_threads(read_cpu_topology())));
-    std::vector<std::thread> threads;
-    for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
-    work();
-    for (std::thread& thread : threads) thread.join();
-    if (interrupt_flag()) throw Interrupted();
+    run_jobs(jobs_.size(), "simulating", [this](std::size_t i) { run(jobs_[i]); });
     return jobs_;
   }
 
  private:
   void add(const std::string& model, const std::string& machine) {
-    const ModelConfig config = find_model_config(model);
+    ModelConfig config = find_model_config(model);
+    weights_.use_on(model, config);
     ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     const MachineCosts costs = simulated_costs(machine, dimensions, model, host_);
     say_if_carried(costs, model);
-    const std::string platform = folder_.path(fmt::format("{}", num_platforms_++)).string();
-    write_platform(*costs.model, platform);
+    const std::string platform = program_.add_machine(*costs.model);
     for (const Workload& workload : lists_.workloads(config.max_positions)) {
       for (const std::string& policy : lists_.policies) {
         Job job = {model, machine, policy, workload, workload, platform, {}, ""};
@@ -212,6 +134,8 @@ class Simulations {
                                           fmt::format("{}", job.workload.output_tokens),
                                           "--weight-bits",
                                           fmt::format("{}", lists_.weight_bits)};
+    const std::vector<std::string> weights = weights_.arguments();
+    arguments.insert(arguments.end(), weights.begin(), weights.end());
     for (const auto& [key, value] : lists_.policy_options) {
       arguments.emplace_back("--policy-option");
       arguments.push_back(fmt::format("{}={}", key, value));
@@ -220,41 +144,20 @@ class Simulations {
          {arguments_of(lists_.host_tiers), arguments_of(host_)})
       arguments.insert(arguments.end(), more.begin(), more.end());
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
-    // The machine's description is the only source of times: nothing that StarPU adds by itself.
-    const ChildResult child = run_child(program_, arguments,
-                                        {{"STARPU_HOSTNAME", platform_host},
-                                         {"STARPU_PERF_MODEL_DIR", job.platform},
-                                         {"STARPU_HOME", job.platform},
-                                         {"STARPU_SILENT", "1"},
-                                         {"STARPU_SUBALLOCATOR", "0"},  // pieces of 32 MiB
-                                         {"STARPU_SIMGRID_CUDA_MALLOC_COST", "0"},
-                                         {"STARPU_SIMGRID_CUDA_QUEUE_COST", "0"},
-                                         {"STARPU_SIMGRID_TASK_SUBMIT_COST", "0"},
-                                         {"STARPU_SIMGRID_TASK_PUSH_COST", "0"},
-                                         {"STARPU_SIMGRID_FETCHING_INPUT_COST", "0"}});
+    const ChildResult child = program_.run(arguments, job.platform);
     job.result = child.exit_code == 0 ? Json::parse(child.out, nullptr, false) : Json();
     if (job.result.is_object()) {
       fmt::print(stderr, "{}", child.err);  // where the trace is
       return;
     }
-    job.problem = problem_of(child);
-  }
-
-  static std::string problem_of(const ChildResult& child) {
-    if (child.err.empty()) return fmt::format("the simulator ended with code {}", child.exit_code);
-    // What SimGrid says when everything waits for room on the GPU, where all that is left is in
-    // use.
-    if (child.err.find("Deadlock detected") != std::string::npos)
-      return "hbm is so full that a task's values find no room; a smaller batch needs less";
-    return child.err.substr(0, child.err.find('\n'));
+    job.problem = SimulatorProgram::problem_of(child);
   }
 
   const PointLists& lists_;
+  WeightChoice weights_;
   SimulatedHost host_;
   std::string trace_;
-  std::string program_;
-  PrivateFolder folder_;
-  int num_platforms_ = 0;
+  SimulatorProgram program_;
   std::map<std::string, std::unique_ptr<LoadedPolicy>> named_;  ///< whose plans were asked
   LoadedPolicies known_;
   std::vector<Job> jobs_;
@@ -469,7 +372,7 @@ int run_simulate(const CommandLine::Arguments& arguments) {
   const std::vector<Job> jobs = [&] {
     const std::optional<OutliveReader> outlive_reader =
         trace.empty() ? std::nullopt : std::optional<OutliveReader>(std::in_place);
-    return Simulations(lists, read_simulated_host(line), trace).run();
+    return Simulations(lists, read_weight_choice(line), read_simulated_host(line), trace).run();
   }();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);

@@ -11,8 +11,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "engine/command_line.h"
-#include "engine/prompts.h"
+#include "engine/commands/options/chat_template_option.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/subcommands.h"
+#include "engine/requests/prompts.h"
 #include "models/files.h"
 #include "models/tokenizer.h"
 
@@ -33,6 +35,12 @@ void declare_options(CommandLine& line) {
       ("file", po::value<std::string>(),
        "a text a line, or prompts as generate takes them if the name ends with .jsonl; - reads "
        "standard input")  //
+      ("chat", po::value<std::string>(),
+       "a chat in JSON, a list of messages or an object with \"messages\" and \"tools\", rendered "
+       "by the model's chat template; - reads standard input");
+  declare_chat_template_option(line,
+                               "with --chat: a Jinja file instead of the model's own template");
+  line.options().add_options()  //
       ("no-special-tokens", po::bool_switch(),
        "do not add the tokenizer's special tokens to the texts")  //
       ("decode", po::bool_switch(),
@@ -42,10 +50,15 @@ void declare_options(CommandLine& line) {
 }
 
 void check_options(const CommandLine& line) {
-  if (line.given("prompt") && line.given("file"))
-    throw UsageError("--prompt and --file exclude each other");
-  if (!line.given("prompt") && !line.given("file"))
-    throw UsageError("nothing to tokenize: give --prompt TEXT or --file FILE");
+  int num_inputs = 0;
+  for (const char* name : {"prompt", "file", "chat"}) num_inputs += line.given(name) ? 1 : 0;
+  if (num_inputs > 1) throw UsageError("--prompt, --file and --chat exclude each other");
+  if (num_inputs == 0)
+    throw UsageError("nothing to tokenize: give --prompt TEXT, --file FILE or --chat FILE");
+  if (line.given("chat-template") && !line.given("chat"))
+    throw UsageError("--chat-template needs --chat FILE");
+  if (line.given("chat") && line.get<bool>("decode"))
+    throw UsageError("--decode needs ids, which --chat does not have");
 }
 
 /// One thing to encode or decode, and where it came from.
@@ -123,7 +136,16 @@ std::vector<Input> inputs_from_lines(const std::string& path, Direction directio
   return inputs;
 }
 
-std::vector<Input> read_inputs(const CommandLine& line, Direction direction) {
+Input input_from_chat(const CommandLine& line, const ModelFiles& files) {
+  const auto& path = line.get<std::string>("chat");
+  const ChatTemplate chat_template = open_chat_template(line, files);
+  const Chat chat = parse_chat(read_file(path), path);
+  return {path, chat_template.render(chat.messages, chat.options), {}};
+}
+
+std::vector<Input> read_inputs(const CommandLine& line, Direction direction,
+                               const ModelFiles& files) {
+  if (line.given("chat")) return {input_from_chat(line, files)};
   if (line.given("prompt"))
     return {input_from_text("--prompt", line.get<std::string>("prompt"), direction)};
   const std::string& path = line.get<std::string>("file");
@@ -156,17 +178,20 @@ nlohmann::ordered_json as_json(const Tokenizer& tokenizer, const std::string& te
 
 int run_tokenize(const CommandLine::Arguments& arguments) {
   CommandLine line(
-      "sluice tokenize --model DIR (--prompt TEXT | --file FILE) [options]",
+      "sluice tokenize --model DIR (--prompt TEXT | --file FILE | --chat FILE) [options]",
       "Shows the tokens of a text: one JSON object a text with \"text\", \"ids\" and \"pieces\".\n"
-      "Needs only the tokenizer's files. --decode leaves special tokens out of the text.");
+      "Needs only the tokenizer's files. --decode leaves special tokens out of the text. A chat's\n"
+      "template writes all special tokens itself: none is added.");
   declare_options(line);
   if (!line.parse(arguments)) return 0;
   check_options(line);
   const auto direction = line.get<bool>("decode") ? Direction::decode : Direction::encode;
-  const auto special = line.get<bool>("no-special-tokens") ? Tokenizer::SpecialTokens::leave_out
-                                                           : Tokenizer::SpecialTokens::add;
-  const auto tokenizer = open_tokenizer(ModelFiles::open(line.get<std::string>("model")));
-  std::vector<Input> inputs = read_inputs(line, direction);
+  const bool adds_no_tokens = line.get<bool>("no-special-tokens") || line.given("chat");
+  const auto special =
+      adds_no_tokens ? Tokenizer::SpecialTokens::leave_out : Tokenizer::SpecialTokens::add;
+  const ModelFiles files = ModelFiles::open(line.get<std::string>("model"));
+  const auto tokenizer = open_tokenizer(files);
+  std::vector<Input> inputs = read_inputs(line, direction, files);
   if (direction == Direction::decode) {
     for (const Input& input : inputs) check_ids(*tokenizer, input);
   }

@@ -9,8 +9,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/command_line.h"
-#include "engine/commands/output_options.h"
+#include "engine/commands/options/command_line.h"
+#include "engine/commands/options/output_options.h"
+#include "engine/commands/subcommands.h"
 #include "engine/trace/gantt.h"
 #include "engine/trace/trace_analysis.h"
 #include "engine/trace/trace_report.h"

@@ -19,6 +19,7 @@ constexpr double right_margin = 24;
 constexpr double top_margin = 36;
 constexpr double axis_height = 48;  ///< below the area: tick labels and the axis' label
 constexpr double legend_line = 17;
+constexpr std::size_t most_marks = 64;  ///< of one line
 
 /// Draws one plot whose upper left corner is the origin.
 class Painter {
@@ -36,10 +37,9 @@ class Painter {
     }
     if (most == 0) least = most = 1;
     if (y_max_ <= 0) y_max_ = 1;
-    first_power_ = static_cast<int>(std::floor(std::log2(least)));
-    last_power_ = std::max(first_power_ + 1, static_cast<int>(std::ceil(std::log2(most))));
-    y_tick_ = tick_distance(y_max_, 5);
-    y_max_ = std::ceil(y_max_ / y_tick_ * 1.02) * y_tick_;
+    span_x(least, most);
+    y_tick_ = tick_distance(plot.y_top > 0 ? plot.y_top : y_max_, 5);
+    y_max_ = plot.y_top > 0 ? plot.y_top : std::ceil(y_max_ / y_tick_ * 1.02) * y_tick_;
   }
 
   void draw() {
@@ -58,8 +58,23 @@ class Painter {
   static constexpr double area_width = plot_width - left_margin - right_margin;
   static constexpr double bottom = top_margin + area_height;
 
+  /// On the axis, where powers of two are as far from each other as whole numbers are.
+  double axis_place(double x) const { return plot_.x_axis == XAxis::linear ? x : std::log2(x); }
+
+  /// Ticks from the last one below `least` to the first one above `most`.
+  void span_x(double least, double most) {
+    if (plot_.x_axis == XAxis::linear) {
+      x_tick_ = tick_distance(most, 8);
+      last_tick_ = static_cast<int>(std::ceil(most / x_tick_));
+      return;
+    }
+    first_tick_ = static_cast<int>(std::floor(std::log2(least)));
+    last_tick_ = std::max(first_tick_ + 1, static_cast<int>(std::ceil(std::log2(most))));
+  }
+
   double x_at(double x) const {
-    return left_margin + (std::log2(x) - first_power_) / (last_power_ - first_power_) * area_width;
+    return left_margin +
+           (axis_place(x) / x_tick_ - first_tick_) / (last_tick_ - first_tick_) * area_width;
   }
   double y_at(double y) const { return bottom - y / y_max_ * area_height; }
 
@@ -74,10 +89,13 @@ class Painter {
   }
 
   void draw_x_axis() {
-    for (int power = first_power_; power <= last_power_; ++power) {
-      const double x = x_at(std::exp2(power));
+    for (int tick = first_tick_; tick <= last_tick_; ++tick) {
+      const bool linear = plot_.x_axis == XAxis::linear;
+      const double value = linear ? tick * x_tick_ : std::exp2(tick);
+      const double x = x_at(value);
       grid_line(x, top_margin, x, bottom);
-      show_text(cairo_, x, bottom + 16, fmt::format("{}", std::exp2(power)), Anchor::middle);
+      show_text(cairo_, x, bottom + 16,
+                linear ? fmt::format("{:.6g}", value) : fmt::format("{}", value), Anchor::middle);
     }
     show_text(cairo_, left_margin + area_width / 2, bottom + 36, plot_.x_label, Anchor::middle);
   }
@@ -117,19 +135,31 @@ class Painter {
 
   void draw_series(std::size_t index) {
     const PlotSeries& series = plot_.series[index];
+    cairo_save(cairo_);
+    cairo_rectangle(cairo_, left_margin, top_margin, area_width, area_height);
+    cairo_clip(cairo_);
     use_style(series);
-    cairo_new_path(cairo_);  // the last text left a point
     for (const auto& [x, y] : series.points) cairo_line_to(cairo_, x_at(x), y_at(y));
+    stroke_solid_next();
+    cairo_restore(cairo_);
+    draw_marks(series);
     const auto [legend_x, legend_y] = legend_place(index);
+    use_style(series);
     cairo_move_to(cairo_, legend_x, legend_y - 4);
     cairo_line_to(cairo_, legend_x + 24, legend_y - 4);
     stroke_solid_next();
+    black();
+    show_text(cairo_, legend_x + 30, legend_y, series.label, Anchor::left);
+  }
+
+  void draw_marks(const PlotSeries& series) {
+    if (series.points.size() > most_marks) return;
+    use_colour(cairo_, series.colour);
     for (const auto& [x, y] : series.points) {
+      if (y > y_max_) continue;
       cairo_arc(cairo_, x_at(x), y_at(y), 2.5, 0, 2 * std::acos(-1.0));
       cairo_fill(cairo_);
     }
-    black();
-    show_text(cairo_, legend_x + 30, legend_y, series.label, Anchor::left);
   }
 
   void draw_limit() {
@@ -146,8 +176,9 @@ class Painter {
 
   cairo_t* cairo_;
   const LinePlot& plot_;
-  int first_power_ = 0;
-  int last_power_ = 1;
+  double x_tick_ = 1;  ///< what lies between ticks of a linear axis
+  int first_tick_ = 0;
+  int last_tick_ = 1;
   double y_max_ = 1;
   double y_tick_ = 1;
 };

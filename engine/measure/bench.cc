@@ -8,7 +8,7 @@
 
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/runtime/failure.h"
-#include "engine/interrupt.h"
+#include "engine/console/interrupt.h"
 
 namespace sluice {
 namespace {
@@ -257,7 +257,7 @@ double BenchRunner::time_kv_store(const BenchTest& test) {
       const DataHandle of_layer = DataHandle::of_memory(
           new_kv.data() + static_cast<std::size_t>(layer) * layer_bytes, layer_bytes);
       submit_kv_store(args, {batch, of_layer, kv_.slab(layer)});
-      starpu_task_wait_for_all();  // an accelerator has room for one layer's
+      wait_for_all_tasks();  // an accelerator has room for one layer's
     }
   }
   run_failure().rethrow();
@@ -267,7 +267,7 @@ double BenchRunner::time_kv_store(const BenchTest& test) {
   return stores.median_s;
 }
 
-/// As Generator does it: an iteration is submitted before the one before it is looked at.
+/// As Engine does it: an iteration is submitted before the one before it is looked at.
 void BenchRunner::run_slice(const Iterations& iterations, const BenchTest& test, double longest_s,
                             BenchSlice& slice) {
   runtime_.reset_busy();

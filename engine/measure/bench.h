@@ -8,8 +8,8 @@
 
 #include "codelets/kernels/probe.h"
 #include "codelets/runtime/runtime.h"
-#include "engine/generator.h"
-#include "engine/policy_run.h"
+#include "engine/batching/engine.h"
+#include "engine/batching/policy_run.h"
 #include "graphs/decoder_graph.h"
 #include "perfmodels/work.h"
 
@@ -38,7 +38,7 @@ struct BenchPiece {
   std::int64_t rows = 1;
   bool draws = true;
 };
-/// What each iteration of a test computes. Longer prompts are cut as Generator cuts them, into
+/// What each iteration of a test computes. Longer prompts are cut as Engine cuts them, into
 /// chunks of default_prefill_chunk_tokens.
 std::vector<std::vector<BenchPiece>> bench_iterations(const BenchTest& test);
 

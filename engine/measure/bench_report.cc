@@ -49,6 +49,9 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   Json json;
   json["model"] = context.model;
   json["weight_bytes"] = context.weight_bytes;
+  json["weights"] = context.weights;
+  json["head_weights"] = context.head_weights;
+  json["weight_bits"] = context.weight_bits;
   json["dtype"] = to_string(context.dtype);
   json["backend"] = context.backend;
   json["policy"] = context.policy;

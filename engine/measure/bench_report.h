@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "engine/console/tables.h"
 #include "engine/measure/bench.h"
-#include "engine/tables.h"
 
 namespace sluice {
 
@@ -40,6 +40,9 @@ struct BenchDevice {
 struct BenchContext {
   std::string model;
   std::uint64_t weight_bytes = 0;
+  std::string weights;       ///< the layers' format
+  std::string head_weights;  ///< the LM head's
+  double weight_bits = 0;    ///< the mean of what a token reads
   DType dtype = DType::bf16;
   std::string backend;
   std::string policy;

@@ -10,11 +10,11 @@
 #include "base/memory.h"
 #include "base/units.h"
 #include "codelets/kv_store/kv_store.h"
-#include "engine/compute_options.h"
-#include "engine/generator.h"
-#include "engine/interrupt.h"
-#include "engine/iteration_memory.h"
+#include "engine/batching/engine.h"
+#include "engine/console/interrupt.h"
+#include "engine/machine/compute.h"
 #include "engine/measure/link_probe.h"
+#include "engine/run/iteration_memory.h"
 #include "graphs/loaded_model.h"
 #include "perfmodels/attention_jobs.h"
 #include "perfmodels/roofline.h"
@@ -124,6 +124,8 @@ ModelConfig with_layers(ModelConfig config, std::int64_t num_layers) {
   config.num_layers = num_layers;
   if (!config.windowed_layers.empty())
     config.windowed_layers.resize(static_cast<std::size_t>(num_layers));
+  if (!config.layer_formats.empty())
+    config.layer_formats.resize(static_cast<std::size_t>(num_layers));
   return config;
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/device.h"
 #include "engine/measure/bench.h"
+#include "engine/run/device.h"
 #include "models/model.h"
 #include "perfmodels/calibration.h"
 

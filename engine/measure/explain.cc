@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/units.h"
+#include "engine/console/tables.h"
 #include "engine/plan/what_if.h"
-#include "engine/tables.h"
 #include "perfmodels/measured_model.h"
 
 namespace sluice {
@@ -21,19 +21,11 @@ void add_prediction(std::vector<std::string>& row, double predicted_s, double me
   row.push_back(fmt::format("{:+.1f} %", 100 * (predicted_s / measured_s - 1)));
 }
 
-constexpr std::array all_sublayers = {Sublayer::embedding,
-                                      Sublayer::qkv,
-                                      Sublayer::attention,
-                                      Sublayer::qk,
-                                      Sublayer::sv,
-                                      Sublayer::kv_store,
-                                      Sublayer::attention_join,
-                                      Sublayer::select_rows,
-                                      Sublayer::out_proj,
-                                      Sublayer::fc1,
-                                      Sublayer::fc2,
-                                      Sublayer::lm_head,
-                                      Sublayer::sampling};
+constexpr std::array all_sublayers = {
+    Sublayer::embedding,   Sublayer::qkv,      Sublayer::attention, Sublayer::qk,
+    Sublayer::sv,          Sublayer::kv_move,  Sublayer::kv_store,  Sublayer::attention_join,
+    Sublayer::select_rows, Sublayer::out_proj, Sublayer::fc1,       Sublayer::fc2,
+    Sublayer::lm_head,     Sublayer::sampling, Sublayer::logprobs};
 
 /// The two halves of split attention as their sum, which is what is predicted.
 KernelTotals with_whole_attention(KernelTotals totals) {

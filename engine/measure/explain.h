@@ -4,10 +4,10 @@
 #include <string>
 
 #include "codelets/runtime/kernel_times.h"
+#include "engine/batching/policy_run.h"
+#include "engine/batching/run_record.h"
+#include "engine/machine/machine_costs.h"
 #include "engine/measure/bench.h"
-#include "engine/measure/run_record.h"
-#include "engine/plan/machine_costs.h"
-#include "engine/policy_run.h"
 
 namespace sluice {
 

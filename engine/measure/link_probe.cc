@@ -54,21 +54,19 @@ class Shuttle {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  void write(Way way) const { hold(way == Way::there ? STARPU_MAIN_RAM : node_, STARPU_W); }
-  void send(Way way) const {
-    check_starpu(starpu_data_prefetch_on_node(handle_.get(), end(way), 1), "sending data");
+  void write(Way way) const {
+    touch(way == Way::there ? main_memory_node : node_, NodeAccess::Mode::write);
   }
-  void arrive(Way way) const { hold(end(way), STARPU_R); }
+  void send(Way way) const { handle_.send_to(end(way)); }
+  void arrive(Way way) const { touch(end(way), NodeAccess::Mode::read); }
   /// The accelerator's memory gives up what both have.
-  void leave() const { starpu_data_evict_from_node(handle_.get(), node_); }
+  void leave() const { handle_.leave(node_); }
 
  private:
-  unsigned end(Way way) const { return way == Way::there ? node_ : STARPU_MAIN_RAM; }
+  unsigned end(Way way) const { return way == Way::there ? node_ : main_memory_node; }
 
-  void hold(unsigned node, starpu_data_access_mode mode) const {
-    check_starpu(starpu_data_acquire_on_node(handle_.get(), static_cast<int>(node), mode),
-                 "moving data over the link");
-    starpu_data_release_on_node(handle_.get(), static_cast<int>(node));
+  void touch(unsigned node, NodeAccess::Mode mode) const {
+    const NodeAccess access(handle_, node, mode, "moving data over the link");
   }
 
   DataHandle handle_;
@@ -86,9 +84,8 @@ class Pieces {
     const std::uint64_t count = num_pieces(piece_bytes);
     for (std::uint64_t i = 0; i < count; ++i)
       shuttles_.emplace_back(host + i * piece_bytes, piece_bytes, node);
-    const auto free_bytes =
-        static_cast<std::uint64_t>(std::max<starpu_ssize_t>(0, starpu_memory_get_available(node)));
-    num_staying_ = std::min<std::size_t>(shuttles_.size() - 1, free_bytes / 2 / piece_bytes);
+    num_staying_ =
+        std::min<std::size_t>(shuttles_.size() - 1, node_free_bytes(node) / 2 / piece_bytes);
     for (std::size_t i = 0; i < size(); ++i) {
       at(i).move_s(Way::there);
       leave_after(i);

@@ -14,8 +14,8 @@
 #include "base/numa.h"
 #include "base/units.h"
 #include "codelets/kernels/probe.h"
-#include "engine/moved_bytes.h"
-#include "engine/tables.h"
+#include "engine/console/tables.h"
+#include "engine/run/moved_bytes.h"
 
 namespace sluice {
 namespace {

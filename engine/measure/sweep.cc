@@ -12,7 +12,8 @@
 #include "base/units.h"
 #include "codelets/attention/attention.h"
 #include "codelets/kernels/linear.h"
-#include "engine/interrupt.h"
+#include "codelets/weights/weight_packing.h"
+#include "engine/console/interrupt.h"
 
 namespace sluice {
 namespace {
@@ -126,16 +127,17 @@ class Sweep {
   }
 
   void measure_gemm(SweepPoint& point) {
-    const PackedLayout& layout = PackedLayout::get({point.in, point.out, shape_.dtype});
-    const std::size_t num_weights = operands_in_turn(layout.size_bytes());
-    reserve(weights_, num_weights * layout.size_bytes());
+    const WeightType type{point.in, point.out, WeightFormat::plain(shape_.dtype)};
+    const std::size_t weight_bytes = WeightPacking::size_bytes(type);
+    const std::size_t num_weights = operands_in_turn(weight_bytes);
+    reserve(weights_, num_weights * weight_bytes);
     const auto rows = static_cast<std::size_t>(point.rows);
     reserve(x_, rows * static_cast<std::size_t>(point.in) * size_bytes(shape_.dtype));
     y_.reserve(rows * static_cast<std::size_t>(point.out) * size_bytes(shape_.dtype));
     Turn turn(num_weights);
     measure(point, [&] {
-      linear(pool_, {.layout = &layout,
-                     .packed = weights_.data() + turn.next() * layout.size_bytes(),
+      linear(pool_, {.weight = {type, weights_.data() + turn.next() * weight_bytes},
+                     .dtype = shape_.dtype,
                      .x = x_.data(),
                      .rows = point.rows,
                      .dst = y_.reserve(0),

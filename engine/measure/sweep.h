@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/console/tables.h"
 #include "engine/draw/plot.h"
 #include "engine/measure/bench.h"
-#include "engine/tables.h"
 #include "models/config.h"
 
 namespace sluice {

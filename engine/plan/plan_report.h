@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/console/tables.h"
 #include "engine/plan/planner.h"
-#include "engine/tables.h"
 #include "perfmodels/running_costs.h"
 
 namespace sluice {

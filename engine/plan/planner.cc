@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "engine/mini_batches.h"
+#include "engine/batching/mini_batches.h"
 #include "engine/plan/rehearsal.h"
 
 namespace sluice {
@@ -440,7 +440,7 @@ Staging staging_of(const Plan& plan, const ModelDimensions& model) {
   double bytes = std::max(staging_bytes(model, memory, plan.prefill.pipeline.prefetch),
                           staging_bytes(model, memory, plan.decode.pipeline.prefetch));
   if (memory.lm_head_device == Device::gpu && memory.lm_head != Tier::hbm)
-    bytes += model.table_bytes(lm_head_elements(model));
+    bytes += model.head_bytes(lm_head_elements(model));
   Staging staging{.bytes = static_cast<std::uint64_t>(bytes),
                   .ahead = plan.decode.pipeline.prefetch};
   const double host_bytes =

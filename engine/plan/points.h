@@ -11,8 +11,6 @@
 
 namespace sluice {
 
-class CommandLine;
-
 /// What `plan` and `simulate` are asked for: every combination is a point.
 struct PointLists {
   std::vector<std::string> models;
@@ -37,11 +35,5 @@ struct PointLists {
 
 /// Stands for the fastest of all policies that come with Sluice.
 inline constexpr const char* any_policy = "auto";
-
-/// --model, --machine, --policy, --policy-option, --batch, --input-tokens, --output-tokens,
-/// --weight-bits, --parameters-tier and --kv-tier.
-void declare_points(CommandLine& line);
-/// What they say. Throws UsageError.
-PointLists read_points(const CommandLine& line);
 
 }  // namespace sluice

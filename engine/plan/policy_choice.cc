@@ -7,8 +7,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/command_line.h"
-#include "engine/policy_run.h"
 
 namespace sluice {
 namespace {
@@ -65,6 +63,10 @@ LoadedPolicies load_known_policies(const HostTiers& tiers) {
     try {
       policies.push_back(
           std::make_unique<LoadedPolicy>(name, std::map<std::string, std::string>{}));
+      if (policies.back()->is_baseline()) {
+        policies.pop_back();
+        continue;
+      }
       policies.back()->policy().set_host_tiers(tiers);
     } catch (const Error& error) {
       if (is_first_time(error.what()))
@@ -115,47 +117,6 @@ std::string explain_choice(const std::vector<Candidate>& candidates, const Candi
                        speed);
   return fmt::format("{} is fastest, {}; {}{}", name, speed, fmt::join(others, ", "),
                      scheduler_note(candidates));
-}
-
-RunPolicy::RunPolicy(const CommandLine& line) : asked_for_(line.given("policy")) {
-  std::map<std::string, std::string> options = read_policy_options(line);
-  if (asked_for_) {
-    policy_ = std::make_unique<LoadedPolicy>(line.get<std::string>("policy"), options);
-  } else if (!options.empty()) {
-    throw UsageError("--policy-option {}=...: give the --policy that it is for",
-                     options.begin()->first);
-  }
-}
-
-LoadedPolicy& RunPolicy::settle(const CostModel& costs, const Workload& workload,
-                                const TierSettings& tiers) {
-  if (!asked_for_) choose(costs, workload, tiers);
-  policy_->policy().set_host_tiers(tiers.host_tiers());
-  return *policy_;
-}
-
-void RunPolicy::choose(const CostModel& costs, const Workload& workload,
-                       const TierSettings& tiers) {
-  if (!costs.has(Device::gpu)) {
-    policy_ = std::make_unique<LoadedPolicy>("cpu-only", std::map<std::string, std::string>{});
-    reason_ = "there is no GPU here that Sluice can use";
-    return;
-  }
-  LoadedPolicies policies = load_known_policies(tiers.host_tiers());
-  std::vector<Candidate> candidates = plan_with_each(policies, costs, workload);
-  for (Candidate& candidate : candidates) {
-    if (tiers.disk && candidate.plan) candidate.plan->shortage.clear();
-  }
-  const Candidate& chosen = fastest(candidates);
-  reason_ = explain_choice(candidates, chosen);
-  if (!chosen.fits()) throw Error("{}", reason_);
-  for (auto& policy : policies) {
-    if (policy.get() == chosen.policy) policy_ = std::move(policy);
-  }
-}
-
-std::string RunPolicy::describe() const {
-  return fmt::format("policy {} ({})", policy_->name(), reason_);
 }
 
 }  // namespace sluice

@@ -6,12 +6,9 @@
 #include <vector>
 
 #include "engine/plan/planner.h"
-#include "engine/tiers.h"
 #include "schedulers/loader.h"
 
 namespace sluice {
-
-class CommandLine;
 
 /// A policy and what it would do; or why it cannot.
 struct Candidate {
@@ -30,9 +27,9 @@ Candidate plan_with(LoadedPolicy& policy, const CostModel& costs, const Workload
 
 using LoadedPolicies = std::vector<std::unique_ptr<LoadedPolicy>>;
 
-/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, without options, with host
-/// memory as `tiers` have it; what cannot be loaded is left out, with a line in the log. Throws
-/// Error when there is none.
+/// All policies that come with Sluice, or that SLUICE_POLICY_PATH adds, but for baselines; without
+/// options, with host memory as `tiers` have it; what cannot be loaded is left out, with a line in
+/// the log. Throws Error when there is none.
 LoadedPolicies load_known_policies(const HostTiers& tiers);
 
 /// plan_with() of each.
@@ -47,28 +44,5 @@ const Candidate& fastest(const std::vector<Candidate>& candidates);
 
 /// "lia is fastest, 5.19 s; cpu-only 10.3 s, gpu-only does not fit", or why none is.
 std::string explain_choice(const std::vector<Candidate>& candidates, const Candidate& chosen);
-
-/// The policy of a run: what --policy asks for, else the best known one.
-class RunPolicy {
- public:
-  /// Loads what is asked for, so that mistakes show before anything else is done. Throws UsageError
-  /// or Error: see LoadedPolicy; UsageError for options without a policy.
-  explicit RunPolicy(const CommandLine& line);
-
-  /// The policy, with its weights where `tiers` have them. If none was asked for: cpu-only where
-  /// there is no GPU, else the fastest that fits; beside a disk, whatever it takes of the host's
-  /// memory. Throws Error when none does. What an earlier call gave ends if none was asked for.
-  LoadedPolicy& settle(const CostModel& costs, const Workload& workload, const TierSettings& tiers);
-
-  /// "lia" and why, in one line, after settle().
-  std::string describe() const;
-
- private:
-  void choose(const CostModel& costs, const Workload& workload, const TierSettings& tiers);
-
-  bool asked_for_ = false;
-  std::unique_ptr<LoadedPolicy> policy_;
-  std::string reason_ = "asked for";
-};
 
 }  // namespace sluice

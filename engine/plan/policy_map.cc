@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engine/tables.h"
+#include "engine/console/tables.h"
 
 namespace sluice {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "engine/tables.h"
+#include "engine/console/tables.h"
 #include "perfmodels/scaled_model.h"
 #include "schedulers/loader.h"
 

@@ -1,8 +1,6 @@
 #include "engine/simulate/simulation.h"
 
 #include <fmt/format.h>
-#include <starpu.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "base/environment.h"
 #include "base/units.h"
-#include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
+#include "codelets/runtime/simulated.h"
 #include "codelets/runtime/task_model.h"
 #include "codelets/runtime/trace_recorder.h"
-#include "engine/generator.h"
+#include "engine/run/run_engine.h"
 #include "engine/simulate/simulated_contention.h"
+#include "engine/simulate/simulated_links.h"
 #include "graphs/decoder_graph.h"
 #include "graphs/imagined_model.h"
 #include "perfmodels/task_cost.h"
@@ -26,27 +24,11 @@
 namespace sluice {
 namespace {
 
-constexpr unsigned no_node = STARPU_MAXNODES;
-
-double seconds_of(const timespec& time) {
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-/// Watches the tasks as they end. StarPU's callbacks know no object, hence the one in use.
+/// Counts what the tasks have done that have ended.
 class Watcher {
  public:
-  explicit Watcher(unsigned gpu_node) : gpu_node_(gpu_node) {
-    in_use = this;
-    set_task_observer([](void*) { in_use->ended(starpu_task_get_current()); });
-  }
-  /// Where a policy ends the run, tasks are still under way, and tell it when they end.
-  ~Watcher() {
-    starpu_task_wait_for_all();
-    set_task_observer(nullptr);
-    in_use = nullptr;
-  }
-  Watcher(const Watcher&) = delete;
-  Watcher& operator=(const Watcher&) = delete;
+  explicit Watcher(unsigned gpu_node)
+      : gpu_node_(gpu_node), finished_([this](const FinishedTask& task) { ended(task); }) {}
 
   /// Tasks that have ended do not count, but for what is in memory.
   void start() {
@@ -68,28 +50,21 @@ class Watcher {
   double computing_s() const { return computing_s_; }
 
  private:
-  static inline Watcher* in_use = nullptr;
-
-  void ended(starpu_task* task) {
-    const TaskTag* tag = tag_of(task);
-    if (tag == nullptr) return;
+  void ended(const FinishedTask& task) {
     ++num_tasks_;
-    if (tag->phase == Phase::prefill)
-      num_prefill_iterations_ = std::max(num_prefill_iterations_, tag->iteration + 1);
-    const starpu_profiling_task_info* info = task->profiling_info;
-    const bool on_gpu = starpu_worker_get_type(info->workerid) == STARPU_CUDA_WORKER;
-    const double start_s = seconds_of(info->start_time);
-    const double end_s = seconds_of(info->end_time);
-    busy_s_.at(static_cast<std::size_t>(tag->phase)).at(on_gpu ? 0 : 1) += end_s - start_s;
+    if (task.tag.phase == Phase::prefill)
+      num_prefill_iterations_ = std::max(num_prefill_iterations_, task.tag.iteration + 1);
+    busy_s_.at(static_cast<std::size_t>(task.tag.phase))
+        .at(static_cast<std::size_t>(task.device)) += task.end_s - task.start_s;
     // Tasks end in order, and few run at once: what is before `covered_s_` has been counted.
-    computing_s_ += std::max(0.0, end_s - std::max(start_s, covered_s_));
-    covered_s_ = std::max(covered_s_, end_s);
-    note_peak(Device::cpu, STARPU_MAIN_RAM);
-    if (gpu_node_ != no_node) note_peak(Device::gpu, gpu_node_);
+    computing_s_ += std::max(0.0, task.end_s - std::max(task.start_s, covered_s_));
+    covered_s_ = std::max(covered_s_, task.end_s);
+    note_peak(Device::cpu, main_memory_node);
+    if (gpu_node_ != no_memory_node) note_peak(Device::gpu, gpu_node_);
   }
   void note_peak(Device device, unsigned node) {
     std::uint64_t& peak = peak_bytes_.at(static_cast<std::size_t>(device));
-    peak = std::max<std::uint64_t>(peak, starpu_memory_get_used(node));
+    peak = std::max(peak, node_used_bytes(node));
   }
 
   unsigned gpu_node_;
@@ -99,80 +74,8 @@ class Watcher {
   std::array<std::uint64_t, 2> peak_bytes_{};
   double covered_s_ = 0;
   double computing_s_ = 0;
+  FinishedTasks finished_;  ///< gone first: where a policy ends the run, tasks are still under way
 };
-
-/// What StarPU allocates in main memory: address space that nothing is behind. Results that are
-/// read are zeros.
-int reserve_memory(unsigned /*node*/, void** address, std::size_t size_bytes, int /*flags*/) {
-  *address =
-      mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return *address == MAP_FAILED ? -ENOMEM : 0;
-}
-int release_memory(unsigned /*node*/, void* address, std::size_t size_bytes, int /*flags*/) {
-  return munmap(address, size_bytes);
-}
-
-/// StarPU on the simulated machine.
-class SimulatedMachine {
- public:
-  /// StarPU takes up to `hbm_bytes` of a GPU. `passing_bytes` of main memory are there for what it
-  /// allocates, beside a disk if they are given.
-  SimulatedMachine(const CostModel& costs, starpu_sched_policy* scheduler, std::uint64_t hbm_bytes,
-                   std::optional<std::uint64_t> passing_bytes) {
-    if (passing_bytes) disk_.emplace(*passing_bytes, 0);
-    variables_.set("STARPU_LIMIT_CUDA_MEM", std::to_string(hbm_bytes >> 20));  // in MiB
-    // A task that a worker has taken ahead is not overtaken by one that the CPU waits for.
-    variables_.set("STARPU_CUDA_PIPELINE", "1");
-    starpu_malloc_set_hooks(reserve_memory, release_memory);
-    starpu_conf conf;
-    check_starpu(starpu_conf_init(&conf), "reading its settings");
-    conf.ncpus = 1;
-    conf.ncuda = costs.has(Device::gpu) ? 1 : 0;
-    conf.nopencl = 0;
-    conf.sched_policy = scheduler;
-    conf.catch_signals = 0;
-    check_starpu(starpu_init(&conf), "starting on the simulated machine");
-    CrashGuard::stay_in_charge();
-    starpu_profiling_status_set(STARPU_PROFILING_ENABLE);
-    int worker = -1;
-    if (starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, &worker, 1) == 1)
-      gpu_node_ = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
-    if (starpu_memory_nodes_get_numa_count() > 1) cxl_node_ = 1;  // platform.h
-    if (disk_) disk_->attach();
-  }
-  ~SimulatedMachine() {
-    starpu_task_wait_for_all();
-    starpu_shutdown();
-  }
-  SimulatedMachine(const SimulatedMachine&) = delete;
-  SimulatedMachine& operator=(const SimulatedMachine&) = delete;
-
-  unsigned gpu_node() const { return gpu_node_; }
-  unsigned disk_node() const { return disk_ ? disk_->node() : no_node; }
-  TierNodes tier_nodes() const { return {gpu_node_, STARPU_MAIN_RAM, cxl_node_, disk_node()}; }
-
- private:
-  StarpuVariables variables_;
-  std::optional<DiskNode> disk_;  ///< both live longer than StarPU
-  unsigned gpu_node_ = no_node;
-  unsigned cxl_node_ = no_node;
-};
-
-/// What a direction of the link has moved since it was last asked.
-struct Moved {
-  double bytes = 0;
-  double seconds = 0;
-};
-Moved moved(const CostModel& costs, unsigned from, unsigned to, Tier from_tier, Tier to_tier) {
-  starpu_profiling_bus_info info{};
-  starpu_bus_get_profiling_info(starpu_bus_get_id(static_cast<int>(from), static_cast<int>(to)),
-                                &info);
-  const auto bytes = static_cast<double>(info.transferred_bytes);
-  const double latency_s = costs.transfer_s(from_tier, to_tier, 1);
-  // One after the other, at the link's rate.
-  const double per_byte_s = costs.transfer_s(from_tier, to_tier, 1e9) - latency_s;
-  return {bytes, bytes * 1e-9 * per_byte_s + info.transfer_count * latency_s};
-}
 
 class Simulator {
  public:
@@ -185,14 +88,19 @@ class Simulator {
     if (!result_.plan.shortage.empty())
       throw Error("policy {}: plan_memory: {}", setup_.policy.name(), result_.plan.shortage);
     // Anew, as a run does.
-    PolicyRun policy(setup_.policy.policy(), *setup_.costs, setup_.workload);
+    const std::int64_t pages = KvCache::pages_for(setup_.workload.total_tokens());
+    PolicyRun policy(setup_.policy.policy(), *setup_.costs, setup_.workload,
+                     {.all = pages * setup_.workload.batch});
     policy.check_as_planned(result_.plan.memory, result_.plan.workload);
     check_possible(policy.memory());
     setup_.policy.set_staging(staging_of(result_.plan, setup_.costs->model()));
     const std::uint64_t hbm_bytes =
         setup_.hbm_limit_bytes.value_or(setup_.costs->capacity_bytes(Tier::hbm));
-    const SimulatedMachine machine(*setup_.costs, setup_.policy.scheduler(), hbm_bytes,
-                                   passing_bytes());
+    const SimulatedRuntime machine({.has_gpu = setup_.costs->has(Device::gpu),
+                                    .scheduler = setup_.policy.scheduler(),
+                                    .gpu_bytes = hbm_bytes,
+                                    .passing_bytes = passing_bytes()});
+    CrashGuard::stay_in_charge();
     const CostsInUse costs(*setup_.costs, TaskTime::with_overhead, &policy.memory());
     if (SimulatedContention::is_needed(*setup_.costs)) contention_.emplace(*setup_.costs);
     setup_.trace.divide_stages_by(setup_.costs, policy.memory());
@@ -227,49 +135,43 @@ class Simulator {
     return setup_.costs->capacity_bytes(Tier::ddr) - static_cast<std::uint64_t>(lives_there);
   }
 
-  void generate(const SimulatedMachine& machine, Watcher& watcher, PolicyRun& policy) {
+  void generate(const SimulatedRuntime& machine, Watcher& watcher, PolicyRun& policy) {
     const Workload& workload = setup_.workload;
-    ImaginedModel model(setup_.config, setup_.dtype, setup_.costs->model().weight_bits,
-                        policy.memory(), machine.tier_nodes());
+    ImaginedModel model(setup_.config, setup_.dtype, setup_.costs->model(), policy.memory(),
+                        tier_nodes(machine));
     std::vector<KvCache> kv;
     for (const KvCohort& cohort : policy.kv_cohorts()) {
-      kv.emplace_back(model.shape(), cohort.homes, machine.tier_nodes(),
-                      KvCache::pages_for(workload.total_tokens()) * cohort.requests);
+      kv.emplace_back(model.shape(), cohort.homes, tier_nodes(machine), cohort.pages);
     }
-    Generator generator(model, kv, nullptr,
-                        {.max_batch = workload.batch,
-                         .attention = AttentionForm::fused,
-                         .fusion = Fusion::layers,
-                         .eos_token_ids = {},
-                         .policy = &policy});
-    std::int64_t num_taken = 0;
-    const auto next = [&]() -> std::optional<Request> {
-      if (num_taken == workload.batch) return std::nullopt;
-      Request request;
-      request.index = num_taken++;
+    RunEngine engine(model, kv, policy, {.max_sequences = workload.batch}, {});
+    std::vector<Request> requests(static_cast<std::size_t>(workload.batch));
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      Request& request = requests[i];
+      request.index = static_cast<std::int64_t>(i);
       request.prompt_tokens.assign(static_cast<std::size_t>(workload.input_tokens), 0);
       request.max_new_tokens = workload.output_tokens;
       request.ignore_eos = true;
-      return request;
-    };
-    GenerationEvents events;
+    }
+    RequestList source(std::move(requests));
+    EngineEvents events;
     std::int64_t num_started = 0;
-    events.on_token = [&](const Request&, std::int64_t index) {
-      if (index == 0 && ++num_started == workload.batch) end_prefill(machine);
+    events.on_token = [&](const Request&, const DrawnToken& token) {
+      if (token.index == 0 && ++num_started == workload.batch) end_prefill(machine);
+      return Verdict::goes_on;
     };
     double tpot_sum_s = 0;
     events.on_finished = [&](const Completion& done) {
-      tpot_sum_s += done.time_per_output_token_s;
+      tpot_sum_s += done.time_per_output_token_s();
     };
-    starpu_task_wait_for_all();  // KV is cleared where it lives
+    wait_for_all_tasks();  // KV is cleared where it lives
     watcher.start();
     start_s_ = run_clock_s();
     const std::atomic<bool> never{false};
-    GenerationStats stats;
+    EngineStats stats;
     {
       const TraceSession::Recording recording = setup_.trace.record();
-      stats = generator.run(next, events, never);
-      starpu_task_wait_for_all();
+      stats = engine.engine().run(source, events, never);
+      wait_for_all_tasks();
     }
     result_.decode.seconds = run_clock_s() - start_s_ - result_.prefill.seconds;
     result_.prefill.iterations = watcher.num_prefill_iterations();
@@ -279,34 +181,21 @@ class Simulator {
   }
 
   /// All requests have their first token.
-  void end_prefill(const SimulatedMachine& machine) {
+  void end_prefill(const SimulatedRuntime& machine) {
     result_.prefill.seconds = run_clock_s() - start_s_;
     if (contention_) contention_->enter(Phase::decode);
     add_links(machine, result_.prefill);
   }
 
-  void add_links(const SimulatedMachine& machine, SimulatedPhase& phase) {
-    if (machine.disk_node() != no_node) {
-      const Moved read =
-          moved(*setup_.costs, machine.disk_node(), STARPU_MAIN_RAM, Tier::disk, Tier::ddr);
-      result_.disk_bytes += read.bytes;
-      phase.busy.disk_s += read.seconds;
-    }
-    if (machine.gpu_node() == no_node) return;
-    const TierNodes nodes = machine.tier_nodes();
-    for (const Tier tier : {Tier::ddr, Tier::cxl}) {
-      const unsigned node = nodes.at(static_cast<std::size_t>(tier));
-      if (node == no_node) continue;
-      const Moved to_gpu = moved(*setup_.costs, node, machine.gpu_node(), tier, Tier::hbm);
-      const Moved to_cpu = moved(*setup_.costs, machine.gpu_node(), node, Tier::hbm, tier);
-      result_.to_gpu_bytes += to_gpu.bytes;
-      result_.to_cpu_bytes += to_cpu.bytes;
-      phase.busy.to_gpu_s += to_gpu.seconds;
-      phase.busy.to_cpu_s += to_cpu.seconds;
-    }
+  void add_links(const SimulatedRuntime& machine, SimulatedPhase& phase) {
+    const LinkTraffic traffic = take_link_traffic(*setup_.costs, machine);
+    result_.disk_bytes += traffic.disk_bytes;
+    result_.to_gpu_bytes += traffic.to_gpu_bytes;
+    result_.to_cpu_bytes += traffic.to_cpu_bytes;
+    phase.busy += traffic.busy;
   }
 
-  void finish(const SimulatedMachine& machine, const Watcher& watcher) {
+  void finish(const SimulatedRuntime& machine, const Watcher& watcher) {
     result_.num_tasks = watcher.num_tasks();
     for (const Phase phase : {Phase::prefill, Phase::decode}) {
       BusyTimes& busy = (phase == Phase::prefill ? result_.prefill : result_.decode).busy;
@@ -320,7 +209,7 @@ class Simulator {
     for (const Tier tier : {Tier::ddr, Tier::cxl, Tier::disk})
       result_.peak_bytes[tier] = planned.weights[tier] + planned.kv[tier];
     result_.peak_bytes[Tier::ddr] += static_cast<double>(watcher.peak_bytes(Device::cpu));
-    if (machine.gpu_node() != no_node)
+    if (machine.gpu_node() != no_memory_node)
       result_.peak_bytes[Tier::hbm] = static_cast<double>(watcher.peak_bytes(Device::gpu));
     note_shortage();
   }

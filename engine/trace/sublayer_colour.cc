@@ -29,6 +29,10 @@ Colour colour_of(Sublayer sublayer) {
       return {0.50, 0.50, 0.75};
     case Sublayer::select_rows:
       return {0.75, 0.60, 0.45};
+    case Sublayer::kv_move:
+      return {0.85, 0.45, 0.70};
+    case Sublayer::logprobs:
+      return {0.45, 0.55, 0.35};
   }
   return {0.5, 0.5, 0.5};
 }

@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "engine/tables.h"
+#include "engine/console/tables.h"
 #include "engine/trace/trace_analysis.h"
 #include "perfmodels/placement.h"
 

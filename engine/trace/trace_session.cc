@@ -20,7 +20,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"
-#include "engine/command_line.h"
 #include "engine/trace/fxt.h"
 #include "engine/trace/trace_formats.h"
 
@@ -98,20 +97,14 @@ class WithoutFxtsWords {
 OutliveReader::OutliveReader() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
 OutliveReader::~OutliveReader() { std::signal(SIGPIPE, before_); }
 
-void declare_trace_option(CommandLine& line) {
-  line.options().add_options()  //
-      ("trace", boost::program_options::value<std::string>(),
-       "record the run into this folder, for sluice trace, ViTE, pajeng and Perfetto");
-}
-
-TraceSession::TraceSession(const CommandLine& line) {
-  if (!line.given("trace")) return;
+TraceSession::TraceSession(const std::optional<std::string>& folder) {
+  if (!folder) return;
   if (!has_fxt()) {
     throw Error(
         "--trace: this sluice was built without FxT (SLUICE_FXT=OFF), which records traces; leave "
         "--trace out, or build it with FxT");
   }
-  folder_ = line.get<std::string>("trace");
+  folder_ = *folder;
   if (folder_.empty()) throw UsageError("--trace needs the name of a folder");
   check_buffer_size();
   std::error_code error;

@@ -2,14 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "codelets/runtime/trace_recorder.h"
 #include "engine/trace/fxt.h"
 
 namespace sluice {
-
-class CommandLine;
 
 /// While it lives, a reader of our output that goes away is an error that is caught, and does not
 /// end the process.
@@ -24,16 +23,13 @@ class OutliveReader {
   void (*before_)(int);
 };
 
-/// --trace of the commands that run a model.
-void declare_trace_option(CommandLine& line);
-
-/// What --trace DIR asks for; without it, nothing happens. The folder is made, if needed, and must
+/// What --trace DIR asks for; without a folder, nothing happens. It is made, if needed, and must
 /// hold no trace. What it holds at the end: trace.jsonl (which `sluice trace` reads), paje.trace,
 /// dag.dot, perfetto.json.
 class TraceSession {
  public:
-  /// Throws Error when the folder cannot be written or holds a trace.
-  explicit TraceSession(const CommandLine& line);
+  /// Throws Error when the folder cannot be written or holds a trace; UsageError for "".
+  explicit TraceSession(const std::optional<std::string>& folder);
   ~TraceSession();
   TraceSession(const TraceSession&) = delete;
   TraceSession& operator=(const TraceSession&) = delete;

@@ -8,6 +8,7 @@ namespace {
 
 /// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts.
 std::int64_t place_in_layer(Sublayer sublayer) {
+  if (sublayer == Sublayer::kv_move) return 0;  // before what may attend to it
   if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
   if (sublayer == Sublayer::kv_store || sublayer == Sublayer::attention_join ||
       sublayer == Sublayer::select_rows)
@@ -16,7 +17,8 @@ std::int64_t place_in_layer(Sublayer sublayer) {
 }
 
 bool is_behind_layers(const TaskTag& tag) {
-  return tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling;
+  return tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling ||
+         tag.sublayer == Sublayer::logprobs;
 }
 
 std::int64_t layer_of(const TaskTag& tag) {

@@ -200,7 +200,8 @@ Misses, and why:
 REST = """
 ## Not here
 
-LIA's Figure 15 (PowerInfer), its minimum-cost comparison with V100s (section 8), NEO.
+LIA's Figure 15 (PowerInfer), its minimum-cost comparison with V100s (section 8). NEO's figures are on [a page of their
+own](neo.md).
 """
 
 

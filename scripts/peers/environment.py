@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from workload import PeerError
@@ -19,12 +20,20 @@ LOGS = CACHE / "logs"
 NUMPY = "numpy==2.4.6"
 TORCH = ("torch==2.15.0", "transformers==5.23.0", NUMPY)
 LLAMA_CPP = "llama-cpp-python==0.3.36"
+GGUF = ("gguf==0.19.0", NUMPY)  # for conversions
 REQUIREMENTS = {
-    "llama.cpp": (LLAMA_CPP, "gguf==0.19.0", NUMPY),
+    "llama.cpp": (LLAMA_CPP, *GGUF),
+    "llama-server": GGUF,
     "transformers": TORCH,
     "ctranslate2": ("ctranslate2==4.8.5", *TORCH),  # its converter reads models with Transformers
 }
 LLAMA_CPP_CMAKE = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_CUDA=OFF", "-DLLAVA_BUILD=OFF")
+LLAMA_SERVER = CACHE / "llama-server"  # built from the same source package, whose wheel has no server
+LLAMA_SERVER_CMAKE = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_CUDA=OFF", "-DBUILD_SHARED_LIBS=OFF",
+                      "-DLLAMA_BUILD_COMMON=ON", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON",
+                      "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF",
+                      "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF",  # else it downloads a page
+                      "-DLLAMA_OPENSSL=OFF")
 
 
 def cpu_field(name: str) -> str:
@@ -65,6 +74,8 @@ def recipe(peer: str) -> str:
     parts = list(REQUIREMENTS[peer])
     if peer == "llama.cpp":
         parts += [*LLAMA_CPP_CMAKE, cpu_field("flags")]
+    if peer == "llama-server":
+        parts += [LLAMA_CPP, *LLAMA_SERVER_CMAKE, cpu_field("flags")]
     return "\n".join([sys.version, *parts, ""])
 
 
@@ -73,6 +84,35 @@ def pip_arguments(peer: str) -> list[str]:
     if peer != "llama.cpp":
         return list(REQUIREMENTS[peer])
     return ["--no-cache-dir", "--force-reinstall", "--no-binary", LLAMA_CPP.partition("==")[0], *REQUIREMENTS[peer]]
+
+
+def model_folder(name: str, sluice: Path) -> Path:
+    """A folder as it is; a shape is made once, with random weights."""
+    if (Path(name) / "config.json").exists():
+        return Path(name).resolve()
+    folder = CACHE / "models" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if "/" in name:
+        raise PeerError(f"no config.json in {name}")
+    if not (folder / "config.json").exists():
+        logged(LOGS / "make-model.log", f"making {name} with random weights",
+               [sluice, "make-model", "--shape", name, "--out", folder])
+    return folder
+
+
+def build_llama_server(log: Path) -> None:
+    """llama.cpp as the source package brings it along."""
+    name, _, version = LLAMA_CPP.partition("==")
+    logged(log, f"downloading the sources of {LLAMA_CPP}",
+           [PYTHON, "-m", "pip", "download", "--no-deps", "--no-binary", name, "--dest", LLAMA_SERVER, LLAMA_CPP])
+    (archive,) = LLAMA_SERVER.glob(f"*{version}.tar.gz")
+    with tarfile.open(archive) as package:
+        package.extractall(LLAMA_SERVER, filter="data")
+    source = LLAMA_SERVER / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
+    build = LLAMA_SERVER / "build"
+    logged(log, "configuring llama.cpp's server", ["cmake", "-S", source, "-B", build, *LLAMA_SERVER_CMAKE])
+    jobs = str(len(os.sched_getaffinity(0)))
+    logged(log, "compiling llama.cpp's server", ["cmake", "--build", build, "--target", "llama-server", "-j", jobs])
 
 
 def install(peer: str) -> None:
@@ -86,4 +126,6 @@ def install(peer: str) -> None:
     logged(log, f"installing {', '.join(REQUIREMENTS[peer])}",
            [PYTHON, "-m", "pip", "install", *pip_arguments(peer)],
            {"CMAKE_ARGS": " ".join(LLAMA_CPP_CMAKE)})
+    if peer == "llama-server":
+        build_llama_server(log)
     stamp.write_text(recipe(peer))

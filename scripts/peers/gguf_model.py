@@ -1,10 +1,14 @@
-"""Writes a Hugging Face folder (Llama, Mistral, Qwen2) as a GGUF file: the same weights, for llama.cpp."""
+"""Writes a Hugging Face folder (Llama, Mistral, Qwen2) as a GGUF file: the same weights, for llama.cpp.
+
+As a program: gguf_model.py FOLDER FILE writes the file with a vocabulary, which llama.cpp's server needs.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,8 +101,20 @@ def llama3_rope_factors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
+def add_vocabulary(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """A word for each token, so that the server has something to print. No text is ever tokenized."""
+    words = config["vocab_size"]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"\u2581w{token}" for token in range(words)])  # llama.cpp prints U+2581 as a blank
+    writer.add_token_scores([0.0] * words)
+    writer.add_token_types([gguf.TokenType.NORMAL] * words)
+    for name, add in (("bos_token_id", writer.add_bos_token_id), ("eos_token_id", writer.add_eos_token_id)):
+        if isinstance(config.get(name), int):
+            add(config[name])
+    writer.add_add_bos_token(False)
+
+
 def add_metadata(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
-    """No tokenizer: the tests use random token ids."""
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -111,7 +127,6 @@ def add_metadata(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int)
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(rope_parameters(config)["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
 
 
 def add_tensors(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any], pairs_adjacent: bool) -> None:
@@ -128,7 +143,8 @@ def add_tensors(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any], p
             add_tensor(writer, new_name, stored, array)
 
 
-def write_gguf(folder: Path, path: Path) -> None:
+def write_gguf(folder: Path, path: Path, vocabulary: bool = False) -> None:
+    """Without a vocabulary there is no tokenizer: `compare`'s tests use random token ids."""
     config = json.loads((folder / "config.json").read_text())
     model_type = config["model_type"]
     if model_type not in ARCHITECTURES:
@@ -142,6 +158,10 @@ def write_gguf(folder: Path, path: Path) -> None:
     part = path.with_name(path.name + ".part")  # a broken run leaves no file that looks whole
     writer = gguf.GGUFWriter(part, architecture)
     add_metadata(writer, config, head_dim)
+    if vocabulary:
+        add_vocabulary(writer, config)
+    else:
+        writer.add_tokenizer_model("none")
     if rope_type == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_rope_factors(rope, head_dim))
     add_tensors(writer, folder, config, pairs_adjacent)
@@ -150,3 +170,7 @@ def write_gguf(folder: Path, path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     os.replace(part, path)
+
+
+if __name__ == "__main__":
+    write_gguf(Path(sys.argv[1]), Path(sys.argv[2]), vocabulary=True)

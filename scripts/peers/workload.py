@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from dataclasses import dataclass
@@ -14,6 +15,13 @@ SHORT_TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 class PeerError(Exception):
     """Something that is said in one line; the other engines go on."""
+
+
+def positive(text: str) -> int:
+    """An option's number."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}'; expected a number of at least 1")
+    return int(text)
 
 
 def stored_type(model: Path) -> str:

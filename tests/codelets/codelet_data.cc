@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/runtime/runtime.h"
+#include "codelets/weights/plain.h"
 
 namespace sluice::test {
 
@@ -100,7 +101,7 @@ std::vector<float> to_floats(const void* data, std::int64_t count, DType dtype) 
 }
 
 Buffer pack(const Operand& plain, std::int64_t out, std::int64_t in) {
-  const PackedLayout& layout = PackedLayout::get(LinearShape{in, out, plain.dtype});
+  const PlainLayout& layout = PlainLayout::get(plain_type(in, out, plain.dtype));
   Buffer packed(layout.size_bytes());
   for (std::int64_t panel = 0; panel < layout.num_panels(); ++panel) {
     const auto first = static_cast<std::size_t>(layout.first_column(panel) * in);
@@ -109,8 +110,9 @@ Buffer pack(const Operand& plain, std::int64_t out, std::int64_t in) {
   return packed;
 }
 
-Weight make_weight(Random& random, std::int64_t out, std::int64_t in, DType dtype) {
-  Weight weight;
+PackedWeight make_weight(Random& random, std::int64_t out, std::int64_t in, DType dtype) {
+  PackedWeight weight;
+  weight.type = plain_type(in, out, dtype);
   const double scale = 1.7 / std::sqrt(static_cast<double>(in));  // outputs of about unit size
   weight.plain = make_operand(random.floats(out * in, scale), dtype);
   weight.packed = pack(weight.plain, out, in);

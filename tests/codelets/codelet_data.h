@@ -13,6 +13,7 @@
 #include "codelets/kernels/simd.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
 
 namespace sluice {
 struct CpuContext;
@@ -79,13 +80,20 @@ inline std::span<const std::byte> memory_of(const Buffer& buffer) {
   return {buffer.data(), buffer.size()};
 }
 
+/// Of a weight [out, in] in f32 or bf16.
+constexpr WeightType plain_type(std::int64_t in, std::int64_t out, DType dtype) {
+  return {in, out, WeightFormat::plain(dtype)};
+}
 /// A weight [out, in], plain and packed for the CPU.
-struct Weight {
+struct PackedWeight {
+  WeightType type;
   Operand plain;
   Buffer packed;
+  /// Where it is packed; nothing of one that was not made.
+  Weight weight() const { return {type, packed.data()}; }
 };
-Weight make_weight(Random& random, std::int64_t out, std::int64_t in, DType dtype);
-/// `plain` [out, in] as PackedLayout wants it.
+PackedWeight make_weight(Random& random, std::int64_t out, std::int64_t in, DType dtype);
+/// `plain` [out, in] as PlainLayout wants it.
 Buffer pack(const Operand& plain, std::int64_t out, std::int64_t in);
 
 /// Which of the small vectors of a layer there are.

@@ -58,6 +58,7 @@ class EmbeddingFixture : public ::testing::TestWithParam<std::tuple<DType, Embed
     }
     if (args_.project_in) {
       project_in_ = make_weight(random_, shape.hidden_size, shape.embed_size, dtype);
+      args_.projection = project_in_.type;
     }
     for (std::int64_t i = 0; i < shape.head_dim / 2; ++i) {
       frequencies_.push_back(static_cast<float>(
@@ -78,7 +79,7 @@ class EmbeddingFixture : public ::testing::TestWithParam<std::tuple<DType, Embed
             .slot_tokens = slot_tokens_.data(),
             .table = table_.data(),
             .positions = args_.learned_positions ? positions_.data() : nullptr,
-            .project_in = args_.project_in ? project_in_.packed.data() : nullptr,
+            .project_in = project_in_.weight(),
             .frequencies = args_.shape.rope ? frequencies_.data() : nullptr,
             .x = x_.data(),
             .rope = args_.shape.rope ? rope_.data() : nullptr};
@@ -88,7 +89,7 @@ class EmbeddingFixture : public ::testing::TestWithParam<std::tuple<DType, Embed
   EmbeddingArgs args_;
   RaggedBatch batch_;
   Operand table_, positions_;
-  Weight project_in_;
+  PackedWeight project_in_;
   std::vector<float> frequencies_;
   std::vector<std::int32_t> slot_tokens_;
   std::vector<float> x_, rope_;

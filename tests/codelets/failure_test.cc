@@ -8,6 +8,7 @@
 #include "tests/codelets/codelet_data.h"
 #include "tests/support/engine.h"
 #include "tests/support/golden.h"
+#include "tests/support/pages.h"
 
 namespace sluice {
 namespace {
@@ -68,7 +69,8 @@ TEST_F(FailureTest, LaterTasksDoNothing) {
   fc2.tag.num_tokens = 5;
   const std::vector<float> h = random.floats(5 * 8);
   const std::vector<float> vectors(1);
-  const test::Weight weight = test::make_weight(random, 8, 8, DType::f32);
+  const test::PackedWeight weight = test::make_weight(random, 8, 8, DType::f32);
+  fc2.weight = weight.type;
   std::vector<float> x(5 * 8, 1.0F);
   std::vector<float> other(5 * 8, 1.0F);
   const auto run = [&] {
@@ -104,7 +106,7 @@ TEST_F(FailureTest, LaterTasksDoNothing) {
 TEST_F(FailureTest, WaitingForTokensThrowsTheCodeletsName) {
   test::TestModel model(test::golden_folder("llama-3-gqa"), DType::f32);
   KvCache kv(model.loaded().shape(), model.loaded().config().num_layers, 4);
-  const std::vector<std::int32_t> pages = kv.take_pages(1).value();
+  const std::vector<std::int32_t> pages = test::pages(0, 1);
   DecoderGraph graph(model.loaded(), {&kv, 1}, {.num_slots = 1});
   const auto submit = [&](const std::vector<std::int32_t>& tokens) {
     BatchPart part;

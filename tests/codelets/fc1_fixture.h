@@ -47,6 +47,7 @@ class Fc1Fixture : public ::testing::TestWithParam<std::tuple<DType, Fc1Shape>> 
     x_ = random_.floats(most_rows * shape.hidden_size, 3.0);
     weight_ = make_weight(random_, shape.ffn_size, shape.hidden_size, dtype);
     if (from.gated) gate_ = make_weight(random_, shape.ffn_size, shape.hidden_size, dtype);
+    args_.weight = args_.gate = weight_.type;
   }
 
   void set_rows(std::int64_t rows) {
@@ -59,8 +60,8 @@ class Fc1Fixture : public ::testing::TestWithParam<std::tuple<DType, Fc1Shape>> 
     return {.args = &args_,
             .x = x_.data(),
             .vectors = vectors_.values.data(),
-            .weight = weight_.packed.data(),
-            .gate = gate_.packed.data(),
+            .weight = weight_.weight(),
+            .gate = gate_.weight(),
             .h = h_.data()};
   }
 
@@ -69,7 +70,7 @@ class Fc1Fixture : public ::testing::TestWithParam<std::tuple<DType, Fc1Shape>> 
   Fc1Args args_;
   LayerVectors vectors_;
   std::vector<float> x_;
-  Weight weight_, gate_;
+  PackedWeight weight_, gate_;
   std::vector<std::byte> h_;
 };
 

@@ -64,8 +64,8 @@ TEST(Fc1GateTest, GoesToZeroFarBelowZero) {
     fc1_cpu(test::cpu(), {.args = &args,
                           .x = &x,
                           .vectors = vectors.data(),
-                          .weight = packed.data(),
-                          .gate = packed_gate.data(),
+                          .weight = {test::plain_type(1, 1, DType::f32), packed.data()},
+                          .gate = {test::plain_type(1, 1, DType::f32), packed_gate.data()},
                           .h = reinterpret_cast<std::byte*>(&h)});
     EXPECT_NEAR(h, 0.0, 1e-30) << "gate " << gate;
   }

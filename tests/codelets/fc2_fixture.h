@@ -25,6 +25,7 @@ class Fc2Fixture : public ::testing::TestWithParam<std::tuple<DType, ResidualSha
     vectors_ = make_vectors(random_, shape, from.vectors);
     args_.vectors = vectors_.layout;
     weight_ = make_weight(random_, from.hidden_size, from.inner_size, dtype);
+    args_.weight = weight_.type;
     input_ = make_operand(random_.floats(most_rows * from.inner_size, 2.0), dtype);
     residual_ = random_.floats(most_rows * from.hidden_size, 3.0);
   }
@@ -38,7 +39,7 @@ class Fc2Fixture : public ::testing::TestWithParam<std::tuple<DType, ResidualSha
     return {.args = &args_,
             .h = input_.data(),
             .vectors = vectors_.values.data(),
-            .weight = weight_.packed.data(),
+            .weight = weight_.weight(),
             .x = x_.data()};
   }
 
@@ -46,7 +47,7 @@ class Fc2Fixture : public ::testing::TestWithParam<std::tuple<DType, ResidualSha
   Random random_;
   Fc2Args args_;
   LayerVectors vectors_;
-  Weight weight_;
+  PackedWeight weight_;
   Operand input_;
   std::vector<float> residual_, x_;
 };

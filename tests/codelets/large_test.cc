@@ -7,6 +7,7 @@
 #include "codelets/qk/qk.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/sv/sv.h"
+#include "codelets/weights/plain.h"
 #include "tests/codelets/attention_data.h"
 
 namespace sluice {
@@ -18,14 +19,11 @@ TEST_P(LargeTest, LinearOf4096By4096MatchesSampledEntries) {
   constexpr std::int64_t size = 4096;
   constexpr std::int64_t rows = 70;
   test::Random random(101);
-  const test::Weight weight = test::make_weight(random, size, size, GetParam());
+  const test::PackedWeight weight = test::make_weight(random, size, size, GetParam());
   const test::Operand x = test::make_operand(random.floats(rows * size, 2.0), GetParam());
   std::vector<float> y(static_cast<std::size_t>(rows * size));
-  LinearCall call{.layout = &PackedLayout::get(LinearShape{size, size, GetParam()}),
-                  .packed = weight.packed.data(),
-                  .x = x.data(),
-                  .rows = rows,
-                  .dst = y.data()};
+  LinearCall call{
+      .weight = weight.weight(), .dtype = GetParam(), .x = x.data(), .rows = rows, .dst = y.data()};
   linear(test::pool_of(3), call);
   std::vector<float> result;
   std::vector<double> expected;
@@ -59,14 +57,11 @@ TEST_P(LargeTest, LinearOfManyColumnsHasTheSameBitsForOneRow) {
   constexpr std::int64_t out = 32'003;
   constexpr std::int64_t rows = 66;
   test::Random random(103);
-  const test::Weight weight = test::make_weight(random, out, in, GetParam());
+  const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
   const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
   std::vector<float> y(static_cast<std::size_t>(rows * out));
-  LinearCall call{.layout = &PackedLayout::get(LinearShape{in, out, GetParam()}),
-                  .packed = weight.packed.data(),
-                  .x = x.data(),
-                  .rows = rows,
-                  .dst = y.data()};
+  LinearCall call{
+      .weight = weight.weight(), .dtype = GetParam(), .x = x.data(), .rows = rows, .dst = y.data()};
   linear(test::pool_of(2), call);
   std::vector<float> alone(static_cast<std::size_t>(out));
   for (const std::int64_t r : {0, 64, 65}) {

@@ -9,6 +9,7 @@
 
 #include "codelets/kernels/linear_ref.h"
 #include "codelets/kernels/strip_gemm.h"
+#include "codelets/weights/plain.h"
 #include "tests/codelets/codelet_data.h"
 
 namespace sluice {
@@ -27,11 +28,11 @@ std::vector<double> reference_of(const test::Operand& x, const test::Operand& we
   return y;
 }
 
-std::vector<float> run_linear(ThreadPool& pool, const LinearShape& shape, const Buffer& packed,
+std::vector<float> run_linear(ThreadPool& pool, const WeightType& type, const Buffer& packed,
                               const std::byte* x, std::int64_t rows, const float* bias = nullptr) {
-  std::vector<float> y(static_cast<std::size_t>(rows * shape.out), -77.0F);
-  linear(pool, {.layout = &PackedLayout::get(shape),
-                .packed = packed.data(),
+  std::vector<float> y(static_cast<std::size_t>(rows * type.out), -77.0F);
+  linear(pool, {.weight = {type, packed.data()},
+                .dtype = type.format.dtype(),
                 .x = x,
                 .rows = rows,
                 .bias = bias,
@@ -45,7 +46,7 @@ TEST_P(LinearShapesTest, MatchesReferenceForOddSizes) {
   const auto [dtype, in] = GetParam();
   Random random(static_cast<std::uint64_t>(in));
   for (const std::int64_t out : {1, 5, 63, 64, 65, 129, 1000, 2049}) {
-    const test::Weight weight = test::make_weight(random, out, in, dtype);
+    const test::PackedWeight weight = test::make_weight(random, out, in, dtype);
     const std::vector<float> bias = random.floats(out);
     for (const std::int64_t rows : {1, 2, 3, 7, 16, 63, 64, 65, 130}) {
       if (out * rows > 70'000 && rows != 65) continue;  // two blocks of rows suffice there
@@ -53,7 +54,7 @@ TEST_P(LinearShapesTest, MatchesReferenceForOddSizes) {
       const test::Operand x = test::make_operand(random.floats(rows * in), dtype);
       const float* with_bias = rows % 2 == 1 ? bias.data() : nullptr;
       test::expect_close(
-          run_linear(test::pool_of(3), {in, out, dtype}, weight.packed, x.data(), rows, with_bias),
+          run_linear(test::pool_of(3), weight.type, weight.packed, x.data(), rows, with_bias),
           reference_of(x, weight.plain, with_bias, rows, in, out),
           test::tolerance(dtype, test::GemmInput::exact, DType::f32));
     }
@@ -82,11 +83,11 @@ TEST_P(LinearTest, RowHasTheSameBitsInEveryBatchPlaceAndNumberOfThreads) {
                                                                                   {1024, 96},
                                                                                   {20000, 64}}) {
     Random random(static_cast<std::uint64_t>(in * out));
-    const LinearShape shape{in, out, GetParam()};
-    const test::Weight weight = test::make_weight(random, out, in, GetParam());
+    const WeightType type = test::plain_type(in, out, GetParam());
+    const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
     const test::Operand x = test::make_operand(random.floats(all_rows * in), GetParam());
     const std::vector<float> expected =
-        run_linear(test::pool_of(1), shape, weight.packed, x.data(), all_rows);
+        run_linear(test::pool_of(1), type, weight.packed, x.data(), all_rows);
     for (const int threads : {1, 2, 3, 7}) {
       for (const std::int64_t rows : {1, 2, 3, 7, 8, 16, 17, 33, 63, 64, 65, 130}) {
         for (const std::int64_t first : {0, 1, 63, 129}) {
@@ -94,7 +95,7 @@ TEST_P(LinearTest, RowHasTheSameBitsInEveryBatchPlaceAndNumberOfThreads) {
           const std::byte* from =
               x.data() + static_cast<std::size_t>(first * in) * size_bytes(GetParam());
           const std::vector<float> part =
-              run_linear(test::pool_of(threads), shape, weight.packed, from, rows);
+              run_linear(test::pool_of(threads), type, weight.packed, from, rows);
           ASSERT_EQ(
               std::memcmp(part.data(), expected.data() + first * out, part.size() * sizeof(float)),
               0)
@@ -108,7 +109,7 @@ TEST_P(LinearTest, RowHasTheSameBitsInEveryBatchPlaceAndNumberOfThreads) {
 
 TEST_P(LinearTest, PanelsCoverTheColumnsOnceAndFitTheWeight) {
   for (const std::int64_t out : {1, 5, 63, 64, 65, 129, 1000, 2049, 50'272}) {
-    const PackedLayout& layout = PackedLayout::get(LinearShape{64, out, GetParam()});
+    const PlainLayout& layout = PlainLayout::get(test::plain_type(64, out, GetParam()));
     std::int64_t covered = 0;
     for (std::int64_t panel = 0; panel < layout.num_panels(); ++panel) {
       EXPECT_EQ(layout.first_column(panel), covered);
@@ -119,7 +120,7 @@ TEST_P(LinearTest, PanelsCoverTheColumnsOnceAndFitTheWeight) {
     EXPECT_EQ(covered, out);
     const auto plain_bytes = static_cast<std::size_t>(64 * out) * size_bytes(GetParam());
     EXPECT_GE(layout.size_bytes(), plain_bytes);
-    EXPECT_EQ(&layout, &PackedLayout::get(LinearShape{64, out, GetParam()}));
+    EXPECT_EQ(&layout, &PlainLayout::get(test::plain_type(64, out, GetParam())));
   }
 }
 
@@ -128,8 +129,8 @@ TEST_P(LinearTest, BlocksSayWhereEachElementLies) {
   for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {1, 1}, {3, 65}, {63, 63}, {72, 200}, {127, 129}, {130, 16}, {333, 2049}, {64, 5000}}) {
     SCOPED_TRACE(::testing::Message() << "in " << in << ", out " << out);
-    const test::Weight weight = test::make_weight(random, out, in, GetParam());
-    const PackedBlocks blocks = PackedLayout::get(LinearShape{in, out, GetParam()}).blocks();
+    const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
+    const PackedBlocks blocks = PlainLayout::get(test::plain_type(in, out, GetParam())).blocks();
     const auto elements = static_cast<std::int64_t>(weight.packed.size() / size_bytes(GetParam()));
     const std::vector<float> packed = test::to_floats(weight.packed.data(), elements, GetParam());
     std::int64_t wrong = 0;
@@ -160,8 +161,8 @@ TEST_P(LinearTest, RowsApartGiveTheBitsOfDenseRows) {
   constexpr std::int64_t out = 200;
   constexpr std::int64_t stride = in + 64;
   Random random(6);
-  const LinearShape shape{in, out, GetParam()};
-  const test::Weight weight = test::make_weight(random, out, in, GetParam());
+  const WeightType type = test::plain_type(in, out, GetParam());
+  const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
   for (const std::int64_t rows : {1, 36, 130}) {
     const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
     const std::size_t width = size_bytes(GetParam());
@@ -171,21 +172,21 @@ TEST_P(LinearTest, RowsApartGiveTheBitsOfDenseRows) {
                   x.data() + static_cast<std::size_t>(row * in) * width, in * width);
     }
     std::vector<float> y(static_cast<std::size_t>(rows * out));
-    linear(test::pool_of(2), {.layout = &PackedLayout::get(shape),
-                              .packed = weight.packed.data(),
+    linear(test::pool_of(2), {.weight = {type, weight.packed.data()},
+                              .dtype = GetParam(),
                               .x = apart.data(),
                               .rows = rows,
                               .x_stride = stride,
                               .dst = y.data()});
-    EXPECT_EQ(y, run_linear(test::pool_of(2), shape, weight.packed, x.data(), rows)) << rows;
+    EXPECT_EQ(y, run_linear(test::pool_of(2), type, weight.packed, x.data(), rows)) << rows;
   }
 }
 
 TEST_P(LinearTest, NoRowsIsNoWork) {
-  const LinearShape shape{3, 5, GetParam()};
+  const WeightType type = test::plain_type(3, 5, GetParam());
   Random random(1);
-  const test::Weight weight = test::make_weight(random, 5, 3, GetParam());
-  EXPECT_TRUE(run_linear(test::pool_of(2), shape, weight.packed, nullptr, 0).empty());
+  const test::PackedWeight weight = test::make_weight(random, 5, 3, GetParam());
+  EXPECT_TRUE(run_linear(test::pool_of(2), type, weight.packed, nullptr, 0).empty());
 }
 
 TEST_P(LinearTest, StoresInItsOwnTypeAndAccumulates) {
@@ -193,15 +194,15 @@ TEST_P(LinearTest, StoresInItsOwnTypeAndAccumulates) {
   constexpr std::int64_t out = 129;
   constexpr std::int64_t rows = 67;
   Random random(5);
-  const LinearShape shape{in, out, GetParam()};
-  const test::Weight weight = test::make_weight(random, out, in, GetParam());
+  const WeightType type = test::plain_type(in, out, GetParam());
+  const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
   const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
   std::vector<double> expected = reference_of(x, weight.plain, nullptr, rows, in, out);
 
   const auto elements = static_cast<std::size_t>(rows * out);
   std::vector<std::byte> stored(elements * size_bytes(GetParam()));
-  LinearCall call{.layout = &PackedLayout::get(shape),
-                  .packed = weight.packed.data(),
+  LinearCall call{.weight = {type, weight.packed.data()},
+                  .dtype = GetParam(),
                   .x = x.data(),
                   .rows = rows,
                   .dst = stored.data(),
@@ -224,8 +225,8 @@ TEST_P(LinearTest, GatedPairIsTheProductOfItsHalves) {
   constexpr std::int64_t in = 63;
   Random random(9);
   for (const std::int64_t out : {1, 65, 333}) {
-    const test::Weight gate = test::make_weight(random, out, in, GetParam());
-    const test::Weight up = test::make_weight(random, out, in, GetParam());
+    const test::PackedWeight gate = test::make_weight(random, out, in, GetParam());
+    const test::PackedWeight up = test::make_weight(random, out, in, GetParam());
     for (const std::int64_t rows : {1, 66}) {
       const test::Operand x = test::make_operand(random.floats(rows * in, 2.0), GetParam());
       std::vector<double> expected = reference_of(x, up.plain, nullptr, rows, in, out);
@@ -235,9 +236,9 @@ TEST_P(LinearTest, GatedPairIsTheProductOfItsHalves) {
       }
       std::vector<std::byte> h(expected.size() * size_bytes(GetParam()));
       gated_linear(test::pool_of(3),
-                   {.layout = &PackedLayout::get(LinearShape{in, out, GetParam()}),
-                    .packed_gate = gate.packed.data(),
-                    .packed_up = up.packed.data(),
+                   {.gate = {test::plain_type(in, out, GetParam()), gate.packed.data()},
+                    .up = {test::plain_type(in, out, GetParam()), up.packed.data()},
+                    .dtype = GetParam(),
                     .x = x.data(),
                     .rows = rows,
                     .activation = Epilogue::silu,

@@ -52,6 +52,8 @@ class LmHeadFixture : public ::testing::TestWithParam<std::tuple<DType, LmHeadSh
       project_out_ = make_weight(random_, from.embed_size, from.hidden_size, dtype);
     }
     head_ = make_weight(random_, from.vocab_size, from.embed_size, dtype);
+    args_.projection = project_out_.type;
+    args_.head = head_.type;
     logits_.resize(static_cast<std::size_t>(from.rows * from.vocab_size));
   }
 
@@ -59,15 +61,15 @@ class LmHeadFixture : public ::testing::TestWithParam<std::tuple<DType, LmHeadSh
     return {.args = &args_,
             .x = x_.data(),
             .final_norm = args_.norm_weight ? norm_.data() : nullptr,
-            .project_out = args_.project_out ? project_out_.packed.data() : nullptr,
-            .head = head_.packed.data(),
+            .project_out = project_out_.weight(),
+            .head = head_.weight(),
             .logits = logits_.data()};
   }
 
   Random random_;
   LmHeadArgs args_;
   std::vector<float> x_, norm_, logits_;
-  Weight project_out_, head_;
+  PackedWeight project_out_, head_;
 };
 
 inline auto lm_head_cases() {

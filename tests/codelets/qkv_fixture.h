@@ -49,6 +49,7 @@ class QkvFixture : public ::testing::TestWithParam<std::tuple<DType, QkvShape>> 
     vectors_ = make_vectors(random_, shape, from.vectors);
     args_.vectors = vectors_.layout;
     weight_ = make_weight(random_, shape.qkv_size(), shape.hidden_size, dtype);
+    args_.weight = weight_.type;
     set_batch({{0, 20}, {37, 1}, {16, 1}, {15, 18}, {0, 1}, {200, 30}});
   }
 
@@ -78,7 +79,7 @@ class QkvFixture : public ::testing::TestWithParam<std::tuple<DType, QkvShape>> 
             .x = x_.data(),
             .rope = args_.shape.rope ? rope_.data() : nullptr,
             .vectors = vectors_.values.data(),
-            .weight = weight_.packed.data(),
+            .weight = weight_.weight(),
             .q = q_.data(),
             .slab = slab_.data()};
   }
@@ -120,7 +121,7 @@ class QkvFixture : public ::testing::TestWithParam<std::tuple<DType, QkvShape>> 
   LayerVectors vectors_;
   RaggedBatch batch_;
   std::vector<float> x_, rope_;
-  Weight weight_;
+  PackedWeight weight_;
   std::vector<std::byte> slab_, q_;
 };
 

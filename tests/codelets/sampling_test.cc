@@ -21,11 +21,16 @@ using test::SamplingGoldenTest;
 using test::seen_set;
 
 std::vector<float> probabilities_of(std::span<const float> logits, const SamplingRow& row,
-                                    std::span<const std::int32_t> history = {}) {
-  const std::vector<std::uint32_t> seen =
-      seen_set(history, static_cast<std::int64_t>(logits.size()));
+                                    std::span<const std::int32_t> history = {},
+                                    std::span<const std::int32_t> output = {}) {
+  const auto vocab = static_cast<std::int64_t>(logits.size());
+  const std::vector<std::uint32_t> seen = seen_set(history, vocab);
+  const std::vector<std::int32_t> counts = test::counts_of(output, vocab);
   std::vector<float> probabilities(logits.size());
-  token_probabilities(logits, row, history.empty() ? nullptr : seen.data(), probabilities);
+  token_probabilities(logits, row,
+                      {.seen = history.empty() ? nullptr : seen.data(),
+                       .output_counts = output.empty() ? nullptr : counts.data()},
+                      probabilities);
   return probabilities;
 }
 
@@ -57,13 +62,13 @@ TEST(SamplingTest, MatchesReferenceOverRandomSettings) {
   Random random(91);
   int compared = 0;
   for (int trial = 0; trial < 300; ++trial) {
-    const auto [logits, row, history] = test::random_draw(random, trial);
-    const std::vector<double> expected = token_probabilities_reference(logits, row, history);
-    const std::vector<float> result = probabilities_of(logits, row, history);
+    const test::RandomDraw draw = test::random_draw(random, trial);
+    const std::vector<float> result =
+        probabilities_of(draw.logits, draw.row, draw.history, draw.output());
     EXPECT_NEAR(std::accumulate(result.begin(), result.end(), 0.0), 1.0, 1e-5) << trial;
-    if (test::borders_on_a_token(logits, row, history)) continue;
+    if (test::borders_on_a_token(draw)) continue;
     ++compared;
-    EXPECT_LT(largest_difference(result, expected), 1e-5) << trial;
+    EXPECT_LT(largest_difference(result, draw.reference()), 1e-5) << trial;
   }
   EXPECT_GT(compared, 250);
 }
@@ -77,6 +82,34 @@ TEST(SamplingTest, GreedyTakesTheLowestIdAmongEquals) {
   const std::vector<std::int32_t> history = {1};
   EXPECT_EQ(probabilities_of(logits, {.repetition_penalty = 1.25F}, history),
             (std::vector<float>{0, 0, 0, 1, 0, 0}));
+}
+
+TEST(SamplingTest, OutputPenaltiesAreSubtractedBeforeAllElse) {
+  const std::vector<float> logits = {2, 1, 0.5, -1};
+  const std::vector<std::int32_t> output = {0, 3, 0};
+  // 2 - 2 * 0.5 - 0.25 = 0.75 and -1 - 0.5 - 0.25 = -1.75.
+  const SamplingRow greedy{.presence_penalty = 0.25F, .frequency_penalty = 0.5F};
+  EXPECT_EQ(probabilities_of(logits, greedy, {}, output), (std::vector<float>{0, 1, 0, 0}));
+  // At temperature 0.5: e^1.5, e^2, e^1 and e^-3.5.
+  SamplingRow warm = greedy;
+  warm.temperature = 0.5F;
+  const double sum = std::exp(1.5) + std::exp(2.0) + std::exp(1.0) + std::exp(-3.5);
+  const std::vector<double> expected = {std::exp(1.5) / sum, std::exp(2.0) / sum,
+                                        std::exp(1.0) / sum, std::exp(-3.5) / sum};
+  EXPECT_LT(largest_difference(probabilities_of(logits, warm, {}, output), expected), 1e-6);
+  // The repetition penalty comes first: 2 / 4 - 1.25 and -1 * 4 - 0.75.
+  const std::vector<std::int32_t> history = {0, 3};
+  SamplingRow both = greedy;
+  both.repetition_penalty = 4.0F;
+  both.temperature = 1.0F;
+  const double all = std::exp(-0.75) + std::exp(1.0) + std::exp(0.5) + std::exp(-4.75);
+  const std::vector<double> of_both = {std::exp(-0.75) / all, std::exp(1.0) / all,
+                                       std::exp(0.5) / all, std::exp(-4.75) / all};
+  EXPECT_LT(largest_difference(probabilities_of(logits, both, history, output), of_both), 1e-6);
+  // Below 0 they favour what was there: 0.5 + 2.
+  const SamplingRow favour{.presence_penalty = -2.0F};
+  EXPECT_EQ(probabilities_of(logits, favour, {}, std::vector<std::int32_t>{2}),
+            (std::vector<float>{0, 0, 1, 0}));
 }
 
 TEST(SamplingTest, ThrowsOnNaN) {
@@ -120,18 +153,17 @@ TEST(SuppressTest, TakesAwayEveryChanceButHidesNoNaN) {
 TEST(SuppressTest, ProbabilitiesAreThoseOfTheOtherTokens) {
   Random random(23);
   for (int trial = 0; trial < 100; ++trial) {
-    auto [logits, row, history] = test::random_draw(random, trial);
+    test::RandomDraw draw = test::random_draw(random, trial);
     std::vector<std::int32_t> suppressed;
-    for (std::int32_t id = 0; id + 1 < static_cast<std::int32_t>(logits.size()); id += 3)
+    for (std::int32_t id = 0; id + 1 < static_cast<std::int32_t>(draw.logits.size()); id += 3)
       suppressed.push_back(id);
-    const std::vector<double> expected =
-        token_probabilities_reference(logits, row, history, suppressed);
-    std::vector<float> allowed = logits;
-    suppress(suppressed, allowed);
-    const std::vector<float> result = probabilities_of(allowed, row, history);
+    const std::vector<double> expected = draw.reference(suppressed);
+    suppress(suppressed, draw.logits);
+    const std::vector<float> result =
+        probabilities_of(draw.logits, draw.row, draw.history, draw.output());
     for (const std::int32_t id : suppressed)
       EXPECT_EQ(result[static_cast<std::size_t>(id)], 0.0F) << trial;
-    if (test::borders_on_a_token(allowed, row, history)) continue;
+    if (test::borders_on_a_token(draw)) continue;
     EXPECT_LT(largest_difference(result, expected), 1e-5) << trial;
   }
 }
@@ -285,12 +317,14 @@ INSTANTIATE_TEST_SUITE_P(Over, SamplingFrequencyTest, ::testing::Values(Vary::se
 std::vector<std::int32_t> sample(const SamplingArgs& args, const std::vector<std::int32_t>& words,
                                  const std::vector<float>& logits, test::SeenState& state) {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(args.tag.num_sequences), -7);
-  sampling_cpu(test::cpu(), {.args = &args,
-                             .batch = BatchView(words.data()),
-                             .logits = logits.empty() ? nullptr : logits.data(),
-                             .seen = state.seen.data(),
-                             .slot_tokens = state.slot_tokens.data(),
-                             .tokens = tokens.data()});
+  sampling_cpu(test::cpu(),
+               {.args = &args,
+                .batch = BatchView(words.data()),
+                .logits = logits.empty() ? nullptr : logits.data(),
+                .seen = args.track_seen ? state.seen.data() : nullptr,
+                .output_counts = args.count_output ? state.output_counts.data() : nullptr,
+                .slot_tokens = state.slot_tokens.data(),
+                .tokens = tokens.data()});
   return tokens;
 }
 
@@ -304,6 +338,18 @@ TEST(SeenTest, FreshFlagForgetsTheSlotsLastSequenceOnly) {
 
 TEST(SeenTest, PromptChunksWithoutLogitsCount) { test::expect_chunks_without_logits_count(sample); }
 
+TEST(OutputCountsTest, FrequencyPenaltyGrowsWithTheOutputAlone) {
+  test::expect_output_counts_across_iterations(sample);
+}
+
+TEST(OutputCountsTest, PresencePenaltyIsTheSameEachTime) {
+  test::expect_presence_counts_once(sample);
+}
+
+TEST(OutputCountsTest, CachedTokensThatASlotWasNotFedAreLearnt) {
+  test::expect_history_is_learnt(sample);
+}
+
 TEST(SamplingTaskTest, DrawsTheSameTokensAsAStarPuTask) {
   constexpr std::int64_t vocab = 97;
   Random random(19);
@@ -316,24 +362,29 @@ TEST(SamplingTaskTest, DrawsTheSameTokensAsAStarPuTask) {
                  .tokens = tokens,
                  .pages = page,
                  .sampling = {.temperature = 0.3F * static_cast<float>(s),
-                              .repetition_penalty = 1.2F,
-                              .seed_low = static_cast<std::uint32_t>(s)}},
+                              .repetition_penalty = s == 2 ? 1.0F : 1.2F,
+                              .frequency_penalty = s == 3 ? 0.0F : 0.4F,
+                              .seed_low = static_cast<std::uint32_t>(s)},
+                 .prompt_tokens = 1},
                 s == 4 ? BatchBuilder::LogitRows::none : BatchBuilder::LogitRows::last);
   }
   const std::vector<std::int32_t> words = builder.build();
   const std::vector<float> logits = random.floats(8 * vocab, 3.0);
   struct State {
     std::vector<std::uint32_t> seen = std::vector<std::uint32_t>(9 * seen_words(vocab));
+    std::vector<std::int32_t> counts = std::vector<std::int32_t>(9 * vocab);
     std::vector<std::int32_t> slot_tokens = std::vector<std::int32_t>(9, -1);
     std::vector<std::int32_t> tokens = std::vector<std::int32_t>(9, -7);
     bool operator==(const State&) const = default;
   };
-  SamplingArgs args{.tag = {}, .vocab_size = vocab, .has_logits = true, .track_seen = true};
+  SamplingArgs args{
+      .tag = {}, .vocab_size = vocab, .has_logits = true, .track_seen = true, .count_output = true};
   State plain;
   sampling_cpu(test::cpu(), {.args = &args,
                              .batch = BatchView(words.data()),
                              .logits = logits.data(),
                              .seen = plain.seen.data(),
+                             .output_counts = plain.counts.data(),
                              .slot_tokens = plain.slot_tokens.data(),
                              .tokens = plain.tokens.data()});
   EXPECT_EQ(plain.tokens[4], -1);
@@ -346,15 +397,17 @@ TEST(SamplingTaskTest, DrawsTheSameTokensAsAStarPuTask) {
       const DataHandle batch = DataHandle::of_memory(words.data(), 4 * words.size());
       const DataHandle rows = DataHandle::of_memory(logits.data(), 4 * logits.size());
       const DataHandle seen = DataHandle::of_memory(task.seen.data(), 4 * task.seen.size());
+      const DataHandle counts = DataHandle::of_memory(task.counts.data(), 4 * task.counts.size());
       const DataHandle drawn =
           DataHandle::of_memory(task.slot_tokens.data(), 4 * task.slot_tokens.size());
       const DataHandle tokens = DataHandle::of_memory(task.tokens.data(), 4 * task.tokens.size());
-      submit_sampling(dtype, args, {batch, rows, seen, drawn, tokens});
+      submit_sampling(dtype, args, {batch, rows, seen, counts, drawn, tokens});
     }
     EXPECT_FALSE(run_failure().happened());
     EXPECT_EQ(task.tokens, plain.tokens);
     EXPECT_EQ(task.slot_tokens, plain.slot_tokens);
     EXPECT_EQ(task.seen, plain.seen);
+    EXPECT_EQ(task.counts, plain.counts);
   }
 }
 

@@ -36,6 +36,23 @@ TEST_P(SelectRowsTest, GivesTheSameAsAStarPuTask) {
   EXPECT_EQ(kept, expected);
 }
 
+TEST(SelectScoredRowsTest, ScoredRowsComeBehindThoseThatTokensAreDrawnFrom) {
+  const std::vector<std::int32_t> tokens = {5, 6, 7};
+  const std::vector<std::int32_t> page = {0};
+  BatchBuilder builder;
+  builder.add({.tokens = tokens, .pages = page, .sampling = {}, .prompt_logprobs = 0},
+              BatchBuilder::LogitRows::last);
+  builder.add({.tokens = page, .pages = page, .sampling = {}}, BatchBuilder::LogitRows::last);
+  const std::vector<std::int32_t> words = builder.build();
+  const SelectRowsArgs args{.tag = {}, .row_bytes = 2};
+  const std::vector<std::uint16_t> rows = {10, 11, 12, 13};
+  std::vector<std::uint16_t> kept(4);
+  select_rows_cpu(test::cpu(),
+                  {&args, BatchView(words.data()), reinterpret_cast<const std::byte*>(rows.data()),
+                   reinterpret_cast<std::byte*>(kept.data())});
+  EXPECT_EQ(kept, (std::vector<std::uint16_t>{12, 13, 10, 11}));
+}
+
 INSTANTIATE_TEST_SUITE_P(RowBytes, SelectRowsTest, ::testing::Values(2, 66, 256));
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine/compute_options.h"
+#include "engine/machine/compute.h"
 
 namespace sluice {
 namespace {

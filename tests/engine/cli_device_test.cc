@@ -19,6 +19,7 @@
 
 #include "tests/engine/pj_dump.h"
 #include "tests/engine/prompts_run.h"
+#include "tests/engine/serve/serving.h"
 
 namespace sluice {
 namespace {
@@ -129,6 +130,78 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"gpu_only_f32", {"--policy", "gpu-only"}, "f32", 32},
                       Case{"gpu_only_bf16", {"--policy", "gpu-only"}, "bf16", 32}),
     [](const auto& of) { return of.param.name; });
+
+/// Requests whose KV does not fit beside the weights in the memory of the embedded model's size.
+class CliDeviceTwoTiersTest : public testing::PromptsRunTest {
+ protected:
+  CliDeviceTwoTiersTest() : PromptsRunTest(testing::many_prompts()) {}
+
+  /// The prompts, all at once, against a run of their own on the CPU.
+  void expect_texts_as_alone(testing::Serving& server) const {
+    const testing::Prompts many = testing::many_prompts();
+    std::vector<json> bodies;
+    for (const std::string& prompt : many.texts)
+      bodies.push_back({{"prompt", prompt},
+                        {"max_tokens", many.max_tokens},
+                        {"temperature", 0},
+                        {"ignore_eos", true}});
+    const std::vector<std::string> texts = server.streamed_at_once(bodies);
+    const CliResult alone = run_cli({"generate", "--prompts", prompts_path, "--max-tokens",
+                                     std::to_string(many.max_tokens), "--temperature", "0",
+                                     "--ignore-eos", "--dtype", "f32", "-q"});
+    std::istringstream lines(alone.out);
+    std::string line;
+    for (const std::string& text : texts) {
+      ASSERT_TRUE(std::getline(lines, line));
+      EXPECT_EQ(json::parse(line).at("text"), text);
+    }
+  }
+};
+
+TEST_F(CliDeviceTwoTiersTest, KvOfSomeRequestsLivesInDdrAndAttendsOnTheCpu) {
+  const CliResult expected = run_cli(generate({"--policy", "cpu-only"}));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  const CliResult result =
+      run_cli(generate({"--policy", "neo"}) + Arguments{"--device", "standin:17MiB"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected.out);
+  const json decode = stats().at("placements").at("decode");
+  EXPECT_GT(decode.value("000000", 0), 0) << decode;
+  EXPECT_GT(decode.value("011000", 0), 0) << decode;
+}
+
+/// Pages of KV go from the stand-in's memory to DDR, where their requests go on.
+TEST_F(CliDeviceTwoTiersTest, RequestsThatMakeWayForOthersGiveTheirTokens) {
+  testing::Serving server({"--max-sequences", "12", "--max-batch-tokens", "64", "--max-model-len",
+                           "200", "--kv-tokens", "800", "--prefix-cache", "off", "--policy", "neo",
+                           "--device", "standin:16MiB"});
+  expect_texts_as_alone(server);
+  const json live = server.live();
+  EXPECT_EQ(live.at("pools").size(), 2U);
+  EXPECT_GT(live.at("moved_out_bytes"), 0);
+  EXPECT_EQ(live.at("swapped"), 0) << "nothing runs any more";
+  for (const json& pool : live.at("pools")) EXPECT_EQ(pool.at("used_pages"), 0);
+  ASSERT_EQ(live.at("devices").size(), 2U);
+  EXPECT_EQ(live["devices"][0]["name"], "cpu");
+  EXPECT_EQ(live["devices"][1]["name"], "standin");
+  for (const json& device : live["devices"]) EXPECT_GT(device.at("busy_s"), 0);
+  std::map<std::string, std::int64_t> moved;
+  for (const json& one : live.at("moved"))
+    moved[one["from"].get<std::string>() + " " + one["to"].get<std::string>()] = one["bytes"];
+  // Swaps, and whatever else crosses, cross there.
+  EXPECT_GE(moved["hbm ddr"], live["moved_out_bytes"].get<std::int64_t>());
+  EXPECT_GT(moved["ddr hbm"], 0);
+  EXPECT_EQ(server.stop().exit_code, 0);
+}
+
+/// A prompt's later pieces find its KV in DDR, and bring those pages alone.
+TEST_F(CliDeviceTwoTiersTest, PromptsInPiecesGiveTheirTokens) {
+  testing::Serving server({"--max-sequences", "12", "--max-batch-tokens", "40", "--max-model-len",
+                           "200", "--kv-tokens", "2400", "--policy", "simple-offload", "--device",
+                           "standin:20MiB"});
+  expect_texts_as_alone(server);
+  EXPECT_EQ(server.stop().exit_code, 0);
+}
 
 TEST_F(CliDeviceTest, WeightsThatDoNotFitCrossAgainForEachIteration) {
   const auto bytes_to_device = [&](int tokens) {

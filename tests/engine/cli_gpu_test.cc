@@ -194,6 +194,20 @@ TEST_F(CliGpuMiniBatchTest, PromptsAreCutWhereTheirValuesDoNotFit) {
   }
 }
 
+/// Requests whose KV does not fit beside the weights in memory of the embedded model's size.
+class CliGpuTwoTiersTest : public CliGpuTest {
+ protected:
+  CliGpuTwoTiersTest() : CliGpuTest(testing::many_prompts(few_tokens)) {}
+  static constexpr int few_tokens = 6;  // an emulated GPU takes a second for each of the batch's
+};
+
+TEST_F(CliGpuTwoTiersTest, KvOfSomeRequestsLivesInDdrAndAttendsOnTheCpu) {
+  expect_the_cpus_tokens({"--policy", "neo"}, 20);
+  const json decode = stats().at("placements").at("decode");
+  EXPECT_GT(decode.value("000000", 0), 0) << decode;
+  EXPECT_GT(decode.value("011000", 0), 0) << decode;
+}
+
 std::vector<std::string> all_placements() {
   constexpr unsigned count = 64;
   std::vector<std::string> placements;

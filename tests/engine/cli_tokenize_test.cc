@@ -2,6 +2,7 @@
 // tokenizers (tiny) and the SentencePiece library (llama2_model) give.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -113,6 +114,60 @@ TEST(CliTokenizeTest, DecodesAFileOfIds) {
   EXPECT_EQ(lines[0].at("text"), "Once upon");
   EXPECT_EQ(lines[1].at("text"), " a time");
   EXPECT_EQ(only_line({"--decode", "--file", folder.file("ids.jsonl")}).at("text"), "Once upon");
+}
+
+TEST(CliTokenizeTest, RendersAChat) {
+  const TemporaryFolder folder;
+  folder.write("t.jinja",
+               "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}"
+               "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  folder.write("c.json", R"([{"role": "user", "content": "Once"}])");
+  folder.write("d.json", R"({"messages": [{"content": "Once", "role": "user"}],
+                             "add_generation_prompt": false})");
+  const Arguments own = {"--chat-template", folder.file("t.jinja"), "--chat"};
+  const json line = only_line(own + Arguments{folder.file("c.json")});
+  EXPECT_EQ(line.at("text"), "<|begin_of_text|>user: Once<|end_of_text|>assistant:");
+  const json without = only_line(own + Arguments{folder.file("d.json")});
+  EXPECT_EQ(without.at("text"), "<|begin_of_text|>user: Once<|end_of_text|>");
+  // No token stands there that the template did not write.
+  const json plain = only_line({"--no-special-tokens", "--prompt", without.at("text")});
+  EXPECT_EQ(without.at("ids"), plain.at("ids"));
+  EXPECT_EQ(without.at("ids").front(), 2046);
+  EXPECT_EQ(without.at("ids").back(), 2047);
+}
+
+TEST(CliTokenizeTest, TakesTheModelsOwnTemplate) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(sentencepiece_folder, folder.path(),
+                        std::filesystem::copy_options::recursive);
+  folder.write("chat_template.jinja", "{{ messages|length }} {{ tools|tojson }}");
+  folder.write("c.json", R"({"messages": [{}, {}], "tools": [{"b": 1, "a": 2}]})");
+  const Arguments chat = {"--model", folder.path().string(), "--chat", folder.file("c.json")};
+  EXPECT_EQ(only_line(chat).at("text"), R"(2 [{"b": 1, "a": 2}])");
+}
+
+TEST(CliTokenizeTest, WrongChatsAreOneLine) {
+  const TemporaryFolder folder;
+  folder.write("c.json", "[{}]");
+  folder.write("bad.json", "{\"messages\": 1}");
+  folder.write("t.jinja", "{{ 1 }}");
+  folder.write("loop.jinja",
+               "{% for a in range(99999) %}\n{% for b in range(99999) %}{% endfor %}{% endfor %}");
+  folder.write("bad.jinja", "\n{{ raise_exception('no\\nsystem') }}");
+  const auto expect = [&](const Arguments& arguments, int exit_code,
+                          const std::vector<std::string>& parts) {
+    expect_failure(run_cli(Arguments{"tokenize"} + arguments), exit_code, parts);
+  };
+  const auto with = [&](const char* chat, const char* chat_template) {
+    return Arguments{"--chat", folder.file(chat), "--chat-template", folder.file(chat_template)};
+  };
+  expect({"--chat", folder.file("c.json")}, 1, {"tiny", "no chat template", "--chat-template"});
+  expect(with("bad.json", "t.jinja"), 1, {"messages is number"});
+  expect(with("c.json", "loop.jinja"), 1, {"loop.jinja, line 2", "steps"});
+  expect(with("c.json", "bad.jinja"), 1, {"bad.jinja, line 2: no", "system"});
+  expect({"--chat-template", "x", "--prompt", "y"}, 2, {"--chat-template needs --chat"});
+  expect({"--chat", "x", "--prompt", "y"}, 2, {"exclude each other"});
+  expect({"--chat", "x", "--decode"}, 2, {"--decode"});
 }
 
 TEST(CliTokenizeTest, WrongUseIsOneLine) {

@@ -18,6 +18,7 @@
 #include "graphs/loaded_model.h"
 #include "tests/support/cli_process.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/pages.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -40,8 +41,7 @@ void decode(Runtime& runtime, TraceRecorder& recorder, const Decode& what) {
   const LoadedModel loaded(model, DType::f32, runtime.setup_pool());
   ASSERT_EQ(loaded.config().num_layers, num_layers);
   KvCache kv(loaded.shape(), num_layers, 64);
-  const std::vector<std::vector<std::int32_t>> pages = {kv.take_pages(8).value(),
-                                                        kv.take_pages(8).value()};
+  const std::vector<std::vector<std::int32_t>> pages = {test::pages(0, 8), test::pages(8, 8)};
   DecoderGraph graph(
       loaded, {&kv, 1},
       {.num_slots = 2, .fusion = what.fusion, .weight_readers = what.weight_readers});

@@ -1,4 +1,4 @@
-#include "engine/mini_batches.h"
+#include "engine/batching/mini_batches.h"
 
 #include <gtest/gtest.h>
 

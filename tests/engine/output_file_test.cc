@@ -1,4 +1,4 @@
-#include "engine/output_file.h"
+#include "engine/commands/output_file.h"
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -20,15 +20,17 @@ using test::TemporaryFolder;
 using testing::expect_error;
 using Mode = OutputFile::Mode;
 
-Completion completion(std::int64_t index, const std::string& text = "text") {
+FinishedRequest completion(std::int64_t index, const std::string& text = "text") {
   Completion done;
-  done.request.index = index;
-  done.request.id = "id-" + std::to_string(index);
-  done.request.prompt = "prompt " + std::to_string(index);
+  Request request;
+  request.index = index;
+  request.id = "id-" + std::to_string(index);
+  request.prompt = "prompt " + std::to_string(index);
+  done.request = std::make_shared<const Request>(std::move(request));
   done.text = text;
   done.token_ids = {1, 2};
   done.finish_reason = FinishReason::length;
-  return done;
+  return {.outputs = {{.completion = std::move(done), .logprobs = {}}}};
 }
 
 std::string lines_of(std::initializer_list<std::int64_t> indices) {
@@ -58,6 +60,36 @@ TEST_F(OutputFileTest, LineHasTheFields) {
                                   {"token_ids", {1, 2}},
                                   {"finish_reason", "length"}}));
   EXPECT_EQ(completion_line(completion(3, "a\nb")).find('\n'), std::string::npos);
+}
+
+TEST_F(OutputFileTest, LineHasLogprobsAndOtherOutputsWhereTheyAreAskedFor) {
+  FinishedRequest done = completion(3);
+  Request request = done.request();
+  request.logprobs = 2;
+  request.num_outputs = 2;
+  FinishedRequest::Output& first = done.outputs.front();
+  first.completion.request = std::make_shared<const Request>(request);
+  first.logprobs = {{{1, -0.5F}, {{1, -0.5F}, {4, -2}}},
+                    {{2, -std::numeric_limits<float>::infinity()}, {{9, 0}}}};
+  done.outputs.push_back(first);
+  done.outputs.back().completion.text = "other";
+  const auto line = nlohmann::json::parse(completion_line(done));
+  const nlohmann::json logprobs = {{"token_logprobs", {-0.5, -9999.0}},
+                                   {"top_logprobs", {{{"1", -0.5}, {"4", -2.0}}, {{"9", 0.0}}}}};
+  EXPECT_EQ(line, (nlohmann::json{{"id", "id-3"},
+                                  {"prompt", "prompt 3"},
+                                  {"text", "text"},
+                                  {"token_ids", {1, 2}},
+                                  {"finish_reason", "length"},
+                                  {"logprobs", logprobs},
+                                  {"other_outputs", nlohmann::json::array({{
+                                                        {"text", "other"},
+                                                        {"token_ids", {1, 2}},
+                                                        {"finish_reason", "length"},
+                                                        {"logprobs", logprobs},
+                                                    }})}}));
+  folder.write("out.jsonl", completion_line(done) + "\n");
+  EXPECT_EQ(OutputFile(path, Mode::resume).finished().size(), 1U);
 }
 
 TEST_F(OutputFileTest, LineIsThereAsSoonAsItIsAdded) {
@@ -94,18 +126,20 @@ TEST_F(OutputFileTest, SortingKeepsTheLinkAndTheMode) {
 
 /// Without a tokenizer a prompt is its tokens.
 TEST_F(OutputFileTest, PromptsWithoutTextAreTheirTokens) {
-  Completion done = completion(0);
-  done.request.prompt = "";
-  done.request.prompt_tokens = {7, 8};
+  FinishedRequest done = completion(0);
+  Request tokens = done.request();
+  tokens.prompt = "";
+  tokens.prompt_tokens = {7, 8};
+  done.outputs.front().completion.request = std::make_shared<const Request>(tokens);
   const auto line = nlohmann::json::parse(completion_line(done));
   EXPECT_EQ(line["prompt_token_ids"], (nlohmann::json{7, 8}));
   folder.write("out.jsonl", completion_line(done) + "\n" + completion_line(completion(1)) + "\n");
   const OutputFile output(path, Mode::resume);
   EXPECT_EQ(output.finished(), (std::map<std::string, std::string>{
-                                   {"id-0", prompt_identity(done.request)}, {"id-1", "prompt 1"}}));
-  Request other = done.request;
+                                   {"id-0", prompt_identity(tokens)}, {"id-1", "prompt 1"}}));
+  Request other = tokens;
   other.prompt_tokens = {7, 9};
-  EXPECT_NE(prompt_identity(other), prompt_identity(done.request));
+  EXPECT_NE(prompt_identity(other), prompt_identity(tokens));
 }
 
 TEST_F(OutputFileTest, NothingStaysWhenNothingWasFinished) {

@@ -18,6 +18,9 @@ struct Prompts {
   int max_tokens = 12;
 };
 
+/// Twelve of different lengths at once, whose KV in f32 is some MiB.
+Prompts many_prompts(int max_tokens = 60);
+
 /// Runs of the embedded model over them, with the same tokens each time.
 class PromptsRunTest : public ::testing::Test {
  protected:

@@ -1,8 +1,9 @@
-#include "engine/prompts.h"
+#include "engine/requests/prompts.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
@@ -147,6 +148,98 @@ TEST(PromptsTest, MessageStaysShortForALongLine) {
 TEST(PromptsTest, FileWithoutPromptsIsRefused) {
   expect_refused("", {"p.jsonl", "no prompts"});
   expect_refused("\n \r\n", {"p.jsonl", "no prompts"});
+}
+
+TEST(PromptsTest, ALineHasFieldsOfItsOwn) {
+  const PromptLine line =
+      parse(
+          R"({"prompt": "a", "max_tokens": 7, "min_tokens": 2, "temperature": 0.5, "top_p": 0.25, )"
+          R"("top_k": -1, "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -2, )"
+          R"("frequency_penalty": 2, "seed": -1, "n": 3, "stop": ["b", "c"], )"
+          R"("stop_token_ids": [5], "ignore_eos": true, "logprobs": 4, "priority": -3})")
+          .front();
+  EXPECT_EQ(line.fields.max_tokens, 7);
+  EXPECT_EQ(line.fields.min_tokens, 2);
+  EXPECT_EQ(line.logprobs, 4);
+  Request request;
+  request.sampling.top_k = 40;
+  line.fields.apply_to(request);
+  EXPECT_EQ(request.sampling.temperature, 0.5F);
+  EXPECT_EQ(request.sampling.top_p, 0.25F);
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_EQ(request.sampling.min_p, 0.125F);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5F);
+  EXPECT_EQ(request.sampling.presence_penalty, -2);
+  EXPECT_EQ(request.sampling.frequency_penalty, 2);
+  EXPECT_EQ(request.sampling.seed, ~std::uint64_t{0});
+  EXPECT_EQ(request.num_outputs, 3);
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(request.stop_tokens, std::vector<std::int32_t>{5});
+  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_EQ(request.priority, -3);
+}
+
+TEST(PromptsTest, FieldsThatAreMissingOrNullChangeNothing) {
+  const PromptLine line =
+      parse(R"({"prompt": "a", "temperature": null, "stop": null, "n": null})").front();
+  Request request;
+  request.sampling.temperature = 0.75F;
+  request.stop = {"x"};
+  request.num_outputs = 2;
+  line.fields.apply_to(request);
+  EXPECT_EQ(request.sampling.temperature, 0.75F);
+  EXPECT_EQ(request.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(request.num_outputs, 2);
+  EXPECT_FALSE(line.logprobs.has_value());
+}
+
+TEST(PromptsTest, AWrongFieldIsNamedWithItsLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("max_tokens": 0)", "max_tokens must be a whole number from 1"},
+      {R"("max_tokens": "7")", "max_tokens must be a whole number"},
+      {R"("temperature": 3)", "temperature must be a number from 0 to 2"},
+      {R"("temperature": "hot")", "temperature must be a number"},
+      {R"("top_p": 1.5)", "top_p must be a number from 0 to 1"},
+      {R"("min_p": -1)", "min_p must be"},
+      {R"("top_k": 1.5)", "top_k must be"},
+      {R"("repetition_penalty": 0)", "repetition_penalty must be"},
+      {R"("presence_penalty": 2.5)", "presence_penalty must be"},
+      {R"("frequency_penalty": [1])", "frequency_penalty must be"},
+      {R"("seed": 1e30)", "seed must be"},
+      {R"("n": 129)", "n must be a whole number from 1 to 128"},
+      {R"("n": 2, "best_of": 3)", "best_of must equal n"},
+      {R"("stop": [""])", "stop has an empty text"},
+      {R"("stop": 7)", "stop must be"},
+      {R"("stop_token_ids": [-1])", "stop_token_ids has -1"},
+      {R"("min_tokens": -1)", "min_tokens must be"},
+      {R"("ignore_eos": 1)", "ignore_eos must be true or false"},
+      {R"("logprobs": 21)", "logprobs must be a whole number from 0 to 20"},
+      {R"("logprobs": true)", "logprobs must be"},
+      {R"("priority": 1e10)", "priority must be"}};
+  for (const auto& [field, message] : cases)
+    expect_refused(good_lines(1) + fmt::format("{{{}, \"prompt\": \"a\"}}\n", field),
+                   {"p.jsonl, line 2", message});
+}
+
+TEST(PromptsTest, ATypingErrorIsRefusedAndOtherFieldsAreNot) {
+  const std::pair<const char*, const char*> cases[] = {{"temperture", "temperature"},
+                                                       {"Temperature", "temperature"},
+                                                       {"max-tokens", "max_tokens"},
+                                                       {"maxTokens", "max_tokens"},
+                                                       {"max_token", "max_tokens"},
+                                                       {"seeds", "seed"},
+                                                       {"stop_token_id", "stop_token_ids"},
+                                                       {"promt_token_ids", "prompt_token_ids"},
+                                                       {"ID", "id"},
+                                                       {"n_predict", "max_tokens"},
+                                                       {"repeat_penalty", "repetition_penalty"},
+                                                       {"max_new_tokens", "max_tokens"}};
+  for (const auto& [name, meant] : cases)
+    expect_refused(fmt::format("{{\"{}\": 1, \"prompt\": \"a\"}}\n", name),
+                   {"p.jsonl, line 1", quote(name), fmt::format("did you mean \"{}\"?", meant)});
+  for (const char* name : {"idx", "text", "model", "topic", "task", "source", "category", "label",
+                           "messages", "reference", "x", "", "meta_data"})
+    EXPECT_EQ(parse(fmt::format("{{\"{}\": 1, \"prompt\": \"a\"}}\n", name)).size(), 1U) << name;
 }
 
 TEST(PromptsTest, UnreadableFileIsRefused) {

@@ -1,4 +1,4 @@
-#include "engine/text_output.h"
+#include "engine/requests/text_output.h"
 
 #include <gtest/gtest.h>
 

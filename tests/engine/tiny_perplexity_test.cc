@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/model.h"
+#include "models/tokenizer.h"
 #include "tests/support/engine.h"
 
 namespace sluice {

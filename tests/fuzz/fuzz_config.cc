@@ -31,6 +31,7 @@ void check_model(const sluice::ModelConfig& config) {
   std::int64_t sum = 0;
   for (const sluice::TensorId id : sluice::expected_tensors(config)) {
     require(!__builtin_add_overflow(sum, num_elements(config, id.role), &sum));
+    sluice::expected_format(config, id);
   }
   require(sum == sluice::num_parameters(config));
   const std::string text = sluice::config_json(config);

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engine/prompts.h"
+#include "engine/requests/prompts.h"
 #include "models/tokenizer.h"
 
 namespace {

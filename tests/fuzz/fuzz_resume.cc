@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/output_file.h"
+#include "engine/commands/output_file.h"
 #include "tests/support/temporary_folder.h"
 
 namespace {

@@ -22,6 +22,7 @@
 #include "models/model.h"
 #include "schedulers/look_ahead.h"
 #include "tests/support/golden.h"
+#include "tests/support/pages.h"
 
 namespace sluice {
 namespace {
@@ -168,7 +169,6 @@ class TwoSequences {
     for (const Layers& layers : cohorts) {
       caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes,
                            KvPlaces{.cxl_nodes = {}, .ddr_nodes = {}, .file = &*file_});
-      caches_.back().take_pages(2);  // so that pages do not start at the slab's beginning
     }
     graph_.emplace(model, caches_,
                    DecoderGraph::Options{.num_slots = 2,
@@ -176,8 +176,12 @@ class TwoSequences {
                                          .fusion = fusion,
                                          .last_layer = last_layer,
                                          .weight_readers = weight_readers});
-    for (std::size_t slot = 0; slot < pages_.size(); ++slot)
-      pages_.at(slot) = caches_.at(cohort_of(slot)).take_pages(num_pages).value();
+    std::vector<std::int32_t> next(caches_.size(), 2);  // not at the slab's beginning
+    for (std::size_t slot = 0; slot < pages_.size(); ++slot) {
+      std::int32_t& first = next.at(cohort_of(slot));
+      pages_.at(slot) = test::pages(first, num_pages);
+      first += num_pages;
+    }
   }
   TwoSequences(const LoadedModel& model, const Form& form, Cohorts cohorts = Cohorts::one,
                LastLayer last_layer = LastLayer::drawing_rows)
@@ -469,22 +473,29 @@ TEST(KvPathTasksTest, OnlyTheHomeWritesTheSlabAndOthersReadWhatIsCached) {
     TwoSequences run(model, form);
     for (int iteration = 0; iteration < TwoSequences::num_iterations; ++iteration) {
       int writers = 0;
+      int gathers = 0;
+      // The second piece of a prompt brings its own pages to where all of its attention is.
+      const Device attends_on = form.placement[Sublayer::qk];
+      const bool brings_pages = iteration == 1 && form.home != Tier::disk && attends_on != home &&
+                                form.placement[Sublayer::sv] == attends_on;
       for (const Submitted& task : tasks_of_layer(run, iteration, 1)) {
         const starpu_data_access_mode mode = task.mode(run.slab(1));
         const std::string what =
             fmt::format("{}, iteration {}, {} to {}", form.to_string(), iteration,
                         to_string(task.tag.sublayer), to_string(task.tag.last_sublayer));
         if (mode == STARPU_RW) ++writers;
+        if (task.tag.sublayer == Sublayer::kv_move && mode == STARPU_R) ++gathers;
         if (form.home == Tier::disk && task.tag.sublayer == Sublayer::kv_store) {
           EXPECT_EQ(task.tag.device, Device::cpu) << what;
         } else if (task.tag.device == home) {
           EXPECT_TRUE(!task.attends() || mode != STARPU_NONE) << what;
         } else {
-          const bool reads = task.attends() && iteration > 0;
+          const bool reads = task.attends() && iteration > 0 && !brings_pages;
           EXPECT_EQ(mode, reads ? STARPU_R : STARPU_NONE) << what;
         }
       }
       EXPECT_EQ(writers, 1) << form.to_string() << ", iteration " << iteration;
+      EXPECT_EQ(gathers, brings_pages ? 1 : 0) << form.to_string() << ", iteration " << iteration;
     }
   }
 }

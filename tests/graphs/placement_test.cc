@@ -3,6 +3,8 @@
 #include "graphs/decoder_graph.h"
 #include "tests/support/engine.h"
 #include "tests/support/golden.h"
+#include "tests/support/pages.h"
+#include "tests/support/quantized_model.h"
 
 namespace sluice {
 namespace {
@@ -11,7 +13,7 @@ namespace {
 /// a machine without a GPU all tasks run on the CPU; what changes is where a layer is cut.
 std::vector<float> logits(const LoadedModel& model, const std::vector<Placement>& placements) {
   KvCache kv(model.shape(), model.config().num_layers, 1);
-  const std::vector<std::int32_t> pages = kv.take_pages(1).value();
+  const std::vector<std::int32_t> pages = test::pages(0, 1);
   DecoderGraph graph(model, {&kv, 1}, {.num_slots = 1});
   const std::vector<std::int32_t> prompt = {1, 2, 3, 4, 5};
   std::vector<PendingIteration> pending;
@@ -37,10 +39,18 @@ std::vector<float> logits(const LoadedModel& model, const std::vector<Placement>
   return all;
 }
 
-class PlacementTest : public testing::TestWithParam<const char*> {};
+class PlacementTest : public testing::TestWithParam<const char*> {
+ protected:
+  /// Of the golden models, or one in 4 bits.
+  static std::string folder() {
+    static const test::QuantizedModel quantized("int4-g32", "int8-g64");
+    const std::string name = GetParam();
+    return name == "int4" ? quantized.path() : test::golden_folder(name);
+  }
+};
 
 TEST_P(PlacementTest, EveryCutOfALayerGivesTheSameNumbers) {
-  const test::TestModel model(test::golden_folder(GetParam()), DType::f32);
+  const test::TestModel model(folder(), DType::f32);
   const auto num_layers = static_cast<std::size_t>(model.loaded().config().num_layers);
   const std::vector<float> expected = logits(model.loaded(), {});
   for (unsigned bits = 0; bits < num_placements; ++bits) {
@@ -57,7 +67,7 @@ TEST_P(PlacementTest, EveryCutOfALayerGivesTheSameNumbers) {
 }
 
 TEST_P(PlacementTest, LayersMayDiffer) {
-  const test::TestModel model(test::golden_folder(GetParam()), DType::f32);
+  const test::TestModel model(folder(), DType::f32);
   const auto num_layers = static_cast<std::size_t>(model.loaded().config().num_layers);
   std::vector<Placement> placements(num_layers, Placement(Device::cpu));
   for (std::size_t layer = 0; layer < num_layers; layer += 2)
@@ -65,7 +75,7 @@ TEST_P(PlacementTest, LayersMayDiffer) {
   EXPECT_EQ(logits(model.loaded(), placements), logits(model.loaded(), {}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PlacementTest, testing::Values("llama-3-gqa", "opt-pre"),
+INSTANTIATE_TEST_SUITE_P(Models, PlacementTest, testing::Values("llama-3-gqa", "opt-pre", "int4"),
                          [](const auto& model) {
                            std::string name = model.param;
                            std::erase(name, '-');

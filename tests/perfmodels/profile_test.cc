@@ -63,7 +63,7 @@ void expect_sources(const json& value, const std::string& path) {
   }
   const std::string source = value["source"];
   constexpr std::array kinds = {
-      "LIA ", "HeLM ", "NEO ", "datasheet: ", "fitted: ", "derived: ", "assumed: "};
+      "LIA ", "HeLM ", "NEO ", "datasheet: ", "measured: ", "fitted: ", "derived: ", "assumed: "};
   const bool is_known = std::any_of(kinds.begin(), kinds.end(),
                                     [&](const char* kind) { return source.starts_with(kind); });
   EXPECT_TRUE(is_known) << path << ": " << source;

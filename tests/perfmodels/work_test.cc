@@ -167,6 +167,15 @@ TEST(IterationWorkTest, NarrowWeightsLeaveTheTablesAt16Bits) {
   EXPECT_DOUBLE_EQ(work.at("fc1").first, 4.5 / 16 * work_of(wide, {{.rows = 5}}).at("fc1").first);
 }
 
+TEST(IterationWorkTest, TheHeadHasAWidthOfItsOwn) {
+  ModelDimensions narrow = opt;
+  narrow.head_bits = 4.5;
+  const Work work = work_of(narrow, {{.rows = 5}});
+  EXPECT_DOUBLE_EQ(work.at("lm_head").first, 16 * 100 * 4.5 / 8);
+  EXPECT_EQ(work.at("lm_head").second, work_of(opt, {{.rows = 5}}).at("lm_head").second);
+  EXPECT_EQ(work.at("fc1"), work_of(opt, {{.rows = 5}}).at("fc1"));
+}
+
 TEST(TimeLimitTest, EachStageWaitsForWhatIsSlower) {
   const std::vector<StageWork> stages = {{"qkv", 100, 10}, {"fc1", 10, 400}};
   const TimeLimit limit =

@@ -32,6 +32,7 @@ class Puppet : public Policy {
   IterationPlan plan_iteration(const std::vector<RequestView>& /*requests*/) override {
     return iteration;
   }
+  std::optional<Schedule> schedule(const Situation& /*situation*/) override { return orders; }
 
   MemoryPlan memory{.layers = std::vector<LayerHomes>(2, LayerHomes::all(Tier::ddr, Tier::ddr))};
   std::int64_t mini_batches = 1;
@@ -39,6 +40,7 @@ class Puppet : public Policy {
   std::int64_t requests_at_once = 0;
   Placement placement{Device::cpu};
   IterationPlan iteration;
+  std::optional<Schedule> orders;
 };
 
 class CheckedPolicyTest : public testing::Test {
@@ -406,6 +408,123 @@ TEST_F(CheckedPolicyTest, RefusesMorePromptsThanItsPipelineSays) {
       {"plan_iteration", "2 requests of prefill", "says 1 at once"});
   // Of those that decode, too.
   expect_iteration_error({"2 requests of decode", "says 1 at once"});
+}
+
+/// Requests 1 and 2 decode, in HBM and in DDR; 3 is a prompt of 40 tokens that has begun; 4 was
+/// given up, and computes drawn tokens anew; 5 and 6 wait.
+Situation some_situation() {
+  Situation now;
+  now.running = {{.id = 1, .context_tokens = 20, .kv = Tier::hbm, .pages = 2},
+                 {.id = 2, .context_tokens = 20, .kv = Tier::ddr, .pages = 2},
+                 {.id = 3, .prompt_tokens_left = 40, .kv = Tier::hbm, .pages = 3},
+                 {.id = 4,
+                  .prompt_tokens_left = 12,
+                  .context_tokens = 20,
+                  .kv = Tier::ddr,
+                  .drawn_tokens_left = 12,
+                  .pages = 3}};
+  now.waiting = {{.id = 5, .prompt_tokens_left = 9, .pages = 1},
+                 {.id = 6, .prompt_tokens_left = 9, .pages = 1}};
+  now.pools = {{.tier = Tier::hbm, .pages = 9, .free_pages = 4},
+               {.tier = Tier::ddr, .pages = 9, .free_pages = 4}};
+  now.free_sequences = 1;
+  now.max_batch_tokens = 44;
+  now.prefill_chunk_tokens = 40;
+  now.max_skips = 16;
+  return now;
+}
+
+Schedule one_sub_batch(std::vector<Share> shares) {
+  Schedule schedule;
+  schedule.sub_batches = {std::move(shares)};
+  return schedule;
+}
+
+TEST_F(CheckedPolicyTest, LetsAPossibleScheduleThrough) {
+  EXPECT_FALSE(checked_.schedule(some_situation()));
+  puppet_.orders = Schedule{.preemptions = {3},
+                            .swaps = {{1, Tier::ddr}, {2, Tier::hbm}},
+                            .admissions = {{6, Tier::ddr}, {5, Tier::hbm}},
+                            .sub_batches = {{{5, 9}, {2, 1}}, {{4, 7}, {1, 1}}}};
+  EXPECT_EQ(checked_.schedule(some_situation()), puppet_.orders);
+  for (const std::int64_t rows : {8, 20, 32, 40}) {
+    puppet_.orders = one_sub_batch({{3, rows}});
+    EXPECT_EQ(checked_.schedule(some_situation()), puppet_.orders) << rows;
+  }
+  puppet_.orders = Schedule{};
+  Situation now = some_situation();
+  now.under_way = true;
+  EXPECT_EQ(checked_.schedule(now), puppet_.orders);
+}
+
+TEST_F(CheckedPolicyTest, RefusesAnImpossibleSchedule) {
+  struct Case {
+    Schedule orders;
+    std::vector<std::string> parts;
+  };
+  const auto preempting = [](std::vector<std::int64_t> ids, Schedule schedule = {}) {
+    schedule.preemptions = std::move(ids);
+    return schedule;
+  };
+  const auto swapping = [](std::vector<Swap> swaps, Schedule schedule = {}) {
+    schedule.swaps = std::move(swaps);
+    return schedule;
+  };
+  const auto admitting = [](std::vector<Admission> admissions, Schedule schedule = {}) {
+    schedule.admissions = std::move(admissions);
+    return schedule;
+  };
+  const Schedule two_runs = one_sub_batch({{2, 1}});
+  std::vector<Case> cases = {
+      // Ids.
+      {preempting({7}, two_runs), {"preempts request 7", "none of the 6"}},
+      {swapping({{-1, Tier::ddr}}, two_runs), {"swaps request -1", "none of the 6"}},
+      {admitting({{9, Tier::ddr}}, two_runs), {"admits request 9", "none of the 6"}},
+      {one_sub_batch({{8, 1}}), {"runs request 8", "none of the 6"}},
+      {one_sub_batch({{2, 1}, {1, 1}, {2, 1}}), {"request 2", "twice", "once an iteration"}},
+      {preempting({1, 1}, two_runs), {"preempts request 1"}},
+      {swapping({{1, Tier::ddr}, {1, Tier::hbm}}, two_runs), {"request 1 twice", "once"}},
+      {admitting({{5, Tier::ddr}, {5, Tier::ddr}}, preempting({3}, two_runs)),
+       {"admits request 5, which does not wait"}},
+      // Who runs, and who waits.
+      {admitting({{1, Tier::ddr}}, two_runs), {"admits request 1, which does not wait"}},
+      {preempting({5}, two_runs), {"preempts request 5, which waits"}},
+      {swapping({{5, Tier::ddr}}, two_runs), {"swaps request 5, which waits"}},
+      {one_sub_batch({{5, 9}}), {"runs request 5, which waits"}},
+      {preempting({2}, two_runs), {"runs request 2, and preempts it"}},
+      {preempting({1}, swapping({{1, Tier::ddr}}, two_runs)), {"swaps request 1, and preempts it"}},
+      {preempting({1}, admitting({{1, Tier::ddr}}, two_runs)),
+       {"admits request 1, which does not wait"}},
+      {admitting({{5, Tier::hbm}, {6, Tier::hbm}}, two_runs), {"admits 2 requests", "1 more"}},
+      // Tiers.
+      {swapping({{1, Tier::hbm}}, two_runs), {"swaps request 1 to hbm, where it is"}},
+      {swapping({{1, Tier::cxl}}, two_runs), {"request 1 to cxl", "one in hbm and ddr"}},
+      {swapping({{1, static_cast<Tier>(9)}}, two_runs), {"request 1 to tier 9", "hbm and ddr"}},
+      {admitting({{5, Tier::disk}}, two_runs), {"request 5 to disk", "one in hbm and ddr"}},
+      // Rows.
+      {one_sub_batch({{1, 0}}), {"request 1", "0 rows", "possible are 1;"}},
+      {one_sub_batch({{1, 2}}), {"request 1", "2 rows", "possible are 1;"}},
+      {one_sub_batch({{3, -4}}), {"request 3", "-4 rows", "possible are 8 to 32, or 40;"}},
+      {one_sub_batch({{3, 7}}), {"request 3", "7 rows", "possible are 8 to 32, or 40;"}},
+      {one_sub_batch({{3, 33}}), {"request 3", "33 rows", "possible are 8 to 32, or 40;"}},
+      {one_sub_batch({{3, 41}}), {"request 3", "41 rows", "possible are 8 to 32, or 40;"}},
+      {one_sub_batch({{4, 8}}), {"request 4", "8 rows", "possible are 1 to 7;"}},
+      {admitting({{5, Tier::hbm}}, one_sub_batch({{5, 8}})),
+       {"request 5", "8 rows", "possible are 9;"}},
+      {one_sub_batch({{3, 40}, {4, 7}}), {"47 rows", "44 are possible"}},
+      // Nothing.
+      {Schedule{}, {"none of 6 requests", "nothing else is under way"}}};
+  Schedule with_empty = two_runs;
+  with_empty.sub_batches.emplace_back();
+  cases.push_back({with_empty, {"sub-batch 1 is empty"}});
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    puppet_.orders = cases[i].orders;
+    std::vector<std::string> parts = cases[i].parts;
+    parts.emplace_back("puppet: schedule: ");
+    parts.emplace_back("correct the policy");
+    expect_error([&] { checked_.schedule(some_situation()); }, parts);
+  }
 }
 
 TEST_F(CheckedPolicyTest, RefusesAnEmptySubBatch) {

@@ -43,6 +43,19 @@ if [[ -e $work/build/two-lanes.simgrid.so ]]; then
   grep -q '"policy": ".*two-lanes' <<<"$simulated" || fail "simulated another policy: $simulated"
 fi
 
+echo "== with requests that come"
+for tokens in 200 150 8 90; do
+  echo "{\"arrival_s\": 0, \"input_tokens\": $tokens, \"output_tokens\": 30}"
+done >"$work/trace.jsonl"
+# The first of two figures: the mean.
+mean_ttft() {
+  "$sluice" replay --model opt-6.7b --machine spr-a100 --estimate --trace "$work/trace.jsonl" --max-sequences 1 --json \
+    -q --policy "$1" | grep -A1 '"ttft_s"' | grep -o '[0-9.e-]*[0-9]' | head -1
+}
+shortest=$(mean_ttft "$work/build/shortest-first.so")
+awk -v a="$shortest" -v b="$(mean_ttft "$work/build/two-lanes.so")" 'BEGIN { exit !(a > 0 && a < b) }' ||
+  fail "the shortest prompts come first, and the mean time to the first token is $shortest"
+
 echo "== in a plain StarPU program"
 for policy in "$work/build/two-lanes.so" "$work/mine.so"; do
   name=$(STARPU_SCHED=two-lanes STARPU_SCHED_LIB=$policy STARPU_NCPU=2 STARPU_NCUDA=0 STARPU_NOPENCL=0 \

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "engine/compute_options.h"
+#include "engine/machine/compute.h"
 #include "engine/plan/planner.h"
 #include "models/model.h"
 #include "perfmodels/analytic_model.h"

@@ -19,11 +19,7 @@ namespace sluice::testing {
 namespace {
 
 /// What takes longer hangs.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::chrono::seconds kLongest{180};
-#else
-constexpr std::chrono::seconds kLongest{60};
-#endif
 
 /// Calls `done` until it is true; false when that takes too long.
 template <typename Condition>

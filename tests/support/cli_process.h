@@ -41,6 +41,9 @@ class CliProcess {
   /// The file that standard output goes to.
   std::string output_path() const { return folder_.file("out"); }
 
+  /// The same of standard error.
+  std::string error_path() const { return folder_.file("err"); }
+
   pid_t id() const { return pid_; }
   void send(int signal) const;
   /// Waits until it has ended; fails the test when that takes longer than a minute, with sanitizers

@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "base/cpu.h"
+#include "engine/run/graph_executor.h"
+#include "tests/support/pages.h"
 
 namespace sluice::test {
 
@@ -24,7 +26,9 @@ Runtime& runtime(int threads) {
 }
 
 TestModel::TestModel(const std::string& folder, DType dtype, int threads)
-    : model_(open_model(folder)) {
+    : TestModel(open_model(folder), dtype, threads) {}
+
+TestModel::TestModel(Model model, DType dtype, int threads) : model_(std::move(model)) {
   loaded_ = std::make_unique<LoadedModel>(model_, dtype, runtime(threads).setup_pool());
 }
 
@@ -34,8 +38,7 @@ std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens,
   if (chunks.empty()) chunks = {static_cast<std::int64_t>(tokens.size())};
   const std::int64_t pages = KvCache::pages_for(static_cast<std::int64_t>(tokens.size()));
   KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages + 3);
-  kv.take_pages(2);  // so that pages do not start at the slab's beginning
-  const std::vector<std::int32_t> table = kv.take_pages(pages).value();
+  const std::vector<std::int32_t> table = test::pages(2, pages);  // not at the slab's beginning
   DecoderGraph graph(*loaded_, {&kv, 1},
                      {.num_slots = 1, .attention = attention, .fusion = fusion});
   std::vector<PendingIteration> pending;  // all submitted before any is waited for
@@ -80,24 +83,20 @@ std::vector<std::vector<std::int32_t>> TestModel::generate(
   }
   KvCache kv(loaded_->shape(), loaded_->config().num_layers,
              KvCache::pages_for(longest) * max_batch);
-  Generator generator(*loaded_, {&kv, 1}, nullptr,
-                      {.max_batch = max_batch,
-                       .attention = attention,
-                       .eos_token_ids = {},
-                       .prefill_chunk_tokens = prefill_chunk_tokens});
+  GraphExecutor executor(*loaded_, {&kv, 1}, {.num_slots = max_batch, .attention = attention});
+  KvPool pool(kv.num_pages());
+  Engine engine(loaded_->config(), {&pool, 1}, executor,
+                {.max_sequences = max_batch, .prefill_chunk_tokens = prefill_chunk_tokens});
   std::vector<std::vector<std::int32_t>> outputs(prompts.size());
-  std::size_t next = 0;
+  RequestList source(std::move(requests));
   const std::atomic<bool> never{false};
-  generator.run(
-      [&]() -> std::optional<Request> {
-        return next < requests.size() ? std::optional(requests[next++]) : std::nullopt;
-      },
-      {.on_text = {},
-       .on_finished =
-           [&](const Completion& completion) {
-             outputs[static_cast<std::size_t>(completion.request.index)] = completion.token_ids;
-           }},
-      never);
+  engine.run(source,
+             {.on_finished =
+                  [&](Completion completion) {
+                    outputs[static_cast<std::size_t>(completion.request->index)] =
+                        std::move(completion.token_ids);
+                  }},
+             never);
   return outputs;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generator.h"
+#include "engine/batching/engine.h"
 #include "graphs/decoder_graph.h"
 #include "graphs/loaded_model.h"
 #include "models/model.h"
@@ -21,6 +21,7 @@ Runtime& runtime(int threads = 0);
 class TestModel {
  public:
   TestModel(const std::string& folder, DType dtype, int threads = 0);
+  TestModel(Model model, DType dtype, int threads = 0);
 
   const LoadedModel& loaded() const { return *loaded_; }
 

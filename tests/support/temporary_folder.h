@@ -1,6 +1,6 @@
 #pragma once
 
-#include <stdlib.h>
+#include <stdlib.h>  // mkdtemp, which is not of C++; NOLINT(modernize-deprecated-headers)
 
 #include <cerrno>
 #include <filesystem>

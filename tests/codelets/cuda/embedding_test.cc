@@ -23,15 +23,16 @@ class CudaEmbeddingTest : public test::EmbeddingFixture {
     const OnDevice<float> frequencies(frequencies_);
     OnDevice<float> x(x_.size());
     OnDevice<float> rope(rope_.size());
-    embedding_cuda(test::gpu(), {.args = &args_,
-                                 .batch = BatchView(batch.get()),
-                                 .slot_tokens = slot_tokens.get(),
-                                 .table = table.get() + offset,
-                                 .positions = args_.learned_positions ? positions.get() : nullptr,
-                                 .project_in = args_.project_in ? project_in.get() : nullptr,
-                                 .frequencies = args_.shape.rope ? frequencies.get() : nullptr,
-                                 .x = x.get(),
-                                 .rope = args_.shape.rope ? rope.get() : nullptr});
+    embedding_cuda(test::gpu(),
+                   {.args = &args_,
+                    .batch = BatchView(batch.get()),
+                    .slot_tokens = slot_tokens.get(),
+                    .table = table.get() + offset,
+                    .positions = args_.learned_positions ? positions.get() : nullptr,
+                    .project_in = {args_.projection, args_.project_in ? project_in.get() : nullptr},
+                    .frequencies = args_.shape.rope ? frequencies.get() : nullptr,
+                    .x = x.get(),
+                    .rope = args_.shape.rope ? rope.get() : nullptr});
     x_ = x.read();
     rope_ = rope.read();
   }

@@ -26,8 +26,8 @@ TEST_P(CudaFc1Test, MatchesReference) {
     fc1_cuda(test::gpu(), {.args = &args_,
                            .x = x.get(),
                            .vectors = vectors.get(),
-                           .weight = weight.get(),
-                           .gate = args_.shape.gated_ffn ? gate.get() : nullptr,
+                           .weight = {weight_.type, weight.get()},
+                           .gate = {weight_.type, args_.shape.gated_ffn ? gate.get() : nullptr},
                            .h = h.get()});
     test::expect_close(test::to_floats(h.read().data(), rows * args_.shape.ffn_size, dtype),
                        expected, test::tolerance(dtype, test::GemmInput::rounded, dtype));
@@ -54,8 +54,8 @@ TEST(CudaFc1GateTest, GoesToZeroFarBelowZero) {
     fc1_cuda(test::gpu(), {.args = &args,
                            .x = x.get(),
                            .vectors = vectors.get(),
-                           .weight = up.get(),
-                           .gate = gate.get(),
+                           .weight = {test::plain_type(1, 1, DType::f32), up.get()},
+                           .gate = {test::plain_type(1, 1, DType::f32), gate.get()},
                            .h = reinterpret_cast<std::byte*>(h.get())});
     EXPECT_NEAR(h.read().front(), 0.0, 1e-30) << "gate " << value;
   }

@@ -23,7 +23,7 @@ TEST_P(CudaFc2Test, MatchesReference) {
     fc2_cuda(test::gpu(), {.args = &args_,
                            .h = input.get(),
                            .vectors = vectors.get(),
-                           .weight = weight.get(),
+                           .weight = {weight_.type, weight.get()},
                            .x = x.get()});
     test::expect_close(x.read(), expected,
                        test::tolerance(args_.shape.dtype, test::GemmInput::exact, DType::f32));

@@ -49,15 +49,15 @@ cuda::Context like_gpu(int compute_capability, int num_multiprocessors) {
 }
 
 /// y [rows, out] in f32; x [rows, x_stride].
-std::vector<float> run_linear(const cuda::Context& gpu, const LinearShape& shape,
+std::vector<float> run_linear(const cuda::Context& gpu, const WeightType& type,
                               const OnDevice<std::byte>& packed, const OnDevice<std::byte>& x,
                               std::int64_t rows, std::int64_t x_stride,
                               const std::vector<float>& bias) {
   const OnDevice<float> bias_there(bias);
-  OnDevice<float> y(static_cast<std::size_t>(rows * shape.out));
+  OnDevice<float> y(static_cast<std::size_t>(rows * type.out));
   run_on(gpu,
-         LinearCall{.layout = &PackedLayout::get(shape),
-                    .packed = packed.get(),
+         LinearCall{.weight = {type, packed.get()},
+                    .dtype = type.format.dtype(),
                     .x = x.get(),
                     .rows = rows,
                     .x_stride = x_stride,
@@ -73,7 +73,7 @@ TEST_P(CudaLinearShapesTest, MatchesReferenceForFewAndManyRows) {
   const auto [dtype, in] = GetParam();
   Random random(static_cast<std::uint64_t>(in));
   for (const std::int64_t out : {1, 5, 63, 64, 65, 129, 1000, 2049}) {
-    const test::Weight weight = test::make_weight(random, out, in, dtype);
+    const test::PackedWeight weight = test::make_weight(random, out, in, dtype);
     const OnDevice<std::byte> packed = on_device(weight.packed);
     for (const std::int64_t rows : {1, 2, 7, 8, 16, 17, 33, 64, 65, 130}) {
       if (out * rows * in > 1'500'000 && rows != 17) continue;
@@ -82,11 +82,11 @@ TEST_P(CudaLinearShapesTest, MatchesReferenceForFewAndManyRows) {
       const test::Operand x = test::make_operand(random.floats(rows * x_stride), dtype);
       const std::vector<float> bias = rows % 2 == 1 ? random.floats(out) : std::vector<float>();
       const cuda::Context gpu = like_gpu(test::gpu().compute_capability, rows == 8 ? 132 : 4);
-      test::expect_close(run_linear(gpu, {in, out, dtype}, packed, OnDevice<std::byte>(x.memory),
-                                    rows, x_stride, bias),
-                         reference_of(x.values, x_stride, weight.plain,
-                                      bias.empty() ? nullptr : bias.data(), rows, in, out),
-                         test::tolerance(dtype, test::GemmInput::exact, DType::f32));
+      test::expect_close(
+          run_linear(gpu, weight.type, packed, OnDevice<std::byte>(x.memory), rows, x_stride, bias),
+          reference_of(x.values, x_stride, weight.plain, bias.empty() ? nullptr : bias.data(), rows,
+                       in, out),
+          test::tolerance(dtype, test::GemmInput::exact, DType::f32));
     }
   }
 }
@@ -105,26 +105,25 @@ TEST_P(CudaLinearTest, ResultsAreTheSameBitsEveryTime) {
   constexpr std::int64_t in = 1024;
   constexpr std::int64_t out = 192;
   Random random(2);
-  const test::Weight weight = test::make_weight(random, out, in, GetParam());
+  const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
   const OnDevice<std::byte> packed = on_device(weight.packed);
   for (const std::int64_t rows : {1, 20, 70}) {
     const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
     const OnDevice<std::byte> x_there(x.memory);
     const cuda::Context gpu = like_gpu(test::gpu().compute_capability, 132);
-    const std::vector<float> first =
-        run_linear(gpu, {in, out, GetParam()}, packed, x_there, rows, in, {});
+    const std::vector<float> first = run_linear(gpu, weight.type, packed, x_there, rows, in, {});
     for (int again = 0; again < 3; ++again) {
-      EXPECT_EQ(run_linear(gpu, {in, out, GetParam()}, packed, x_there, rows, in, {}), first);
+      EXPECT_EQ(run_linear(gpu, weight.type, packed, x_there, rows, in, {}), first);
     }
   }
 }
 
 TEST_P(CudaLinearTest, NoRowsIsNoWork) {
   Random random(1);
-  const LinearShape shape{3, 5, GetParam()};
-  const test::Weight weight = test::make_weight(random, 5, 3, GetParam());
+  const WeightType type = test::plain_type(3, 5, GetParam());
+  const test::PackedWeight weight = test::make_weight(random, 5, 3, GetParam());
   EXPECT_TRUE(
-      run_linear(test::gpu(), shape, on_device(weight.packed), OnDevice<std::byte>(0U), 0, 0, {})
+      run_linear(test::gpu(), type, on_device(weight.packed), OnDevice<std::byte>(0U), 0, 0, {})
           .empty());
 }
 
@@ -148,8 +147,8 @@ TEST_P(CudaLinearTest, FinishesInEveryWay) {
   Random random(5);
   // Aligned columns and rows, where cuBLASLt may finish itself, and neither.
   for (const std::int64_t out : {128, 129}) {
-    const LinearShape shape{in, out, GetParam()};
-    const test::Weight weight = test::make_weight(random, out, in, GetParam());
+    const WeightType type = test::plain_type(in, out, GetParam());
+    const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
     const OnDevice<std::byte> packed = on_device(weight.packed);
     const std::vector<float> bias = random.floats(out + 1);
     const OnDevice<float> bias_there(bias);
@@ -170,8 +169,8 @@ TEST_P(CudaLinearTest, FinishesInEveryWay) {
               test::make_operand(random.floats(rows * stride, 3.0), stored_as);
           OnDevice<std::byte> dst(before.memory);
           run_on(test::gpu(),
-                 LinearCall{.layout = &PackedLayout::get(shape),
-                            .packed = packed.get(),
+                 LinearCall{.weight = {type, packed.get()},
+                            .dtype = type.format.dtype(),
                             .x = x_there.get(),
                             .rows = rows,
                             .bias = bias_at < 0 ? nullptr : bias_there.get() + bias_at,
@@ -208,8 +207,8 @@ TEST_P(CudaLinearTest, GatedPairIsTheProductOfItsHalves) {
   // Shallow, and deep enough to be split among blocks.
   for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {130, 1}, {130, 65}, {130, 333}, {1026, 65}}) {
-    const test::Weight gate = test::make_weight(random, out, in, GetParam());
-    const test::Weight up = test::make_weight(random, out, in, GetParam());
+    const test::PackedWeight gate = test::make_weight(random, out, in, GetParam());
+    const test::PackedWeight up = test::make_weight(random, out, in, GetParam());
     const OnDevice<std::byte> gate_there = on_device(gate.packed);
     const OnDevice<std::byte> up_there = on_device(up.packed);
     const std::vector<float> biases = random.floats(2 * out);
@@ -228,9 +227,9 @@ TEST_P(CudaLinearTest, GatedPairIsTheProductOfItsHalves) {
       }
       OnDevice<std::byte> h(expected.size() * size_bytes(GetParam()));
       run_on(like_gpu(test::gpu().compute_capability, rows == 9 ? 132 : 4),
-             GatedLinearCall{.layout = &PackedLayout::get(LinearShape{in, out, GetParam()}),
-                             .packed_gate = gate_there.get(),
-                             .packed_up = up_there.get(),
+             GatedLinearCall{.gate = {test::plain_type(in, out, GetParam()), gate_there.get()},
+                             .up = {test::plain_type(in, out, GetParam()), up_there.get()},
+                             .dtype = GetParam(),
                              .x = x_there.get(),
                              .rows = rows,
                              .gate_bias = biased ? biases_there.get() + out : nullptr,
@@ -249,14 +248,14 @@ TEST_P(CudaLinearTest, OldGenerationsComputeInHalfPrecision) {
   const cuda::Context gpu = like_gpu(75, 4);
   for (const auto& [in, out] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{63, 65}, {130, 200}, {256, 64}}) {
-    const test::Weight weight = test::make_weight(random, out, in, GetParam());
+    const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
     const OnDevice<std::byte> packed = on_device(weight.packed);
     for (const std::int64_t rows : {1, 66}) {
       const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
-      test::expect_close(run_linear(gpu, {in, out, GetParam()}, packed,
-                                    OnDevice<std::byte>(x.memory), rows, in, {}),
-                         reference_of(x.values, in, weight.plain, nullptr, rows, in, out),
-                         test::tolerance(GetParam(), test::GemmInput::exact, DType::f32));
+      test::expect_close(
+          run_linear(gpu, weight.type, packed, OnDevice<std::byte>(x.memory), rows, in, {}),
+          reference_of(x.values, in, weight.plain, nullptr, rows, in, out),
+          test::tolerance(GetParam(), test::GemmInput::exact, DType::f32));
     }
   }
 }
@@ -269,10 +268,10 @@ TEST(CudaLinearPiecesTest, LargeWeightIsUnpackedPieceByPiece) {
   constexpr std::int64_t out = 8191;  // two pieces of 32 MiB
   constexpr std::int64_t rows = 2;
   Random random(4);
-  const test::Weight weight = test::make_weight(random, out, in, DType::f32);
+  const test::PackedWeight weight = test::make_weight(random, out, in, DType::f32);
   const test::Operand x = test::make_operand(random.floats(rows * in), DType::f32);
   const std::vector<float> y =
-      run_linear(test::gpu(), {in, out, DType::f32}, on_device(weight.packed),
+      run_linear(test::gpu(), test::plain_type(in, out, DType::f32), on_device(weight.packed),
                  OnDevice<std::byte>(x.memory), rows, in, {});
   std::vector<float> result;
   std::vector<double> expected;
@@ -296,7 +295,7 @@ TEST(LinearScratchTest, IsNeverMoreThanIsPlannedFor) {
                                 {1024, 50272},
                                 {57344, 7168}}) {
     for (const DType dtype : {DType::bf16, DType::f32}) {
-      const PackedLayout& layout = PackedLayout::get({in, out, dtype});
+      const WeightType type = test::plain_type(in, out, dtype);
       for (const std::int64_t rows : {1, 3, 17, 64, 65, 500, 2048, 300000}) {
         for (const int capability : {75, 80, 90}) {
           for (const int multiprocessors : {1, 40, 132}) {
@@ -306,9 +305,14 @@ TEST(LinearScratchTest, IsNeverMoreThanIsPlannedFor) {
                                                      static_cast<std::int64_t>(size_bytes(dtype)),
                                                      multiprocessors);
             };
-            const LinearCall one = {.layout = &layout, .rows = rows, .x_stride = in + 1};
+            const LinearCall one = {
+                .weight = {type, nullptr}, .dtype = dtype, .rows = rows, .x_stride = in + 1};
             EXPECT_LE(cuda::linear_scratch_bytes(gpu, one), most(1)) << rows << " of " << in;
-            const GatedLinearCall pair = {.layout = &layout, .rows = rows, .x_stride = in + 1};
+            const GatedLinearCall pair = {.gate = {type, nullptr},
+                                          .up = {type, nullptr},
+                                          .dtype = dtype,
+                                          .rows = rows,
+                                          .x_stride = in + 1};
             EXPECT_LE(cuda::linear_scratch_bytes(gpu, pair), most(2)) << rows << " of " << in;
           }
         }

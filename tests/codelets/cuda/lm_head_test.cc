@@ -19,12 +19,13 @@ TEST_P(CudaLmHeadTest, MatchesReference) {
   const OnDevice<std::byte> project_out(test::memory_of(project_out_.packed));
   const OnDevice<std::byte> head(test::memory_of(head_.packed));
   OnDevice<float> logits(logits_.size());
-  lm_head_cuda(test::gpu(), {.args = &args_,
-                             .x = x.get(),
-                             .final_norm = args_.norm_weight ? norm.get() : nullptr,
-                             .project_out = args_.project_out ? project_out.get() : nullptr,
-                             .head = head.get(),
-                             .logits = logits.get()});
+  lm_head_cuda(test::gpu(),
+               {.args = &args_,
+                .x = x.get(),
+                .final_norm = args_.norm_weight ? norm.get() : nullptr,
+                .project_out = {args_.projection, args_.project_out ? project_out.get() : nullptr},
+                .head = {head_.type, head.get()},
+                .logits = logits.get()});
   test::expect_close(logits.read(), expected,
                      test::tolerance(args_.shape.dtype, test::GemmInput::rounded, DType::f32));
 }

@@ -33,7 +33,7 @@ class CudaQkvTest : public test::QkvFixture {
                            .x = x.get(),
                            .rope = args_.shape.rope ? rope.get() : nullptr,
                            .vectors = vectors.get(),
-                           .weight = weight.get(),
+                           .weight = {weight_.type, weight.get()},
                            .q = q.get(),
                            .slab = into.slab ? slab.get() : nullptr,
                            .new_kv = into.new_kv ? new_kv.get() : nullptr});

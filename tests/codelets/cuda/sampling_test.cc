@@ -27,10 +27,11 @@ struct Drawn {
   std::vector<float> probabilities;  ///< [sequences, vocab]
 };
 
-/// One sequence a row of settings, each with its logits and its history.
+/// One sequence a row of settings, each with its logits and its history, of which `prompt_tokens`
+/// are the prompt.
 Drawn draw(const std::vector<float>& logits, const std::vector<SamplingRow>& rows,
            std::span<const std::int32_t> history = {},
-           std::span<const std::int32_t> suppressed = {}) {
+           std::span<const std::int32_t> suppressed = {}, std::size_t prompt_tokens = 1) {
   const auto count = static_cast<std::int64_t>(rows.size());
   const std::int64_t vocab = static_cast<std::int64_t>(logits.size()) / count;
   const std::vector<std::int32_t> page = {0};
@@ -43,15 +44,20 @@ Drawn draw(const std::vector<float>& logits, const std::vector<SamplingRow>& row
                  .tokens = history.empty() ? std::span<const std::int32_t>(zero) : history,
                  .pages = pages,
                  .sampling = row,
-                 .suppressed = suppressed},
+                 .suppressed = suppressed,
+                 .prompt_tokens = static_cast<std::int32_t>(prompt_tokens)},
                 BatchBuilder::LogitRows::last);
   }
-  SamplingArgs args{
-      .tag = {}, .vocab_size = vocab, .has_logits = true, .track_seen = !history.empty()};
+  SamplingArgs args{.tag = {},
+                    .vocab_size = vocab,
+                    .has_logits = true,
+                    .track_seen = !history.empty(),
+                    .count_output = builder.has_output_penalty()};
   args.tag.num_sequences = count;
   const OnDevice<std::int32_t> words(builder.build());
   const OnDevice<float> given(logits);
   OnDevice<std::uint32_t> seen(static_cast<std::size_t>(count * seen_words(vocab)));
+  OnDevice<std::int32_t> counts(static_cast<std::size_t>(count * vocab));
   OnDevice<std::int32_t> slot_tokens(std::vector<std::int32_t>(rows.size(), -1));
   OnDevice<std::int32_t> tokens(std::vector<std::int32_t>(rows.size(), -7));
   OnDevice<float> probabilities(logits.size());
@@ -60,6 +66,7 @@ Drawn draw(const std::vector<float>& logits, const std::vector<SamplingRow>& row
                  .batch = BatchView(words.get()),
                  .logits = given.get(),
                  .seen = history.empty() ? nullptr : seen.get(),
+                 .output_counts = args.count_output ? counts.get() : nullptr,
                  .slot_tokens = slot_tokens.get(),
                  .tokens = tokens.get()},
                 probabilities.get());
@@ -110,23 +117,23 @@ TEST_F(CudaSamplingGoldenTest, ProbabilitiesAreTransformersOwn) {
 TEST(CudaSamplingTest, SuppressedTokensHaveNoChance) {
   Random random(23);
   for (int trial = 0; trial < 60; ++trial) {
-    auto [logits, row, history] = test::random_draw(random, trial);
+    const test::RandomDraw given = test::random_draw(random, trial);
     std::vector<std::int32_t> suppressed;
-    for (std::int32_t id = 0; id + 1 < static_cast<std::int32_t>(logits.size()); id += 3)
+    for (std::int32_t id = 0; id + 1 < static_cast<std::int32_t>(given.logits.size()); id += 3)
       suppressed.push_back(id);
-    const Drawn drawn = draw(logits, {row}, history, suppressed);
+    const Drawn drawn =
+        draw(given.logits, {given.row}, given.history, suppressed, given.prompt_tokens);
     for (const std::int32_t id : suppressed)
       EXPECT_EQ(drawn.probabilities[static_cast<std::size_t>(id)], 0.0F) << trial;
-    std::vector<float> allowed = logits;
-    suppress(suppressed, allowed);
-    if (test::borders_on_a_token(allowed, row, history)) continue;
-    EXPECT_LT(test::largest_difference(drawn.probabilities, token_probabilities_reference(
-                                                                logits, row, history, suppressed)),
-              1e-5)
+    test::RandomDraw allowed = given;
+    suppress(suppressed, allowed.logits);
+    if (test::borders_on_a_token(allowed)) continue;
+    EXPECT_LT(test::largest_difference(drawn.probabilities, given.reference(suppressed)), 1e-5)
         << trial;
-    SamplingRow greedy = row;
+    SamplingRow greedy = given.row;
     greedy.temperature = 0.0F;
-    const std::int32_t best = draw(logits, {greedy}, history, suppressed).tokens[0];
+    const std::int32_t best =
+        draw(given.logits, {greedy}, given.history, suppressed, given.prompt_tokens).tokens[0];
     EXPECT_FALSE(is_suppressed(suppressed, best)) << trial;
   }
 }
@@ -135,17 +142,15 @@ TEST(CudaSamplingTest, MatchesReferenceOverRandomSettings) {
   Random random(91);
   int compared = 0;
   for (int trial = 0; trial < 300; ++trial) {
-    const auto [logits, row, history] = test::random_draw(random, trial);
-    const Drawn drawn = draw(logits, {row}, history);
+    const test::RandomDraw given = test::random_draw(random, trial);
+    const Drawn drawn = draw(given.logits, {given.row}, given.history, {}, given.prompt_tokens);
     const std::vector<float>& result = drawn.probabilities;
     EXPECT_NEAR(std::accumulate(result.begin(), result.end(), 0.0), 1.0, 1e-5) << trial;
     EXPECT_GT(result[static_cast<std::size_t>(drawn.tokens[0])], 0.0F) << trial;
     EXPECT_EQ(drawn.tokens, drawn.slot_tokens);
-    if (test::borders_on_a_token(logits, row, history)) continue;
+    if (test::borders_on_a_token(given)) continue;
     ++compared;
-    EXPECT_LT(test::largest_difference(result, token_probabilities_reference(logits, row, history)),
-              1e-5)
-        << trial;
+    EXPECT_LT(test::largest_difference(result, given.reference()), 1e-5) << trial;
   }
   EXPECT_GT(compared, 250);
 }
@@ -163,7 +168,7 @@ TEST(CudaSamplingTest, LargeVocabulary) {
               .temperature = 1.1F, .top_p = 0.9F, .min_p = 0.01F, .top_k = 1000, .seed_low = 3}}) {
       const Drawn drawn = draw(logits, {row});
       std::vector<float> expected(logits.size());
-      token_probabilities(logits, row, nullptr, expected);
+      token_probabilities(logits, row, {}, expected);
       const std::vector<double> wanted(expected.begin(), expected.end());
       EXPECT_LT(test::largest_difference(drawn.probabilities, wanted), 1e-6) << vocab;
       EXPECT_EQ(drawn.tokens, draw_on_cpu(logits, {row})) << vocab;
@@ -263,15 +268,18 @@ std::vector<std::int32_t> sample(const SamplingArgs& args, const std::vector<std
   const OnDevice<std::int32_t> batch(words);
   const OnDevice<float> given(logits);
   OnDevice<std::uint32_t> seen(state.seen);
+  OnDevice<std::int32_t> counts(state.output_counts);
   OnDevice<std::int32_t> slot_tokens(state.slot_tokens);
   OnDevice<std::int32_t> tokens(static_cast<std::size_t>(args.tag.num_sequences));
   sampling_cuda(test::gpu(), {.args = &args,
                               .batch = BatchView(batch.get()),
                               .logits = logits.empty() ? nullptr : given.get(),
-                              .seen = seen.get(),
+                              .seen = args.track_seen ? seen.get() : nullptr,
+                              .output_counts = args.count_output ? counts.get() : nullptr,
                               .slot_tokens = slot_tokens.get(),
                               .tokens = tokens.get()});
   state.seen = seen.read();
+  state.output_counts = counts.read();
   state.slot_tokens = slot_tokens.read();
   return tokens.read();
 }
@@ -286,6 +294,18 @@ TEST(CudaSeenTest, FreshFlagForgetsTheSlotsLastSequenceOnly) {
 
 TEST(CudaSeenTest, PromptChunksWithoutLogitsCount) {
   test::expect_chunks_without_logits_count(sample);
+}
+
+TEST(CudaOutputCountsTest, FrequencyPenaltyGrowsWithTheOutputAlone) {
+  test::expect_output_counts_across_iterations(sample);
+}
+
+TEST(CudaOutputCountsTest, PresencePenaltyIsTheSameEachTime) {
+  test::expect_presence_counts_once(sample);
+}
+
+TEST(CudaOutputCountsTest, CachedTokensThatASlotWasNotFedAreLearnt) {
+  test::expect_history_is_learnt(sample);
 }
 
 }  // namespace

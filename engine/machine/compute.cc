@@ -1,0 +1,119 @@
+#include "engine/machine/compute.h"
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "codelets/weights/plain.h"
+#include "graphs/model_weights.h"
+#include "models/model.h"
+
+namespace sluice {
+
+ModelConfig find_model_config(const std::string& name) {
+  return names_model(name) ? read_model_config(name) : find_shape(name);
+}
+
+DType choose_dtype(std::optional<DType> asked) {
+  const DType wanted = asked.value_or(default_dtype);
+  if (wanted == DType::f32) return wanted;
+  if (wanted == DType::f16) fmt::print(stderr, "sluice: f16 is computed as bf16\n");
+  return DType::bf16;
+}
+
+std::vector<int> choose_cores(std::optional<int> asked) {
+  const CpuTopology topology = read_cpu_topology();
+  const int threads = asked.value_or(default_num_threads(topology));
+  const auto cores = static_cast<int>(topology.cores.size());
+  if (threads > cores) {
+    fmt::print(stderr,
+               "sluice: --threads {} on {} cores: threads will share cores and run slower\n",
+               threads, cores);
+  }
+  std::vector<int> chosen;
+  chosen.reserve(static_cast<std::size_t>(threads));
+  for (int i = 0; i < threads; ++i)
+    chosen.push_back(topology.cores[static_cast<std::size_t>(i % cores)]);
+  return chosen;
+}
+
+std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains) {
+  if (num_domains > static_cast<int>(cores.size())) {
+    throw UsageError("--domains {}: there are only {} threads to share", num_domains, cores.size());
+  }
+  std::vector<std::vector<int>> domains;
+  const auto count = static_cast<std::size_t>(num_domains);
+  for (std::size_t i = 0; i < count; ++i) {
+    domains.emplace_back(
+        cores.begin() + static_cast<std::ptrdiff_t>(i * cores.size() / count),
+        cores.begin() + static_cast<std::ptrdiff_t>((i + 1) * cores.size() / count));
+  }
+  return domains;
+}
+
+int num_threads(const std::vector<std::vector<int>>& domains) {
+  std::size_t count = 0;
+  for (const std::vector<int>& cores : domains) count += cores.size();
+  return static_cast<int>(count);
+}
+
+namespace {
+
+/// Bits of a weight's value, with its share of scales and zero points.
+double mean_bits(const WeightFormat& format, std::int64_t in) {
+  const double of_group =
+      8 * (static_cast<double>(size_bytes(format.scales)) + (format.has_zero_points ? 1 : 0));
+  return format.bits_per_code() +
+         of_group * static_cast<double>(format.num_groups(in)) / static_cast<double>(in);
+}
+
+/// The mean of the layers' weights, as they are multiplied.
+void count_codes(const ModelConfig& config, ModelDimensions& model) {
+  double bits = 0;
+  double elements = 0;
+  for (const LayerFormats& formats : config.layer_formats) {
+    const auto add = [&](const WeightFormat& format, std::int64_t in, std::int64_t out) {
+      const auto count = static_cast<double>(in * out);
+      bits += count * (format.is_plain() ? model.weight_bits : mean_bits(format, in));
+      elements += count;
+    };
+    add(formats.qkv, config.hidden_size, config.q_size() + 2 * config.kv_size());
+    add(formats.out, config.q_size(), config.hidden_size);
+    if (config.gated_ffn) add(formats.gate, config.hidden_size, config.ffn_size);
+    add(formats.fc1, config.hidden_size, config.ffn_size);
+    add(formats.fc2, config.ffn_size, config.hidden_size);
+  }
+  model.weight_bits = bits / elements;
+  model.fused_codes = true;
+}
+
+ModelDimensions plain_dimensions(const ModelConfig& config, DType dtype) {
+  return {.num_layers = config.num_layers,
+          .hidden_size = config.hidden_size,
+          .embed_size = config.embed_size,
+          .num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .ffn_size = config.ffn_size,
+          .vocab_size = config.vocab_size,
+          .sliding_window_tokens = config.sliding_window_tokens,
+          .full_attention_layers = config.num_full_attention_layers(),
+          .gated_ffn = config.gated_ffn,
+          .learned_positions = config.position == PositionKind::learned
+                                   ? config.max_positions + config.position_offset
+                                   : 0,
+          .num_experts = config.num_experts,
+          .experts_per_token = config.experts_per_token,
+          .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
+          .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
+}
+
+}  // namespace
+
+ModelDimensions model_dimensions(const ModelConfig& config, DType dtype) {
+  ModelDimensions model = plain_dimensions(config, dtype);
+  if (!config.head_format.is_plain())
+    model.head_bits = mean_bits(config.head_format, config.embed_size);
+  if (!config.layer_formats.empty()) count_codes(config, model);
+  return model;
+}
+
+}  // namespace sluice
