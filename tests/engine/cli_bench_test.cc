@@ -100,7 +100,8 @@ TEST(CliBenchTest, CsvHasAsManyCellsInEveryLine) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(std::count(lines[0].begin(), lines[0].end(), ','),
             std::count(lines[1].begin(), lines[1].end(), ','));
-  EXPECT_TRUE(lines[0].starts_with("model,weight_bytes,weights,head_weights,weight_bits,dtype,")) << lines[0];
+  EXPECT_TRUE(lines[0].starts_with("model,weight_bytes,weights,head_weights,weight_bits,dtype,"))
+      << lines[0];
   EXPECT_NE(lines[1].find("f32"), std::string::npos) << lines[1];
 }
 
