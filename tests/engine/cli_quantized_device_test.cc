@@ -49,12 +49,27 @@ INSTANTIATE_TEST_SUITE_P(Cuts, QuantizedPlacementTest,
                          ::testing::Values("000000", "011000", "010101", "101010", "110011",
                                            "001100", "100001", "111111"));
 
+/// Weights in CXL memory and KV in each tier, with attention on the stand-in.
+TEST(QuantizedTiersTest, HomesOfKvGiveTheTokensOfTheCpu) {
+  const std::string expected = output_of({});
+  const test::TemporaryFolder folder;
+  for (const char* tier : {"ddr", "cxl", "disk"}) {
+    EXPECT_EQ(
+        output_of({"--device", "standin:16MiB", "--policy", "lia", "--policy-option", "opt1=off",
+                   "--policy-option", "prefill=111111", "--policy-option", "decode=000111",
+                   "--cxl-nodes", "emulate:2MiB", "--disk", folder.file(tier), "--kv-tier", tier}),
+        expected)
+        << tier;
+  }
+}
+
 TEST(QuantizedTiersTest, DiskAndPoliciesGiveTheTokensOfTheCpu) {
   const std::string expected = output_of({});
   const test::TemporaryFolder folder;
   // The first run packs into the file, the second one reads it.
   for (int run = 0; run < 2; ++run)
     EXPECT_EQ(output_of({"--disk", folder.file("disk"), "--ddr", "28MiB"}), expected);
+  EXPECT_EQ(output_of({"--cxl-nodes", "emulate:1"}), expected);
   for (const char* policy : {"gpu-only", "helm", "flexgen", "all-cpu", "neo"})
     EXPECT_EQ(output_of({"--device", "standin:16MiB", "--policy", policy}), expected) << policy;
 }

@@ -23,6 +23,7 @@
 #include "schedulers/look_ahead.h"
 #include "tests/support/golden.h"
 #include "tests/support/pages.h"
+#include "tests/support/quantized_model.h"
 
 namespace sluice {
 namespace {
@@ -268,8 +269,10 @@ class TwoSequences {
   std::array<std::vector<std::int32_t>, 2> pages_;
 };
 
+/// A golden model, or one in 4 bits.
 LoadedModel load(const std::string& name, DType dtype) {
-  const Model model = open_model(test::golden_folder(name));
+  static const test::QuantizedModel quantized("int4-g32", "int8-g64");
+  const Model model = open_model(name == "int4" ? quantized.path() : test::golden_folder(name));
   return {model, dtype, runtime().setup_pool()};
 }
 
@@ -448,7 +451,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"llama-3-gqa", DType::f32}, Case{"llama-3-gqa", DType::bf16},
                       Case{"mistral-window", DType::f32}, Case{"mistral-window", DType::bf16},
                       Case{"mistral-layer-types", DType::f32}, Case{"llama-2-mha", DType::f32},
-                      Case{"opt-pre", DType::f32}),
+                      Case{"opt-pre", DType::f32}, Case{"int4", DType::f32}),
     [](const auto& of) {
       std::string name = of.param.model;
       std::erase(name, '-');
