@@ -33,11 +33,11 @@ most_difference = 1e-4
 
 
 class Server:
-    def __init__(self, program, model, folder):
+    def __init__(self, program, model, folder, dtype="f32"):
         chat = folder / "chat.jinja"
         chat.write_text(template)
         self.process = subprocess.Popen(
-            [program, "serve", "--model", str(model), "--port", "0", "--dtype", "f32", "--served-model-name", "served",
+            [program, "serve", "--model", str(model), "--port", "0", "--dtype", dtype, "--served-model-name", "served",
              "--chat-template", str(chat)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         said = self.process.stderr.readline()
         found = re.search(r"http://[0-9.]+:\d+", said)
