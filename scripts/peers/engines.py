@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 WORKERS = {"llama.cpp": "run_llama_cpp.py", "transformers": "run_transformers.py", "ctranslate2": "run_ctranslate2.py"}
 CHECK_TOKENS = [37 * i % 101 for i in range(64)]  # small ids: any vocabulary has them
 UNSUPPORTED = {"llama.cpp": {"opt"}}  # model types
+PLAIN_ONLY = {"ctranslate2"}
 
 
 class Engine(Protocol):
@@ -39,7 +40,8 @@ class Sluice:
         self.command = [str(program), "bench", "--model", str(model), "--threads", str(threads),
                         "--dtype", stored_type(model), "--repeat", "1", "--json"]
         version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-        self.description = Description(environment.last_line(version.stdout).removeprefix("sluice "), "?", "?")
+        number, _, _ = environment.last_line(version.stdout).removeprefix("sluice ").partition(" (")
+        self.description = Description(number, "?", "?")
 
     def tokens_per_s(self, test: Test) -> float:
         prompt, generated = (test.tokens, 0) if test.kind == "pp" else (0, test.tokens)
@@ -51,13 +53,19 @@ class Sluice:
         try:
             (result,) = json.loads(run.stdout)
             # KV has the model's type there.
-            self.description.weights = self.description.kv = result["dtype"]
+            self.description.weights, self.description.kv = weights_of(result), result["dtype"]
             return float(result["tokens_per_s"])
         except (ValueError, KeyError, TypeError) as error:
             raise PeerError(f"sluice bench printed no result for {test.name}: {error!r}") from error
 
     def close(self) -> None:
         """There is no process between tests."""
+
+
+def weights_of(result: dict[str, Any]) -> str:
+    """bf16, int4-g32, or int4-g32, head bf16."""
+    layers, head = result["weights"], result["head_weights"]
+    return layers if head == layers else f"{layers}, head {head}"
 
 
 class Worker:
@@ -110,9 +118,11 @@ def pipe(stream: IO[str] | None) -> IO[str]:
 
 
 def start_worker(name: str, model: Path, threads: int, kv_type: str) -> Worker:
-    model_type = json.loads((model / "config.json").read_text()).get("model_type")
-    if model_type in UNSUPPORTED.get(name, ()):
-        raise PeerError(f"does not support models of type {model_type}")
+    config = json.loads((model / "config.json").read_text())
+    if config.get("model_type") in UNSUPPORTED.get(name, ()):
+        raise PeerError(f"does not support models of type {config['model_type']}")
+    if "quantization_config" in config and name in PLAIN_ONLY:
+        raise PeerError("does not read quantised weights")
     environment.install(name)
     environment.say(f"{name}: converting where needed, loading")
     return Worker(name, model, threads, kv_type)

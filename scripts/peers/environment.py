@@ -8,7 +8,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from workload import PeerError
+from workload import PeerError, model_key
 
 CACHE = Path(os.environ.get("SLUICE_CACHE")
              or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice") / "peers"
@@ -18,7 +18,7 @@ LOGS = CACHE / "logs"
 
 # The versions this was written against; their interfaces change often.
 NUMPY = "numpy==2.4.6"
-TORCH = ("torch==2.15.0", "transformers==5.23.0", NUMPY)
+TORCH = ("torch==2.15.0", "transformers==5.23.0", "compressed-tensors==0.20.1", NUMPY)
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 GGUF = ("gguf==0.19.0", NUMPY)  # for conversions
 REQUIREMENTS = {
@@ -86,17 +86,24 @@ def pip_arguments(peer: str) -> list[str]:
     return ["--no-cache-dir", "--force-reinstall", "--no-binary", LLAMA_CPP.partition("==")[0], *REQUIREMENTS[peer]]
 
 
-def model_folder(name: str, sluice: Path) -> Path:
-    """A folder as it is; a shape is made once, with random weights."""
-    if (Path(name) / "config.json").exists():
-        return Path(name).resolve()
-    folder = CACHE / "models" / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if "/" in name:
+def model_folder(name: str, sluice: Path, weights: str | None = None, head_weights: str | None = None) -> Path:
+    """A folder as it is; a shape is made once, with random weights. With formats of the weights a shape gets random
+    codes, and a folder is quantised once."""
+    formats = ["--weights", weights] if weights else []
+    formats += ["--head-weights", head_weights] if head_weights else []
+    suffix = (f"-{weights}" if weights else "") + (f"-head-{head_weights}" if head_weights else "")
+    source = Path(name)
+    is_folder = (source / "config.json").exists()
+    if is_folder and not formats:
+        return source.resolve()
+    if not is_folder and "/" in name:
         raise PeerError(f"no config.json in {name}")
+    folder = CACHE / "models" / ((model_key(source) if is_folder else name) + suffix)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     if not (folder / "config.json").exists():
-        logged(LOGS / "make-model.log", f"making {name} with random weights",
-               [sluice, "make-model", "--shape", name, "--out", folder])
+        what = f"quantising {name}" if is_folder else f"making {name} with random weights"
+        command = ["quantize", "--model", source.resolve()] if is_folder else ["make-model", "--shape", name]
+        logged(LOGS / "make-model.log", what, [sluice, *command, "--out", folder, *formats])
     return folder
 
 

@@ -1,5 +1,7 @@
 """Writes a Hugging Face folder (Llama, Mistral, Qwen2) as a GGUF file: the same weights, for llama.cpp.
 
+Weights in 4 and 8 bits keep their codes (gguf_blocks.py).
+
 As a program: gguf_model.py FOLDER FILE writes the file with a vocabulary, which llama.cpp's server needs.
 """
 
@@ -16,9 +18,12 @@ from typing import Any
 import gguf
 import numpy as np
 
+from gguf_blocks import as_f32, blocks
 from workload import PeerError
 
-STORED = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}  # NumPy has no bf16: its bits are carried
+PLAIN = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}  # NumPy has no bf16: its bits are carried
+STORED = PLAIN | {"I32": np.int32, "I64": np.int64}  # codes, shapes
+CODED = "weight_"  # how the parts of a quantised weight begin; a plain one is `weight`
 # model_type -> llama.cpp's architecture, and whether it rotates pairs (2i, 2i+1) rather than (i, i + head_dim/2).
 ARCHITECTURES = {"llama": ("llama", True), "mistral": ("llama", True), "qwen2": ("qwen2", False)}
 NAMES = {
@@ -69,14 +74,10 @@ def interleave_halves(array: np.ndarray, num_heads: int) -> np.ndarray:
     return array.reshape(num_heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
-def as_f32(array: np.ndarray) -> np.ndarray:
-    if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32)
-
-
 def add_tensor(writer: gguf.GGUFWriter, name: str, stored: str, array: np.ndarray) -> None:
     """Matrices stay as they are stored; llama.cpp wants vectors (norms, biases) in f32."""
+    if stored not in PLAIN:
+        raise PeerError(f"{name} is {stored}; expected one of {', '.join(PLAIN)}")
     if array.ndim == 1:
         writer.add_tensor(name, as_f32(array))
     elif stored == "BF16":
@@ -129,18 +130,39 @@ def add_metadata(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int)
     writer.add_vocab_size(config["vocab_size"])
 
 
+def check_quantization(config: dict[str, Any]) -> None:
+    quantization = config.get("quantization_config")
+    if quantization is None:
+        return
+    found = " ".join(str(quantization[field]) for field in ("quant_method", "format") if field in quantization)
+    if found != "compressed-tensors pack-quantized":
+        raise PeerError(f"conversion to GGUF: weights are of {found}; expected compressed-tensors pack-quantized, as "
+                        f"`sluice quantize` writes int4-g32 and int8-g32")
+
+
 def add_tensors(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any], pairs_adjacent: bool) -> None:
     heads = config["num_attention_heads"]
     num_heads = {"attn_q": heads, "attn_k": config.get("num_key_value_heads", heads)}
+
+    def ordered(new_name: str, array: np.ndarray) -> np.ndarray:
+        part = new_name.split(".")[-2]
+        return interleave_halves(array, num_heads[part]) if pairs_adjacent and part in num_heads else array
+
+    coded: dict[str, dict[str, tuple[str, np.ndarray]]] = {}  # by module
     for path in sorted(folder.glob("model*.safetensors")):
         for name, stored, array in safetensors(path):
+            module, _, part = name.rpartition(".")
+            if part.startswith(CODED):
+                coded.setdefault(module, {})[part] = stored, array
+                continue
             if name == "lm_head.weight" and config.get("tie_word_embeddings"):
                 continue  # llama.cpp takes the embedding when there is no output matrix
             new_name = gguf_name(name)
-            part = new_name.split(".")[-2]
-            if pairs_adjacent and part in num_heads:
-                array = interleave_halves(array, num_heads[part])
-            add_tensor(writer, new_name, stored, array)
+            add_tensor(writer, new_name, stored, ordered(new_name, array))
+    for module, parts in coded.items():
+        new_name = gguf_name(f"{module}.weight")
+        block_type, array = blocks(module, parts)
+        writer.add_tensor(new_name, ordered(new_name, array), raw_dtype=block_type)
 
 
 def write_gguf(folder: Path, path: Path, vocabulary: bool = False) -> None:
@@ -149,6 +171,7 @@ def write_gguf(folder: Path, path: Path, vocabulary: bool = False) -> None:
     model_type = config["model_type"]
     if model_type not in ARCHITECTURES:
         raise PeerError(f"llama.cpp has no {model_type} models")
+    check_quantization(config)
     rope = rope_parameters(config)
     rope_type = rope.get("rope_type") or rope.get("type") or "default"
     if rope_type not in ("default", "llama3"):

@@ -18,8 +18,8 @@ import ctranslate2
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from worker import WARM_UP_STEPS, Engine, Options, model_key, random_tokens, serve
-from workload import Description, Test, stored_type
+from worker import WARM_UP_STEPS, Engine, Options, random_tokens, serve
+from workload import Description, Test, model_key, stored_type
 
 COMPUTE_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 

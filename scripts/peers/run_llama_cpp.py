@@ -9,11 +9,11 @@ from pathlib import Path
 
 import llama_cpp
 import numpy as np
-from gguf import GGMLQuantizationType
+from gguf import GGMLQuantizationType, GGUFReader
 
 from gguf_model import write_gguf
-from worker import WARM_UP_STEPS, Engine, Options, model_key, random_tokens, serve
-from workload import Description, PeerError, Test, stored_type
+from worker import WARM_UP_STEPS, Engine, Options, random_tokens, serve
+from workload import Description, PeerError, Test, model_key
 
 BATCH_TOKENS, UBATCH_TOKENS = 2048, 512  # llama.cpp's defaults: 512 prompt tokens go through the model at once
 KV_CELLS_GRANULE = 256  # a sequence's share of the cache is a multiple of it
@@ -89,7 +89,7 @@ class LlamaCpp(Engine):
         self.contexts: dict[Test, Context] = {}
         llama_version = llama_cpp.llama_version().decode()
         self.description = Description(f"{llama_version} (llama-cpp-python {version('llama-cpp-python')})",
-                                       stored_type(options.model), options.kv_type)
+                                       weights_in(path), options.kv_type)
 
     def logits(self, tokens: list[int]) -> list[float]:
         context = Context(self.model, self.options, 1, len(tokens))
@@ -132,6 +132,14 @@ def converted(options: Options) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_gguf(options.model, path)
     return path
+
+
+def weights_in(path: Path) -> str:
+    """The types of the layers' matrices and of the head, as the file has them: Q4_0, or Q4_0, head BF16."""
+    types = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(path).tensors if len(tensor.shape) > 1}
+    layers = "/".join(sorted({name for tensor, name in types.items() if tensor.startswith("blk.")}))
+    head = types.get("output.weight", types["token_embd.weight"])
+    return layers if head == layers else f"{layers}, head {head}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class Transformers(Engine):
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             options.model, dtype=DTYPES[dtype], attn_implementation="sdpa").eval()
         self.caches: dict[Test, transformers.StaticCache] = {}
-        self.description = Description(f"{transformers.__version__} (torch {torch.__version__})", dtype, dtype)
+        weights = f"{dtype} of codes" if hasattr(self.model.config, "quantization_config") else dtype
+        self.description = Description(f"{transformers.__version__} (torch {torch.__version__})", weights, dtype)
 
     def prompt(self, count: int, batch: int) -> torch.Tensor:
         return torch.tensor([random_tokens(count, self.model.config.vocab_size)]).expand(batch, -1)

@@ -59,13 +59,6 @@ def random_tokens(count: int, vocab_size: int) -> list[int]:
     return [generator.randrange(vocab_size) for _ in range(count)]
 
 
-def model_key(model: Path) -> str:
-    """Names what is converted from a folder: changed weights are converted anew."""
-    files = sorted([model / "config.json", *model.glob("model*.safetensors")])
-    stamp = max(file.stat().st_mtime_ns for file in files)
-    return f"{model.resolve().name}-{stamp:x}"
-
-
 def take_stdout() -> TextIO:
     """Answers have the pipe for themselves: what libraries print goes to the log."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)

@@ -31,6 +31,13 @@ def stored_type(model: Path) -> str:
     return SHORT_TYPES.get(name, name)
 
 
+def model_key(model: Path) -> str:
+    """Names what is made from a folder: from changed weights it is made anew."""
+    files = sorted([model / "config.json", *model.glob("model*.safetensors")])
+    stamp = max(file.stat().st_mtime_ns for file in files)
+    return f"{model.resolve().name}-{stamp:x}"
+
+
 @dataclass
 class Description:
     version: str
