@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes quantized/: small weights in every form that checkpoints have them, and what the libraries make of them.
 
-Run by hand with a Python that has torch, transformers, safetensors and compressed-tensors; needs no network. The
+Run by hand with a Python that has torch, transformers, safetensors, compressed-tensors and gguf; needs no network. The
 outputs are committed: building and testing need no Python. README.md says what the files hold.
 
     python make_quantized.py
@@ -9,6 +9,7 @@ outputs are committed: building and testing need no Python. README.md says what 
 import json
 import pathlib
 import shutil
+import sys
 
 import numpy
 import safetensors.torch
@@ -19,6 +20,7 @@ from compressed_tensors.quantization import QuantizationScheme
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 HERE = pathlib.Path(__file__).resolve().parent / "quantized"
+PEERS = HERE.parents[2] / "scripts" / "peers"
 Tensors = dict[str, torch.Tensor]
 
 
@@ -103,6 +105,28 @@ def random_fp8(shape: tuple[int, int], generator: torch.Generator) -> torch.Tens
     codes = random_codes(shape, 8, generator)
     codes[(codes & 0x7F) == 0x7F] = 0x7E
     return codes.to(torch.uint8).view(torch.float8_e4m3fn)
+
+
+# --- GGUF: the package's values of the blocks into which scripts/peers copies our codes
+
+def gguf_copies(case: str, bits: int, shapes: list[tuple[int, int]]) -> None:
+    sys.path.append(str(PEERS))
+    import gguf   # here alone: other scripts import this one
+    from gguf_blocks import blocks
+    generator = torch.Generator().manual_seed(len(case))
+    weights = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+    tensors, expected = {}, {}
+    for i, (rows, inputs) in enumerate(shapes):
+        signed = (random_codes((rows, inputs), bits, generator) - (1 << (bits - 1))).to(torch.int8)
+        parts = {"weight_packed": pack_to_int32(signed, bits),
+                 "weight_scale": random_scales((rows, inputs // 32), torch.float16, generator),
+                 "weight_shape": torch.tensor([rows, inputs])}
+        tensors.update({f"w{i}.{name}": value for name, value in parts.items()})
+        stored = {name: ("F16" if name == "weight_scale" else "", part.numpy()) for name, part in parts.items()}
+        block_type, rows_of_blocks = blocks(f"w{i}", stored)
+        expected[f"w{i}"] = torch.from_numpy(gguf.quants.dequantize(rows_of_blocks, block_type))
+    save(case, {"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}, tensors, expected)
 
 
 # --- fp8: PyTorch's float8 times the block's scale, in f32, as Transformers' Fp8Dequantize has it
@@ -321,6 +345,8 @@ def main() -> None:
     compressed_tensors_float("ct-fp8-tensor", "tensor", f32, [(4, 6)])
     compressed_tensors_float("ct-fp8-block", "block", f32, [(130, 140)])
     compressed_tensors_float("ct-fp8-block-bf16", "block", bf16, [(20, 260)])
+    gguf_copies("gguf-q4_0", 4, [(1, 32), (13, 96), (24, 160)])
+    gguf_copies("gguf-q8_0", 8, [(7, 32), (19, 96)])
     fp8("fp8", f32, [(130, 140), (5, 3)])
     gptq("gptq-int4-g128", 4, 128, "gptq", "any", f16, [(8, 128), (24, 256)])
     gptq("gptq-int4-g32-v2", 4, 32, "gptq_v2", "any", f16, [(8, 32), (40, 96)])
