@@ -1,9 +1,15 @@
 // Logits and greedy continuations against Hugging Face Transformers, for tiny random models of
-// every family (tests/golden/README.md says how they were made).
+// every family and of every kind of quantised weights (tests/golden/README.md says how they were
+// made).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/engine.h"
 #include "tests/support/golden.h"
@@ -20,6 +26,17 @@ double relative_difference(const std::vector<float>& actual, const std::vector<f
     magnitude = std::max(magnitude, std::abs(static_cast<double>(expected[i])));
   }
   return difference / magnitude;
+}
+
+/// The rows of sequences which are the first `lengths[i]` tokens, one after the other.
+std::vector<float> rows_of(const std::vector<float>& logits, std::size_t width,
+                           const std::vector<std::size_t>& lengths) {
+  std::vector<float> rows;
+  for (const std::size_t length : lengths) {
+    const auto end = logits.begin() + static_cast<std::ptrdiff_t>(length * width);
+    rows.insert(rows.end(), logits.begin(), end);
+  }
+  return rows;
 }
 
 /// Smallest cosine of any row.
@@ -40,27 +57,64 @@ double worst_row_cosine(const std::vector<float>& actual, const std::vector<floa
   return worst;
 }
 
-class TransformersTest : public ::testing::TestWithParam<std::string> {
+struct Case {
+  std::string name;
+  std::string folder;
+  double f32_difference;  ///< of logits, relative to the largest one
+
+  operator std::string() const { return name; }  // NOLINT(google-explicit-constructor)
+  friend std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.name; }
+};
+
+std::vector<Case> cases(const std::string& kind, double f32_difference) {
+  std::vector<Case> result;
+  for (const std::string& name : test::golden_cases(kind))
+    result.push_back({name, test::golden_folder(name, kind), f32_difference});
+  return result;
+}
+
+class TransformersTest : public ::testing::TestWithParam<Case> {
  protected:
-  std::string folder() const { return test::golden_folder(GetParam()); }
+  std::string folder() const { return GetParam().folder; }
   test::GoldenFile expected() const { return test::GoldenFile(folder(), "expected.safetensors"); }
 };
 
-TEST_P(TransformersTest, F32LogitsAreWithinOneInTenThousand) {
+TEST_P(TransformersTest, F32LogitsAreTheSameButForRounding) {
   const auto golden = expected();
   const std::vector<std::int32_t> prompt = golden.ints("prompt");
   const std::vector<float> logits = golden.floats("logits_f32");
+  const double bound = GetParam().f32_difference;
   test::TestModel model(folder(), DType::f32);
   const double at_once = relative_difference(model.logits(prompt), logits);
-  EXPECT_LT(at_once, 1e-4);
+  EXPECT_LT(at_once, bound);
   // In pieces, through the KV cache, and through the split attention pair.
   const auto tokens = static_cast<std::int64_t>(prompt.size());
   EXPECT_LT(relative_difference(model.logits(prompt, {1, 1, 30, 17, tokens - 50, 1}), logits),
-            1e-4);
+            bound);
   EXPECT_LT(
       relative_difference(model.logits(prompt, {40, tokens - 40}, AttentionForm::split), logits),
-      1e-4);
-  RecordProperty("relative_difference", std::to_string(at_once));
+      bound);
+  RecordProperty("relative_difference", fmt::format("{:.2g}", at_once));
+}
+
+TEST_P(TransformersTest, RaggedBatchHasTheLogitsOfEachSequence) {
+  const auto golden = expected();
+  const std::vector<std::int32_t> prompt = golden.ints("prompt");
+  const std::vector<float> logits = golden.floats("logits_f32");
+  const std::size_t width = logits.size() / prompt.size();
+  const std::vector<std::size_t> lengths = {33, prompt.size(), 1, 17, 2, 64, 9};
+  const std::vector<float> rows = rows_of(logits, width, lengths);
+  const std::vector<float> bf16_rows = rows_of(
+      golden.contains("logits_bf16w") ? golden.floats("logits_bf16w") : logits, width, lengths);
+  for (const int threads : {1, 2, 3}) {
+    test::TestModel f32(folder(), DType::f32, threads);
+    EXPECT_LT(relative_difference(f32.ragged_logits(prompt, lengths), rows),
+              GetParam().f32_difference)
+        << threads << " threads";
+    test::TestModel bf16(folder(), DType::bf16, threads);
+    EXPECT_GE(worst_row_cosine(bf16.ragged_logits(prompt, lengths), bf16_rows, width), 0.9999)
+        << threads << " threads";
+  }
 }
 
 TEST_P(TransformersTest, StagesGiveTheSameBitsAsSublayersOneByOne) {
@@ -117,7 +171,10 @@ TEST_P(TransformersTest, RaggedBatchGivesEachPromptsOwnContinuation) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, TransformersTest, ::testing::ValuesIn(test::golden_cases()),
+INSTANTIATE_TEST_SUITE_P(Golden, TransformersTest, ::testing::ValuesIn(cases("models", 1e-4)),
+                         [](const auto& of) { return test::golden_test_name(of); });
+INSTANTIATE_TEST_SUITE_P(GoldenQuantized, TransformersTest,
+                         ::testing::ValuesIn(cases("quantized_models", 1e-6)),
                          [](const auto& of) { return test::golden_test_name(of); });
 
 }  // namespace

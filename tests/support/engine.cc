@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/cpu.h"
 #include "engine/run/graph_executor.h"
@@ -61,6 +62,50 @@ std::vector<float> TestModel::logits(std::span<const std::int32_t> tokens,
   for (const PendingIteration& iteration : pending) {
     const std::vector<float> part = iteration.logits();
     result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
+}
+
+std::vector<float> TestModel::ragged_logits(std::span<const std::int32_t> tokens,
+                                            const std::vector<std::size_t>& lengths) {
+  const std::int64_t pages = KvCache::pages_for(static_cast<std::int64_t>(tokens.size()));
+  const auto num_sequences = static_cast<std::int32_t>(lengths.size());
+  KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages * num_sequences);
+  DecoderGraph graph(*loaded_, {&kv, 1}, {.num_slots = num_sequences});
+  std::vector<std::vector<std::int32_t>> tables;
+  for (std::int32_t i = 0; i < num_sequences; ++i)
+    tables.push_back(test::pages(i * static_cast<std::int32_t>(pages), pages));
+  BatchPart first;
+  BatchPart second;
+  first.phase = Phase::prefill;
+  second.phase = Phase::decode;
+  for (std::int32_t i = 0; i < num_sequences; ++i) {
+    const std::size_t last = lengths.at(static_cast<std::size_t>(i)) - 1;
+    const auto add = [&](BatchPart& part, std::size_t begin, std::size_t count) {
+      part.batch.add({.slot = i,
+                      .context = static_cast<std::int32_t>(begin),
+                      .fresh = begin == 0,
+                      .tokens = tokens.subspan(begin, count),
+                      .pages = tables.at(static_cast<std::size_t>(i)),
+                      .sampling = {}},
+                     BatchBuilder::LogitRows::all);
+    };
+    if (last > 0) add(first, 0, last);
+    add(second, last, 1);
+  }
+  const PendingIteration all_but_last = graph.submit(first, DecoderGraph::Logits::keep);
+  const PendingIteration lasts = graph.submit(second, DecoderGraph::Logits::keep);
+  const std::vector<float> first_rows = all_but_last.logits();
+  const std::vector<float> last_rows = lasts.logits();
+  const std::ptrdiff_t width = loaded_->config().vocab_size;
+  std::vector<float> result;
+  auto next = first_rows.begin();
+  auto next_last = last_rows.begin();
+  for (const std::size_t length : lengths) {
+    const auto end = next + static_cast<std::ptrdiff_t>(length - 1) * width;
+    result.insert(result.end(), std::exchange(next, end), end);
+    const auto end_of_last = next_last + width;
+    result.insert(result.end(), std::exchange(next_last, end_of_last), end_of_last);
   }
   return result;
 }

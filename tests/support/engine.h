@@ -32,6 +32,12 @@ class TestModel {
                             AttentionForm attention = AttentionForm::fused,
                             Fusion fusion = Fusion::stages);
 
+  /// The same of several sequences at once, each of which is the first `lengths[i]` of `tokens`: in
+  /// one iteration all but their last tokens, in a second one these. [sum of lengths, vocab], one
+  /// sequence after the other.
+  std::vector<float> ragged_logits(std::span<const std::int32_t> tokens,
+                                   const std::vector<std::size_t>& lengths);
+
   /// Tokens that each prompt is continued with, `max_batch` prompts at a time.
   std::vector<std::vector<std::int32_t>> generate(
       const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t num_tokens,

@@ -11,13 +11,13 @@ std::string data_folder() {
   return elsewhere == nullptr ? SLUICE_TEST_DATA_DIR : elsewhere;
 }
 
-std::vector<std::string> golden_cases() {
-  std::ifstream file(data_folder() + "/golden/models/cases.json");
+std::vector<std::string> golden_cases(const std::string& kind) {
+  std::ifstream file(golden_folder("cases.json", kind));
   return nlohmann::json::parse(file).get<std::vector<std::string>>();
 }
 
-std::string golden_folder(const std::string& name) {
-  return data_folder() + "/golden/models/" + name;
+std::string golden_folder(const std::string& name, const std::string& kind) {
+  return data_folder() + "/golden/" + kind + "/" + name;
 }
 
 GoldenFile::GoldenFile(const std::string& folder, const std::string& file)

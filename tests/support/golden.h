@@ -14,8 +14,8 @@ namespace sluice::test {
 
 /// Where the tests' data are: this source tree's folder, or what SLUICE_TEST_DATA says.
 std::string data_folder();
-/// The names of the model folders under tests/golden/models.
-std::vector<std::string> golden_cases();
+/// The names of the model folders under tests/golden/models, or another folder there.
+std::vector<std::string> golden_cases(const std::string& kind = "models");
 /// One as part of a test's name, for INSTANTIATE_TEST_SUITE_P.
 template <typename TestParamInfo>
 std::string golden_test_name(const TestParamInfo& of) {
@@ -24,7 +24,7 @@ std::string golden_test_name(const TestParamInfo& of) {
   return name;
 }
 /// Folder of one case.
-std::string golden_folder(const std::string& name);
+std::string golden_folder(const std::string& name, const std::string& kind = "models");
 
 /// A safetensors file of expected values, of any element type.
 class GoldenFile {
