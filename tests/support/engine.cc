@@ -18,6 +18,7 @@ Runtime& runtime(int threads) {
   if (!instance || instance->num_threads() != wanted) {
     instance.reset();
     std::vector<int> cores;
+    cores.reserve(static_cast<std::size_t>(wanted));
     for (int i = 0; i < wanted; ++i) {
       cores.push_back(topology.cores[static_cast<std::size_t>(i) % topology.cores.size()]);
     }
@@ -73,6 +74,7 @@ std::vector<float> TestModel::ragged_logits(std::span<const std::int32_t> tokens
   KvCache kv(loaded_->shape(), loaded_->config().num_layers, pages * num_sequences);
   DecoderGraph graph(*loaded_, {&kv, 1}, {.num_slots = num_sequences});
   std::vector<std::vector<std::int32_t>> tables;
+  tables.reserve(lengths.size());
   for (std::int32_t i = 0; i < num_sequences; ++i)
     tables.push_back(test::pages(i * static_cast<std::int32_t>(pages), pages));
   BatchPart first;
