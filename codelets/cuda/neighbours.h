@@ -35,4 +35,22 @@ __device__ inline void put_four(const float4& values, DType dtype, void* to, std
   }
 }
 
+/// 16 bytes: eight k of one row of x, or one k-pair of four neighbouring columns of W.
+struct alignas(16) Words {
+  std::uint32_t word[4];
+};
+
+/// Of a weight that passes by once: it should not push x out of the first-level cache.
+__device__ inline Words load_streamed(const Words* from) {
+#if defined(SLUICE_CUDA_EMULATION) || __CUDA_ARCH__ < 800
+  return *from;
+#else
+  Words to;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
+               : "l"(from));
+  return to;
+#endif
+}
+
 }  // namespace sluice::cuda
