@@ -1,59 +1,17 @@
 #include <algorithm>
+#include <bit>
 
 #include "codelets/cuda/device.h"
 #include "codelets/cuda/linear_finish.h"
 #include "codelets/cuda/linear_strips.h"
-#include "codelets/cuda/mma.h"
-#include "codelets/cuda/neighbours.h"
+#include "codelets/cuda/strip_readers.h"
+#include "codelets/kernels/quantized/strip.h"
 
 namespace sluice::cuda {
 namespace {
 
-struct StripCall {
-  const std::byte* weight;
-  const std::byte* gate;   ///< null unless gated
-  const std::uint16_t* x;  ///< [rows, in] bf16
-  std::int64_t x_stride;
-  bool x_aligned;  ///< every row starts at a multiple of 16 bytes
-  std::int32_t rows;
-  std::int64_t in;
-  std::int64_t out;
-  std::int32_t num_strips;
-  std::int32_t num_steps;        ///< of depth
-  std::int32_t steps_per_split;  ///< of a block
-  float* parts;                  ///< [splits][1 or 2][rows][num_strips * 64]; null: blocks finish
-  unsigned* arrived;  ///< by blocks of the same columns, see Context; null: finish_parts() follows
-  LinearOutput output;
-
-  __host__ __device__ LinearParts all_parts(std::int64_t splits) const {
-    const std::int64_t stride = std::int64_t{num_strips} * strip_columns;
-    const std::int64_t elements = rows * stride;
-    return {.y = parts,
-            .gate = output.gated ? parts + elements : nullptr,
-            .count = splits,
-            .elements = (output.gated ? 2 : 1) * elements,
-            .stride = stride};
-  }
-};
-
-/// Eight k of a row of x from `k` on; zero beyond its ends.
-__device__ Words load_x(const StripCall& call, std::int32_t row, std::int64_t k) {
-  Words words = {};
-  if (row >= call.rows || k >= call.in) return words;
-  const std::uint16_t* from = call.x + row * call.x_stride + k;
-  if (call.x_aligned && k + 8 <= call.in) return *reinterpret_cast<const Words*>(from);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (k + i < call.in) words.word[i / 2] |= std::uint32_t{from[i]} << (16 * (i % 2));
-  }
-  return words;
-}
-
-constexpr int block_threads = 256;
-constexpr int slices = block_threads / warp_threads / strips_per_block;
 /// Floats between the rows of a tile in shared memory: rows four apart share no bank.
 constexpr int tile_stride = strip_columns + 4;
-constexpr int tile_rows = 16;
 
 /// The last block to come here of those with the same columns, from `first_column` on, adds up what
 /// all of them have left; in the same order whichever it is. The whole block.
@@ -80,15 +38,12 @@ __device__ void finish_columns(const StripCall& call, std::int64_t first_column,
   }
 }
 
-/// Up to 16 * Tiles rows of x by two strips: neighbours, or the same one of a gated pair. Four
-/// warps share a strip, each takes every fourth step of depth. In a step lane 4 g + p takes k
-/// 8 p .. 8 p + 7, of x from rows g and g + 8 of a tile, of W from columns 4 g .. 4 g + 3 of either
-/// half of the strip: all loads are 16 bytes, and of W whole lines. So column 4 g + j of half h is
-/// column g of the product's block (h, j), and k 8 p + 4 s .. + 3 are its step s's k 2 p, 2 p + 1,
-/// 2 p + 8, 2 p + 9.
-template <int Tiles>
-__global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
+/// Up to 16 * Strips::tiles rows of x by two strips: neighbours, or the same one of a gated pair.
+/// Four warps share a strip, each takes every fourth step of depth, as `Strips` multiplies it.
+template <typename Strips>
+__global__ void __launch_bounds__(block_threads, Strips::tiles == 1 ? 2 : 1)
     multiply_strips(StripCall call) {
+  constexpr int Tiles = Strips::tiles;
   __shared__ float4 tiles[strips_per_block][slices][tile_rows][tile_stride / 4];
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / warp_threads;
@@ -100,57 +55,18 @@ __global__ void __launch_bounds__(block_threads, Tiles == 1 ? 2 : 1)
   const bool gated = call.output.gated;
   const int first_strip = static_cast<int>(blockIdx.x) * (gated ? 1 : strips_per_block);
   const int strip = gated ? first_strip : first_strip + side;
-  const std::int64_t line_words = strip_columns / 4;  // Words of one k-pair
-  const Words* b = reinterpret_cast<const Words*>(gated && side == 1 ? call.gate : call.weight) +
-                   strip * (call.num_steps * (step_depth / 2) * line_words) +
-                   4 * place * line_words + group;
+  Strips strips(call, gated && side == 1 ? call.gate : call.weight, strip, lane);
 
   MmaD sum[Tiles][2][4] = {};
   const int first_step = static_cast<int>(blockIdx.y) * call.steps_per_split;
   const int end_step = strip < call.num_strips
                            ? std::min(first_step + call.steps_per_split, call.num_steps)
                            : 0;  // an odd number of strips
-  Words next[2][4];              // [h][pair]
-  const auto load_weight = [&](int step) {
-    const Words* from = b + step * (step_depth / 2 * line_words);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        next[h][pair] = load_streamed(from + pair * line_words + h * (line_words / 2));
-      }
-    }
-  };
   int step = first_step + slice;
-  if (step < end_step) load_weight(step);  // while the kernel before this one ends
+  strips.start(step, end_step);  // while the kernel before this one ends
   wait_for_last();
-  for (; step < end_step; step += slices) {
-    Words now[2][4];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) now[h][pair] = next[h][pair];
-    }
-    if (step + slices < end_step) load_weight(step + slices);
-#pragma unroll
-    for (int tile = 0; tile < Tiles; ++tile) {
-      const std::int64_t k = step * step_depth + 8 * place;
-      const Words upper = load_x(call, tile * tile_rows + group, k);
-      const Words lower = load_x(call, tile * tile_rows + group + 8, k);
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        const MmaA a = {
-            {upper.word[2 * s], lower.word[2 * s], upper.word[2 * s + 1], lower.word[2 * s + 1]}};
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const MmaB of_w = {{now[h][2 * s].word[j], now[h][2 * s + 1].word[j]}};
-            mma_16x8x16<DType::bf16>(sum[tile][h][j], a, of_w);
-          }
-        }
-      }
-    }
+  for (; step < end_step; step += Strips::steps * slices) {
+    strips.multiply(call, step, end_step, sum);
   }
 
   const std::int64_t part_stride = call.num_strips * strip_columns;
@@ -215,8 +131,8 @@ struct StripPlan {
         blocks(job.output.gated ? num_strips : divide_up(num_strips, strips_per_block)) {
     // One wave of blocks, each with some steps for every warp.
     constexpr std::int64_t least_steps = std::int64_t{2} * slices;
-    const std::int64_t at_once =
-        std::int64_t{gpu.num_multiprocessors} * (tiles == 1 ? strip_blocks_at_once : 1);
+    const std::int64_t at_once = std::int64_t{gpu.num_multiprocessors} *
+                                 (tiles == 1 || !job.format.is_plain() ? strip_blocks_at_once : 1);
     const std::int64_t wanted = std::clamp<std::int64_t>(
         at_once / blocks, 1, std::max<std::int64_t>(1, num_steps / least_steps));
     steps_per_split = divide_up(num_steps, wanted);
@@ -228,16 +144,74 @@ struct StripPlan {
             : static_cast<std::size_t>(splits * matrices * job.rows * num_strips * strip_columns) *
                   sizeof(float);
   }
-
-  static bool serves(const Context& gpu, const LinearJob& job) {
-    return gpu.compute_capability >= 80 && job.rows <= most_strip_rows && job.format.is_plain() &&
-           job.blocks.is_strips() && (!job.output.gated || job.gate_format == job.format);
-  }
 };
+
+using StripKernel = void (*)(StripCall);
+
+template <WeightFormat::Codes codes, int ScaleBytes, bool HasZeroPoints>
+StripKernel coded_kernel(std::int64_t tiles) {
+  constexpr StripKernel kernels[] = {
+      multiply_strips<CodedStrips<1, codes, ScaleBytes, HasZeroPoints>>,
+      multiply_strips<CodedStrips<2, codes, ScaleBytes, HasZeroPoints>>,
+      multiply_strips<CodedStrips<3, codes, ScaleBytes, HasZeroPoints>>,
+      multiply_strips<CodedStrips<4, codes, ScaleBytes, HasZeroPoints>>};
+  return kernels[tiles - 1];
+}
+
+/// The kernel for strips of codes with scales of 2 or of 4 bytes; null for others.
+template <WeightFormat::Codes codes, bool HasZeroPoints>
+StripKernel coded_kernel(std::int64_t tiles, std::size_t scale_bytes) {
+  if (scale_bytes == 2) return coded_kernel<codes, 2, HasZeroPoints>(tiles);
+  if (scale_bytes == 4) return coded_kernel<codes, 4, HasZeroPoints>(tiles);
+  return nullptr;
+}
+
+/// Null where none multiplies such strips.
+StripKernel kernel_of(const WeightFormat& format, std::int64_t tiles) {
+  using Codes = WeightFormat::Codes;
+  constexpr StripKernel plain[] = {multiply_strips<PlainStrips<1>>, multiply_strips<PlainStrips<2>>,
+                                   multiply_strips<PlainStrips<3>>,
+                                   multiply_strips<PlainStrips<4>>};
+  const std::size_t scale_bytes = size_bytes(format.scales);
+  switch (format.codes) {
+    case Codes::bf16:
+      return plain[tiles - 1];
+    case Codes::int4:
+      return format.has_zero_points ? coded_kernel<Codes::int4, true>(tiles, scale_bytes)
+                                    : coded_kernel<Codes::int4, false>(tiles, scale_bytes);
+    case Codes::int8:
+      return format.has_zero_points ? coded_kernel<Codes::int8, true>(tiles, scale_bytes)
+                                    : coded_kernel<Codes::int8, false>(tiles, scale_bytes);
+    case Codes::fp8:
+      return coded_kernel<Codes::fp8, false>(tiles, scale_bytes);
+    case Codes::fp4:
+      return scale_bytes == 1 ? coded_kernel<Codes::fp4, 1, false>(tiles) : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+CodeStrips code_strips(const LinearJob& job) {
+  if (job.format.is_plain()) return {};
+  const quantized::StripLayout layout(job.format, job.blocks.in);
+  const auto steps_of_group = static_cast<unsigned>(layout.group() / step_depth);
+  const bool one_group = layout.num_groups() == 1;
+  return {.strip_bytes = layout.size_bytes(),
+          .group_shift = one_group ? 30 : std::countr_zero(steps_of_group),
+          .tail_bytes =
+              static_cast<std::int32_t>(layout.group_bytes() - layout.code_bytes(layout.group())),
+          .scales = job.format.scales};
+}
 
 }  // namespace
 
-bool strips_serve(const Context& gpu, const LinearJob& job) { return StripPlan::serves(gpu, job); }
+bool strips_serve(const Context& gpu, const LinearJob& job) {
+  const bool are_strips = job.format.is_plain() ? job.blocks.is_strips()  //
+                                                : job.blocks.dtype == DType::bf16;
+  return gpu.compute_capability >= 80 && job.rows <= most_strip_rows && are_strips &&
+         (!job.output.gated || job.gate_format == job.format) &&
+         kernel_of(job.format, StripPlan(gpu, job).tiles) != nullptr;
+}
 
 std::size_t strips_scratch_bytes(const Context& gpu, const LinearJob& job) {
   return StripPlan(gpu, job).scratch_bytes;
@@ -251,20 +225,19 @@ void run_strips(const Context& gpu, const LinearJob& job, std::byte* scratch) {
   const StripCall call{.weight = job.weight,
                        .gate = job.gate,
                        .x = static_cast<const std::uint16_t*>(job.x),
-                       .x_stride = job.x_stride,
+                       .x_stride = static_cast<std::int32_t>(job.x_stride),
                        .x_aligned = is_aligned(job.x) && job.x_stride % 8 == 0,
                        .rows = static_cast<std::int32_t>(job.rows),
-                       .in = job.blocks.in,
+                       .in = static_cast<std::int32_t>(job.blocks.in),
                        .out = job.blocks.out,
                        .num_strips = static_cast<std::int32_t>(plan.num_strips),
                        .num_steps = static_cast<std::int32_t>(plan.num_steps),
                        .steps_per_split = static_cast<std::int32_t>(plan.steps_per_split),
                        .parts = plan.splits == 1 ? nullptr : reinterpret_cast<float*>(scratch),
                        .arrived = last_block_finishes ? gpu.arrived : nullptr,
+                       .codes = code_strips(job),
                        .output = job.output};
-  void (*const kernels[])(StripCall) = {multiply_strips<1>, multiply_strips<2>, multiply_strips<3>,
-                                        multiply_strips<4>};
-  launch("multiply_strips", kernels[plan.tiles - 1],
+  launch("multiply_strips", kernel_of(job.format, plan.tiles),
          {.blocks = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.splits)),
           .threads = dim3(block_threads),
           .early = starts_early(gpu)},

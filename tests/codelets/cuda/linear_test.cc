@@ -3,15 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
-#include <numbers>
 #include <tuple>
 
 #include "codelets/cuda/linear_limits.h"
 #include "codelets/kernels/linear_ref.h"
 #include "tests/codelets/codelet_data.h"
 #include "tests/codelets/cuda/device_data.h"
+#include "tests/codelets/cuda/linear_data.h"
 
 namespace sluice {
 namespace {
@@ -19,33 +17,14 @@ namespace {
 using test::OnDevice;
 using test::Random;
 
-/// x [rows, x_stride] of which the first `in` of each row are used.
 std::vector<double> reference_of(const std::vector<float>& x, std::int64_t x_stride,
                                  const test::Operand& weight, const float* bias, std::int64_t rows,
                                  std::int64_t in, std::int64_t out) {
-  std::vector<double> y(static_cast<std::size_t>(rows * out));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::vector<double> row(x.begin() + r * x_stride, x.begin() + r * x_stride + in);
-    linear_reference(row.data(), weight.values.data(), bias, in, out, y.data() + r * out);
-  }
-  return y;
+  return test::linear_reference_of(x, x_stride, weight.values, bias, rows, in, out);
 }
 
 OnDevice<std::byte> on_device(const Buffer& packed) {
   return OnDevice<std::byte>(test::memory_of(packed));
-}
-
-template <typename Call, typename Run>
-void run_on(const cuda::Context& gpu, const Call& call, Run&& run) {
-  run(gpu, call, gpu.workspace.reserve(cuda::linear_scratch_bytes(gpu, call)));
-}
-
-/// The test's device as if it had other multiprocessors or were of another generation.
-cuda::Context like_gpu(int compute_capability, int num_multiprocessors) {
-  cuda::Context gpu = test::gpu();
-  gpu.compute_capability = compute_capability;
-  gpu.num_multiprocessors = num_multiprocessors;
-  return gpu;
 }
 
 /// y [rows, out] in f32; x [rows, x_stride].
@@ -55,15 +34,13 @@ std::vector<float> run_linear(const cuda::Context& gpu, const WeightType& type,
                               const std::vector<float>& bias) {
   const OnDevice<float> bias_there(bias);
   OnDevice<float> y(static_cast<std::size_t>(rows * type.out));
-  run_on(gpu,
-         LinearCall{.weight = {type, packed.get()},
-                    .dtype = type.format.dtype(),
-                    .x = x.get(),
-                    .rows = rows,
-                    .x_stride = x_stride,
-                    .bias = bias.empty() ? nullptr : bias_there.get(),
-                    .dst = y.get()},
-         [](const auto&... arguments) { cuda::linear(arguments...); });
+  test::run_linear_on(gpu, LinearCall{.weight = {type, packed.get()},
+                                      .dtype = type.format.dtype(),
+                                      .x = x.get(),
+                                      .rows = rows,
+                                      .x_stride = x_stride,
+                                      .bias = bias.empty() ? nullptr : bias_there.get(),
+                                      .dst = y.get()});
   return y.read();
 }
 
@@ -81,7 +58,7 @@ TEST_P(CudaLinearShapesTest, MatchesReferenceForFewAndManyRows) {
       const std::int64_t x_stride = rows % 2 == 0 ? (in + 7) / 8 * 8 : in;
       const test::Operand x = test::make_operand(random.floats(rows * x_stride), dtype);
       const std::vector<float> bias = rows % 2 == 1 ? random.floats(out) : std::vector<float>();
-      const cuda::Context gpu = like_gpu(test::gpu().compute_capability, rows == 8 ? 132 : 4);
+      const cuda::Context gpu = test::like_gpu(test::gpu().compute_capability, rows == 8 ? 132 : 4);
       test::expect_close(
           run_linear(gpu, weight.type, packed, OnDevice<std::byte>(x.memory), rows, x_stride, bias),
           reference_of(x.values, x_stride, weight.plain, bias.empty() ? nullptr : bias.data(), rows,
@@ -110,7 +87,7 @@ TEST_P(CudaLinearTest, ResultsAreTheSameBitsEveryTime) {
   for (const std::int64_t rows : {1, 20, 70}) {
     const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
     const OnDevice<std::byte> x_there(x.memory);
-    const cuda::Context gpu = like_gpu(test::gpu().compute_capability, 132);
+    const cuda::Context gpu = test::like_gpu(test::gpu().compute_capability, 132);
     const std::vector<float> first = run_linear(gpu, weight.type, packed, x_there, rows, in, {});
     for (int again = 0; again < 3; ++again) {
       EXPECT_EQ(run_linear(gpu, weight.type, packed, x_there, rows, in, {}), first);
@@ -125,21 +102,6 @@ TEST_P(CudaLinearTest, NoRowsIsNoWork) {
   EXPECT_TRUE(
       run_linear(test::gpu(), type, on_device(weight.packed), OnDevice<std::byte>(0U), 0, 0, {})
           .empty());
-}
-
-double activate(Epilogue epilogue, double x) {
-  switch (epilogue) {
-    case Epilogue::relu:
-      return x > 0 ? x : 0;
-    case Epilogue::gelu:
-      return x / 2 * (1 + std::erf(x / std::numbers::sqrt2));
-    case Epilogue::gelu_tanh:
-      return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-    case Epilogue::silu:
-      return x / (1 + std::exp(-x));
-    default:
-      return x;
-  }
 }
 
 TEST_P(CudaLinearTest, FinishesInEveryWay) {
@@ -168,17 +130,16 @@ TEST_P(CudaLinearTest, FinishesInEveryWay) {
           const test::Operand before =
               test::make_operand(random.floats(rows * stride, 3.0), stored_as);
           OnDevice<std::byte> dst(before.memory);
-          run_on(test::gpu(),
-                 LinearCall{.weight = {type, packed.get()},
-                            .dtype = type.format.dtype(),
-                            .x = x_there.get(),
-                            .rows = rows,
-                            .bias = bias_at < 0 ? nullptr : bias_there.get() + bias_at,
-                            .epilogue = epilogue,
-                            .dst = dst.get(),
-                            .dst_dtype = stored_as,
-                            .dst_stride = stride},
-                 [](const auto&... arguments) { cuda::linear(arguments...); });
+          test::run_linear_on(test::gpu(),
+                              LinearCall{.weight = {type, packed.get()},
+                                         .dtype = type.format.dtype(),
+                                         .x = x_there.get(),
+                                         .rows = rows,
+                                         .bias = bias_at < 0 ? nullptr : bias_there.get() + bias_at,
+                                         .epilogue = epilogue,
+                                         .dst = dst.get(),
+                                         .dst_dtype = stored_as,
+                                         .dst_stride = stride});
           const std::vector<float> all =
               test::to_floats(dst.read().data(), rows * stride, stored_as);
           std::vector<float> result;
@@ -191,7 +152,7 @@ TEST_P(CudaLinearTest, FinishesInEveryWay) {
             double& value = expected[result.size()];
             value = epilogue == Epilogue::accumulate
                         ? value + static_cast<double>(before.values[at])
-                        : activate(epilogue, value);
+                        : test::activate(epilogue, value);
             result.push_back(all[at]);
           }
           test::expect_close(result, expected,
@@ -223,20 +184,20 @@ TEST_P(CudaLinearTest, GatedPairIsTheProductOfItsHalves) {
       const std::vector<double> gates = reference_of(
           x.values, in, gate.plain, biased ? biases.data() + out : nullptr, rows, in, out);
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        expected[i] *= activate(Epilogue::silu, gates[i]);
+        expected[i] *= test::activate(Epilogue::silu, gates[i]);
       }
       OnDevice<std::byte> h(expected.size() * size_bytes(GetParam()));
-      run_on(like_gpu(test::gpu().compute_capability, rows == 9 ? 132 : 4),
-             GatedLinearCall{.gate = {test::plain_type(in, out, GetParam()), gate_there.get()},
-                             .up = {test::plain_type(in, out, GetParam()), up_there.get()},
-                             .dtype = GetParam(),
-                             .x = x_there.get(),
-                             .rows = rows,
-                             .gate_bias = biased ? biases_there.get() + out : nullptr,
-                             .up_bias = biased ? biases_there.get() : nullptr,
-                             .activation = Epilogue::silu,
-                             .dst = h.get()},
-             [](const auto&... arguments) { cuda::gated_linear(arguments...); });
+      test::run_linear_on(
+          test::like_gpu(test::gpu().compute_capability, rows == 9 ? 132 : 4),
+          GatedLinearCall{.gate = {test::plain_type(in, out, GetParam()), gate_there.get()},
+                          .up = {test::plain_type(in, out, GetParam()), up_there.get()},
+                          .dtype = GetParam(),
+                          .x = x_there.get(),
+                          .rows = rows,
+                          .gate_bias = biased ? biases_there.get() + out : nullptr,
+                          .up_bias = biased ? biases_there.get() : nullptr,
+                          .activation = Epilogue::silu,
+                          .dst = h.get()});
       test::expect_close(test::to_floats(h.read().data(), rows * out, GetParam()), expected,
                          test::tolerance(GetParam(), test::GemmInput::exact, GetParam()));
     }
@@ -245,7 +206,7 @@ TEST_P(CudaLinearTest, GatedPairIsTheProductOfItsHalves) {
 
 TEST_P(CudaLinearTest, OldGenerationsComputeInHalfPrecision) {
   Random random(7);
-  const cuda::Context gpu = like_gpu(75, 4);
+  const cuda::Context gpu = test::like_gpu(75, 4);
   for (const auto& [in, out] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{63, 65}, {130, 200}, {256, 64}}) {
     const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
@@ -299,7 +260,7 @@ TEST(LinearScratchTest, IsNeverMoreThanIsPlannedFor) {
       for (const std::int64_t rows : {1, 3, 17, 64, 65, 500, 2048, 300000}) {
         for (const int capability : {75, 80, 90}) {
           for (const int multiprocessors : {1, 40, 132}) {
-            const cuda::Context gpu = like_gpu(capability, multiprocessors);
+            const cuda::Context gpu = test::like_gpu(capability, multiprocessors);
             const auto most = [&, in = in, out = out](std::int64_t matrices) {
               return cuda::most_linear_scratch_bytes(rows, in, out, matrices,
                                                      static_cast<std::int64_t>(size_bytes(dtype)),
