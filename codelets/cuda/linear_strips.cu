@@ -43,7 +43,7 @@ __device__ void finish_columns(const StripCall& call, std::int64_t first_column,
 template <typename Strips>
 __global__ void __launch_bounds__(block_threads, Strips::tiles == 1 ? 2 : 1)
     multiply_strips(StripCall call) {
-  constexpr int Tiles = Strips::tiles;
+  constexpr int num_tiles = Strips::tiles;
   __shared__ float4 tiles[strips_per_block][slices][tile_rows][tile_stride / 4];
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / warp_threads;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(block_threads, Strips::tiles == 1 ? 2 : 1)
   const int strip = gated ? first_strip : first_strip + side;
   Strips strips(call, gated && side == 1 ? call.gate : call.weight, strip, lane);
 
-  MmaD sum[Tiles][2][4] = {};
+  MmaD sum[num_tiles][2][4] = {};
   const int first_step = static_cast<int>(blockIdx.y) * call.steps_per_split;
   const int end_step = strip < call.num_strips
                            ? std::min(first_step + call.steps_per_split, call.num_steps)
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(block_threads, Strips::tiles == 1 ? 2 : 1)
   float* part = call.parts;
   if (part != nullptr) part += std::int64_t{blockIdx.y} * (gated ? 2 : 1) * part_elements;
 #pragma unroll
-  for (int tile = 0; tile < Tiles; ++tile) {
+  for (int tile = 0; tile < num_tiles; ++tile) {
     if (tile > 0) __syncthreads();  // the last tile was read
 #pragma unroll
     for (int v = 0; v < 4; ++v) {  // of rows group and group + 8, columns 8 place + 4 (v % 2) + j
@@ -129,7 +129,8 @@ struct StripPlan {
         num_strips(divide_up(job.blocks.out, strip_columns)),
         num_steps(divide_up(job.blocks.in, step_depth)),
         blocks(job.output.gated ? num_strips : divide_up(num_strips, strips_per_block)) {
-    // One wave of blocks, each with some steps for every warp.
+    // One wave of blocks, each with some steps for every warp. Of codes as many whatever the rows,
+    // in two waves if they are more than a tile: a row's sums are the same in every batch.
     constexpr std::int64_t least_steps = std::int64_t{2} * slices;
     const std::int64_t at_once = std::int64_t{gpu.num_multiprocessors} *
                                  (tiles == 1 || !job.format.is_plain() ? strip_blocks_at_once : 1);

@@ -15,7 +15,11 @@
 
 namespace sluice::cuda {
 
-// How one warp multiplies its share of a strip's depth, of each kind of strips.
+// How one warp multiplies its share of a strip's depth, of each kind of strips. start() loads what
+// comes first. multiply() adds `steps` steps to a lane's sums, those from `step` on that are
+// `slices` apart and before `end`, and loads what comes later. A lane's sum[tile][h][j] is what the
+// tensor core leaves it of 16 rows and of a block (h, j) of eight columns, see below. Its terms are
+// added in the same order for all numbers of tiles.
 //
 // A step is 32 deep. In it lane 4 g + p takes k 8 p .. 8 p + 7, of x from rows g and g + 8 of a
 // tile, of W from columns 4 g .. 4 g + 3 of either half of the strip: all loads are 16 bytes, and
@@ -216,8 +220,8 @@ class CodedStrips {
     std::uint32_t zero_points;  ///< of columns 4 g to 4 g + 3
   };
   static constexpr int step_registers = 2 * (4 * words + 2 * ScaleBytes + (HasZeroPoints ? 1 : 0));
-  /// That a thread has for loads beside its sums: 128 of one tile, else 255.
-  static constexpr int load_registers = Tiles == 1 ? 34 : Tiles == 4 ? 16 : 64;
+  /// That a thread has for more than one step: 128 in all with one tile, else 255.
+  static constexpr int load_registers = Tiles == 1 ? 34 : Tiles == 2 ? 64 : 0;
 
  public:
   static constexpr int tiles = Tiles;

@@ -199,12 +199,12 @@ INSTANTIATE_TEST_SUITE_P(Formats, CudaQuantizedLinearTest,
                          });
 
 /// Codes that are multiplied as they are packed.
-class CudaCodedStripsTest : public ::testing::TestWithParam<const char*> {
+class CudaQuantizedLinearStripsTest : public ::testing::TestWithParam<const char*> {
  public:
   WeightFormat format() const { return format_of(GetParam()); }
 };
 
-TEST_P(CudaCodedStripsTest, OneInputGivesTheValueOfItsCode) {
+TEST_P(CudaQuantizedLinearStripsTest, OneInputGivesTheValueOfItsCode) {
   constexpr std::int64_t in = 224;
   constexpr std::int64_t out = 130;
   Random random(5);
@@ -232,7 +232,7 @@ TEST_P(CudaCodedStripsTest, OneInputGivesTheValueOfItsCode) {
   }
 }
 
-TEST_P(CudaCodedStripsTest, TheBoundTellsExactValuesFromRoundedOnes) {
+TEST_P(CudaQuantizedLinearStripsTest, TheBoundTellsExactValuesFromRoundedOnes) {
   if (format().codes == WeightFormat::Codes::fp4) GTEST_SKIP() << "its values are exact in bf16";
   constexpr std::int64_t rows = 4;
   Random random(6);
@@ -251,7 +251,7 @@ TEST_P(CudaCodedStripsTest, TheBoundTellsExactValuesFromRoundedOnes) {
   EXPECT_GT(told, expected.size() * 3 / 4);
 }
 
-TEST_P(CudaCodedStripsTest, RowHasTheSameBitsInEveryBatch) {
+TEST_P(CudaQuantizedLinearStripsTest, RowHasTheSameBitsInEveryBatch) {
   constexpr std::int64_t in = 1048;  // of 33 steps, which few blocks share
   constexpr std::int64_t out = 200;
   Random random(7);
@@ -271,7 +271,7 @@ TEST_P(CudaCodedStripsTest, RowHasTheSameBitsInEveryBatch) {
   }
 }
 
-TEST_P(CudaCodedStripsTest, FinishesInEveryWay) {
+TEST_P(CudaQuantizedLinearStripsTest, FinishesInEveryWay) {
   constexpr std::int64_t in = 200;
   Random random(8);
   for (const std::int64_t out : {128, 129}) {
@@ -321,14 +321,14 @@ TEST_P(CudaCodedStripsTest, FinishesInEveryWay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, CudaCodedStripsTest, ::testing::ValuesIn(formats),
+INSTANTIATE_TEST_SUITE_P(Formats, CudaQuantizedLinearStripsTest, ::testing::ValuesIn(formats),
                          [](const auto& of) { return test_name(of.param); });
 
 /// Formats of up and gate.
-class CudaQuantizedPairTest
+class CudaQuantizedLinearPairTest
     : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
-TEST_P(CudaQuantizedPairTest, IsTheProductOfItsHalves) {
+TEST_P(CudaQuantizedLinearPairTest, IsTheProductOfItsHalves) {
   const auto& [up_name, gate_name] = GetParam();
   Random random(9);
   for (const auto& [in, out] :
@@ -374,7 +374,7 @@ TEST_P(CudaQuantizedPairTest, IsTheProductOfItsHalves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Formats, CudaQuantizedPairTest,
+    Formats, CudaQuantizedLinearPairTest,
     ::testing::Values(std::tuple{"int4-g32", "int4-g32"}, std::tuple{"int4-g128z", "int4-g128z"},
                       std::tuple{"int8-g64", "int8-g64"}, std::tuple{"mxfp4", "mxfp4"},
                       std::tuple{"fp8-b128", "fp8-b128"}, std::tuple{"int4-g32", "int8-g64"}),
@@ -382,7 +382,7 @@ INSTANTIATE_TEST_SUITE_P(
       return test_name(std::string(std::get<0>(of.param)) + "_by_" + std::get<1>(of.param));
     });
 
-TEST(CudaFp8StripsTest, NanOfACodeIsNanInItsColumnOnly) {
+TEST(CudaQuantizedLinearFp8Test, NanOfACodeIsNanInItsColumnOnly) {
   constexpr std::int64_t in = 96;
   constexpr std::int64_t out = 70;
   Random random(10);
