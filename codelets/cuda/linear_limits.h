@@ -11,8 +11,8 @@ namespace sluice::cuda {
 /// Columns of a packed weight's strip.
 constexpr std::int64_t weight_strip_columns = 64;
 
-/// Up to so many rows are multiplied by strips as they are packed: by one wave of blocks, each of
-/// two strips, up to two blocks a multiprocessor.
+/// Up to so many rows are multiplied by strips as they are packed: by blocks of two strips each, as
+/// many as run at once, which are up to two a multiprocessor.
 constexpr std::int64_t most_strip_rows = 64;
 constexpr int strips_per_block = 2;
 constexpr std::int64_t strip_blocks_at_once = 2;

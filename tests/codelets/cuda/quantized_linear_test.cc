@@ -141,7 +141,7 @@ struct Product {
 /// What sums in f32 may be off, relative to the sum of absolute values: 2^-23 for each addition
 /// that a term may go through. That is 16 of an mma, one for each fourth step of 32 inputs, and
 /// some to put warps and parts together.
-double most_error(std::int64_t in) { return static_cast<double>(28 + in / 128) * 0x1p-23; }
+double most_error(std::int64_t in) { return (28 + static_cast<double>(in) / 128) * 0x1p-23; }
 
 void expect_sums_of_exact_values(const Product& product, std::int64_t rows) {
   const std::vector<float> y = product.run(test::gpu(), rows);
