@@ -506,12 +506,11 @@ void DecoderGraph::submit_layer_run(const Chain& chain, std::int64_t first, std:
 LayerHandles DecoderGraph::handles_of(const Rows& rows, std::int64_t layer,
                                       const DataHandle& new_kv) const {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  PerLayerWeight<const DataHandle*> matrices;
+  for (const LayerWeight weight : all_layer_weights)
+    matrices[weight] = &weights.matrices[weight].data;
   return {.vectors = weights.vectors,
-          .qkv_weight = weights.qkv.data,
-          .out_weight = weights.out.data,
-          .gate_weight = weights.gate.data,
-          .fc1_weight = weights.fc1.data,
-          .fc2_weight = weights.fc2.data,
+          .matrices = matrices,
           .slab = rows.cached_kv ? rows.cached_kv : cohorts_[rows.cohort].slab(layer),
           .new_kv = new_kv,
           .experts = experts_of(rows, layer)};
@@ -532,7 +531,8 @@ std::vector<ExpertHandles> DecoderGraph::experts_of(const Rows& rows, std::int64
   for (std::int64_t i = before(layer); i < before(layer + 1); ++i) {
     const std::int64_t turn = i + iteration_ * model_.config().experts_per_token;
     const ExpertWeights& expert = all[static_cast<std::size_t>(turn % count)];
-    touched.push_back({.gate = expert.gate, .fc1 = expert.fc1, .fc2 = expert.fc2});
+    ExpertHandles& handles = touched.emplace_back();
+    for (const LayerWeight weight : all_layer_weights) handles[weight] = &expert[weight];
   }
   return touched;
 }
@@ -584,12 +584,12 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
                     .shape = shape,
                     .vectors = model_.vectors(),
                     .parts = rows,
-                    .weight = weights.qkv.type},
+                    .weight = weights.matrices[LayerWeight::qkv].type},
                    {.batch = chain.all.batch,
                     .x = chain.x,
                     .rope = chain.rope,
                     .vectors = weights.vectors,
-                    .weight = weights.qkv.data},
+                    .weight = weights.matrices[LayerWeight::qkv].data},
                    qkv);
   for (std::size_t i = 0; i < chain.parts.size(); ++i) {
     submit_attention_of(chain, chain.parts[i], layer, sub_batch.parts[i], new_kv[i]);

@@ -1,16 +1,10 @@
 #include "graphs/imagined_model.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 namespace sluice {
 
 struct ImaginedModel::Maker {
-  struct Part {
-    Tier tier;
-    std::int64_t elements;
-  };
-
   ImaginedModel& model;
   double weight_bits;
   const TierNodes& nodes;
@@ -26,14 +20,15 @@ struct ImaginedModel::Maker {
     return static_cast<std::size_t>(static_cast<double>(elements) * weight_bits / 8);
   }
 
-  /// One tensor of several parts.
-  DataHandle weight(std::initializer_list<Part> parts) {
+  /// One handle, and another of what stays in HBM.
+  DataHandle weight(const LayerMatrix& matrix, const LayerHomes& homes) {
     std::int64_t resident = 0;
     std::int64_t streamed = 0;
     Tier slowest = Tier::hbm;
-    for (const Part& part : parts) {
-      (part.tier == Tier::hbm ? resident : streamed) += part.elements;
-      slowest = std::max(slowest, part.tier);
+    for (const LayerTensor& tensor : matrix.tensors) {
+      const Tier home = homes[kind_of(tensor.role)];
+      (home == Tier::hbm ? resident : streamed) += tensor.shape[0] * tensor.shape[1];
+      slowest = std::max(slowest, home);
     }
     if (streamed == 0) return bytes(weight_bytes(resident), Tier::hbm);
     if (resident > 0) model.resident_parts_.push_back(bytes(weight_bytes(resident), Tier::hbm));
@@ -73,26 +68,24 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
     final_norm = imagined.bytes(static_cast<std::size_t>(2 * config.hidden_size) * sizeof(float),
                                 memory.lm_head);
 
+  const std::vector<LayerMatrix> matrices = layer_matrices(config);
   layers_.reserve(memory.layers.size());
   for (const LayerHomes& homes : memory.layers) {
     LayerWeights& weights = layers_.emplace_back();
-    const std::int64_t hidden = config.hidden_size;
     const std::int64_t num_floats = std::max<std::int64_t>(1, vectors_.num_elements);
     weights.vectors = imagined.bytes(static_cast<std::size_t>(num_floats) * sizeof(float),
                                      homes[WeightKind::vectors]);
-    weights.qkv.data = imagined.weight({{homes[WeightKind::query], hidden * config.q_size()},
-                                        {homes[WeightKind::key], hidden * config.kv_size()},
-                                        {homes[WeightKind::value], hidden * config.kv_size()}});
-    weights.out.data = imagined.weight({{homes[WeightKind::out_proj], config.q_size() * hidden}});
-    const std::int64_t ffn = hidden * config.ffn_size;
-    const auto make_ffn = [&](DataHandle& gate, DataHandle& fc1, DataHandle& fc2) {
-      fc1 = imagined.weight({{homes[WeightKind::fc1], ffn}});
-      if (config.gated_ffn) gate = imagined.weight({{homes[WeightKind::fc1], ffn}});
-      fc2 = imagined.weight({{homes[WeightKind::fc2], ffn}});
-    };
     weights.experts.resize(static_cast<std::size_t>(config.num_experts));
-    for (ExpertWeights& expert : weights.experts) make_ffn(expert.gate, expert.fc1, expert.fc2);
-    if (weights.experts.empty()) make_ffn(weights.gate.data, weights.fc1.data, weights.fc2.data);
+    for (const LayerMatrix& matrix : matrices) {
+      if (weights.experts.empty() || sublayer_of(matrix.weight) < Sublayer::fc1)
+        weights.matrices[matrix.weight].data = imagined.weight(matrix, homes);
+    }
+    for (ExpertWeights& expert : weights.experts) {
+      for (const LayerMatrix& matrix : matrices) {
+        if (sublayer_of(matrix.weight) >= Sublayer::fc1)
+          expert[matrix.weight] = imagined.weight(matrix, homes);
+      }
+    }
   }
 }
 

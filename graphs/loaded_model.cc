@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "base/numa.h"
@@ -72,12 +73,15 @@ struct LoadedModel::Packing {
   std::vector<InFile> in_file;
 
   /// Plans a weight from the named tensors' rows, one under the other.
-  WeightHandle add(std::initializer_list<TensorId> ids, const WeightType& type,
-                   Tier home = Tier::ddr) {
+  WeightHandle add(std::span<const TensorId> ids, const WeightType& type, Tier home = Tier::ddr) {
     return {type, data_of(ids, type, home)};
   }
 
-  DataHandle data_of(std::initializer_list<TensorId> ids, const WeightType& type, Tier home) {
+  WeightHandle add(TensorId id, const WeightType& type, Tier home = Tier::ddr) {
+    return add({&id, 1}, type, home);
+  }
+
+  DataHandle data_of(std::span<const TensorId> ids, const WeightType& type, Tier home) {
     const std::size_t size = WeightPacking::size_bytes(type);
     const std::uint64_t offset = homes.file != nullptr ? homes.file->place(size) : 0;
     const bool packs = homes.file == nullptr || !homes.file->is_whole();
@@ -85,7 +89,7 @@ struct LoadedModel::Packing {
     if (home != Tier::disk) {
       const Buffer& buffer = model.keep(size);
       memory = buffer.data();
-      if (ids.begin()->layer >= 0) model.layer_buffers_[home].push_back(&buffer);
+      if (ids.front().layer >= 0) model.layer_buffers_[home].push_back(&buffer);
       if (home == Tier::cxl && !homes.cxl_nodes.empty()) interleave(buffer, homes.cxl_nodes);
       if (home == Tier::ddr) interleave_if_allowed(buffer, homes.ddr_nodes);
     } else if (packs) {
@@ -99,7 +103,7 @@ struct LoadedModel::Packing {
                              : DataHandle::of_memory(memory, size);
   }
 
-  void plan(std::initializer_list<TensorId> ids, const WeightType& type, std::byte* memory) {
+  void plan(std::span<const TensorId> ids, const WeightType& type, std::byte* memory) {
     std::vector<Source> sources;
     std::int64_t first_row = 0;
     for (const TensorId id : ids) {
@@ -260,14 +264,14 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     positions = register_table({Role::position_embedding}, &position_dtype);
   }
   if (shape_.rope) frequencies = register_floats(rope_frequencies(config_));
-  if (packed.project_in) project_in = packing.add({{Role::project_in}}, *packed.project_in);
-  if (packed.project_out) project_out = packing.add({{Role::project_out}}, *packed.project_out);
+  if (packed.project_in) project_in = packing.add({Role::project_in}, *packed.project_in);
+  if (packed.project_out) project_out = packing.add({Role::project_out}, *packed.project_out);
   if (config_.tied_embeddings) {
     // The table must stay readable for the embedding, so it is not released after packing.
-    head = packing.add({{Role::token_embedding}}, packed.head, head_home);
+    head = packing.add({Role::token_embedding}, packed.head, head_home);
     if (!packing.used.empty()) packing.used.pop_back();
   } else {
-    head = packing.add({{Role::lm_head}}, packed.head, head_home);
+    head = packing.add({Role::lm_head}, packed.head, head_home);
   }
   packing.run_round();
 
@@ -276,14 +280,11 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     load_vectors(layer, &weights.vectors);
     const Tier home = homes.of_layer(layer);
     const LayerWeightTypes& types = packed.layers.at(static_cast<std::size_t>(layer));
-    weights.qkv =
-        packing.add({{Role::q_weight, layer}, {Role::k_weight, layer}, {Role::v_weight, layer}},
-                    types.qkv, home);
-    weights.out = packing.add({{Role::out_weight, layer}}, types.out, home);
-    weights.fc1 = packing.add({{Role::fc1_weight, layer}}, types.fc1, home);
-    weights.fc2 = packing.add({{Role::fc2_weight, layer}}, types.fc2, home);
-    if (packed.gated_ffn)
-      weights.gate = packing.add({{Role::gate_weight, layer}}, types.gate, home);
+    for (const LayerMatrix& matrix : packed.matrices) {
+      std::vector<TensorId> ids;
+      for (const LayerTensor& tensor : matrix.tensors) ids.push_back({tensor.role, layer});
+      weights.matrices[matrix.weight] = packing.add(ids, types[matrix.weight], home);
+    }
     packing.run_round();
   }
   if (homes.file != nullptr) {
@@ -338,27 +339,16 @@ DataHandle LoadedModel::register_floats(const std::vector<float>& values) {
 }
 
 void LoadedModel::load_vectors(std::int64_t layer, DataHandle* handle) {
-  using Role = TensorRole;
-  std::vector<float> values(static_cast<std::size_t>(vectors_.num_elements));
-  const auto put = [&](std::int64_t at, std::initializer_list<Role> roles) {
-    if (at < 0) return;
-    for (const Role role : roles) {
-      const TensorView tensor = source->tensor({role, layer});
-      const std::int64_t count = tensor.shape.at(0);
-      check_finite(tensor, tensor.data.data(), 0, count);
-      read_floats(tensor, 0, static_cast<std::size_t>(count), values.data() + at);
-      at += count;
-    }
-  };
-  put(vectors_.attention_norm_weight, {Role::attention_norm_weight});
-  put(vectors_.attention_norm_bias, {Role::attention_norm_bias});
-  put(vectors_.qkv_bias, {Role::q_bias, Role::k_bias, Role::v_bias});
-  put(vectors_.out_bias, {Role::out_bias});
-  put(vectors_.ffn_norm_weight, {Role::ffn_norm_weight});
-  put(vectors_.ffn_norm_bias, {Role::ffn_norm_bias});
-  put(vectors_.fc1_bias, {Role::fc1_bias});
-  put(vectors_.fc2_bias, {Role::fc2_bias});
-  put(vectors_.gate_bias, {Role::gate_bias});
+  std::vector<float> values;
+  for (const LayerTensor& of_layer : layer_schema(config_)) {
+    if (of_layer.weight) continue;
+    const TensorView tensor = source->tensor({of_layer.role, layer});
+    const std::int64_t count = tensor.shape.at(0);
+    check_finite(tensor, tensor.data.data(), 0, count);
+    const std::size_t begin = values.size();
+    values.resize(begin + static_cast<std::size_t>(count));
+    read_floats(tensor, 0, static_cast<std::size_t>(count), values.data() + begin);
+  }
   if (values.empty()) values.push_back(0.0F);  // StarPU registers no empty data
   *handle = register_floats(values);
 }

@@ -7,7 +7,10 @@
 
 namespace sluice {
 
-DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
+namespace {
+
+/// Throws Error for a model that is known for planning and simulation only.
+void check_runs(const ModelConfig& config) {
   if (config.position == PositionKind::alibi) {
     throw Error(
         "models with ALiBi positions ({}) are known for planning and simulation only; they cannot "
@@ -19,6 +22,39 @@ DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
         "mixtures of experts ({}) are known for planning and simulation only; they cannot run",
         config.family);
   }
+}
+
+/// Where a vector begins that this tensor is, or is the first part of; null for the other parts.
+std::int64_t* start_of(TensorRole role, VectorLayout& layout) {
+  using Role = TensorRole;
+  switch (role) {
+    case Role::attention_norm_weight:
+      return &layout.attention_norm_weight;
+    case Role::attention_norm_bias:
+      return &layout.attention_norm_bias;
+    case Role::q_bias:
+      return &layout.qkv_bias;
+    case Role::out_bias:
+      return &layout.out_bias;
+    case Role::ffn_norm_weight:
+      return &layout.ffn_norm_weight;
+    case Role::ffn_norm_bias:
+      return &layout.ffn_norm_bias;
+    case Role::gate_bias:
+      return &layout.gate_bias;
+    case Role::fc1_bias:
+      return &layout.fc1_bias;
+    case Role::fc2_bias:
+      return &layout.fc2_bias;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+DecoderShape decoder_shape(const ModelConfig& config, DType dtype) {
+  check_runs(config);
   return imagined_decoder_shape(config, dtype);
 }
 
@@ -39,28 +75,46 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
       .dtype = dtype};
 }
 
+LayerWeightTypes LayerWeights::types() const {
+  LayerWeightTypes types;
+  for (const LayerWeight weight : all_layer_weights) types[weight] = matrices[weight].type;
+  return types;
+}
+
+WeightKind kind_of(TensorRole role) {
+  using Role = TensorRole;
+  switch (role) {
+    case Role::q_weight:
+      return WeightKind::query;
+    case Role::k_weight:
+      return WeightKind::key;
+    case Role::v_weight:
+      return WeightKind::value;
+    case Role::out_weight:
+      return WeightKind::out_proj;
+    case Role::gate_weight:
+    case Role::fc1_weight:
+      return WeightKind::fc1;
+    case Role::fc2_weight:
+      return WeightKind::fc2;
+    default:
+      return WeightKind::vectors;
+  }
+}
+
 VectorLayout vector_layout(const ModelConfig& config) {
   VectorLayout layout;
-  const auto take = [&layout](bool present, std::int64_t size) {
-    const std::int64_t at = layout.num_elements;
-    if (present) layout.num_elements += size;
-    return present ? at : -1;
-  };
-  const bool norm_bias = config.norm_affine && config.norm == NormKind::layer_norm;
-  layout.attention_norm_weight = take(config.norm_affine, config.hidden_size);
-  layout.attention_norm_bias = take(norm_bias, config.hidden_size);
-  layout.qkv_bias = take(config.qkv_bias, config.q_size() + 2 * config.kv_size());
-  layout.out_bias = take(config.out_bias, config.hidden_size);
-  layout.ffn_norm_weight = take(config.norm_affine, config.hidden_size);
-  layout.ffn_norm_bias = take(norm_bias, config.hidden_size);
-  layout.fc1_bias = take(config.ffn_bias, config.ffn_size);
-  layout.fc2_bias = take(config.ffn_bias, config.hidden_size);
-  layout.gate_bias = take(config.ffn_bias && config.gated_ffn, config.ffn_size);
+  for (const LayerTensor& tensor : layer_schema(config)) {
+    if (tensor.weight) continue;
+    if (std::int64_t* start = start_of(tensor.role, layout)) *start = layout.num_elements;
+    layout.num_elements += tensor.shape[0];
+  }
   return layout;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype) : gated_ffn(config.gated_ffn) {
-  const DecoderShape shape = decoder_shape(config, dtype);
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype)
+    : matrices(layer_matrices(config)) {
+  check_runs(config);
   const WeightFormat plain = WeightFormat::plain(dtype);
   const auto format_of = [&plain](const WeightFormat& stored) {
     return stored.is_plain() ? plain : stored;
@@ -75,18 +129,14 @@ PackedWeights::PackedWeights(const ModelConfig& config, DType dtype) : gated_ffn
                                     ? LayerFormats()
                                     : config.layer_formats.at(static_cast<std::size_t>(i));
     LayerWeightTypes& types = layers.emplace_back();
-    types.qkv = {shape.hidden_size, shape.qkv_size(), format_of(stored.qkv)};
-    types.out = {shape.q_size(), shape.hidden_size, format_of(stored.out)};
-    types.fc1 = {shape.hidden_size, shape.ffn_size, format_of(stored.fc1)};
-    types.fc2 = {shape.ffn_size, shape.hidden_size, format_of(stored.fc2)};
-    if (gated_ffn) types.gate = {shape.hidden_size, shape.ffn_size, format_of(stored.gate)};
+    for (const LayerMatrix& matrix : matrices)
+      types[matrix.weight] = {matrix.in, matrix.out, format_of(stored[matrix.weight])};
   }
 }
 
 std::vector<WeightType> PackedWeights::layer(std::size_t index) const {
-  const LayerWeightTypes& types = layers.at(index);
-  std::vector<WeightType> of_layer = {types.qkv, types.out, types.fc1, types.fc2};
-  if (gated_ffn) of_layer.push_back(types.gate);
+  std::vector<WeightType> of_layer;
+  for (const LayerMatrix& matrix : matrices) of_layer.push_back(layers.at(index)[matrix.weight]);
   return of_layer;
 }
 

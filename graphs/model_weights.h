@@ -8,27 +8,21 @@
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight_handle.h"
 #include "models/config.h"
+#include "models/layer_schema.h"
+#include "perfmodels/placement.h"
 
 namespace sluice {
 
-/// Of one expert of a mixture.
-struct ExpertWeights {
-  DataHandle gate;
-  DataHandle fc1;
-  DataHandle fc2;
-};
+/// Of one expert of a mixture: its gate, fc1 and fc2.
+using ExpertWeights = PerLayerWeight<DataHandle>;
 
 /// The weights of one decoder layer as StarPU handles.
 struct LayerWeights {
   DataHandle vectors;  ///< f32, see VectorLayout
-  WeightHandle qkv;
-  WeightHandle out;
-  WeightHandle gate;  ///< gated FFN only
-  WeightHandle fc1;
-  WeightHandle fc2;
+  PerLayerWeight<WeightHandle> matrices;
   std::vector<ExpertWeights> experts;  ///< imagined mixtures only, in place of gate, fc1, fc2
 
-  LayerWeightTypes types() const { return {qkv.type, out.type, gate.type, fc1.type, fc2.type}; }
+  LayerWeightTypes types() const;
 };
 
 /// What the kernels need to know of a model that computes in `dtype` (f32 or bf16). Throws Error
@@ -38,6 +32,8 @@ DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
 /// The same for a graph without kernels: ALiBi's positions are in no data, and of a mixture of
 /// experts ffn_size is what passes from fc1 to fc2 of all the experts that a row goes through.
 DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype);
+/// As what a layer's tensor is placed.
+WeightKind kind_of(TensorRole role);
 /// Where each small vector of a layer lies.
 VectorLayout vector_layout(const ModelConfig& config);
 
@@ -50,8 +46,8 @@ struct PackedWeights {
   std::optional<WeightType> project_in;
   std::optional<WeightType> project_out;
   WeightType head;
-  std::vector<LayerWeightTypes> layers;
-  bool gated_ffn = false;  ///< else a layer's gate is nothing
+  std::vector<LayerMatrix> matrices;     ///< of each layer
+  std::vector<LayerWeightTypes> layers;  ///< those that are no matrix are nothing
 
   /// Those of one layer, and those of all with what stands before and behind them; in the order in
   /// which LoadedModel packs them.

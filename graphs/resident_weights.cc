@@ -1,7 +1,6 @@
 #include "graphs/resident_weights.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <numeric>
 #include <utility>
 
@@ -10,21 +9,12 @@
 namespace sluice {
 namespace {
 
-bool all_in_hbm(const LayerHomes& homes, std::initializer_list<WeightKind> kinds) {
-  return std::all_of(kinds.begin(), kinds.end(),
-                     [&](WeightKind kind) { return homes[kind] == Tier::hbm; });
+/// Whether all that becomes this weight has its home in HBM.
+bool stays(const LayerHomes& homes, const LayerMatrix& matrix) {
+  return std::all_of(matrix.tensors.begin(), matrix.tensors.end(), [&](const LayerTensor& tensor) {
+    return homes[kind_of(tensor.role)] == Tier::hbm;
+  });
 }
-
-/// What of a layer has its home in HBM, whole.
-struct ResidentPieces {
-  explicit ResidentPieces(const LayerHomes& homes)
-      : vectors(all_in_hbm(homes, {WeightKind::vectors})),
-        qkv(all_in_hbm(homes, {WeightKind::query, WeightKind::key, WeightKind::value})),
-        out(all_in_hbm(homes, {WeightKind::out_proj})),
-        fc1(all_in_hbm(homes, {WeightKind::fc1})),
-        fc2(all_in_hbm(homes, {WeightKind::fc2})) {}
-  bool vectors, qkv, out, fc1, fc2;
-};
 
 std::uint64_t packed_bytes(const std::optional<WeightType>& type) {
   return type ? WeightPacking::size_bytes(*type) : 0;
@@ -37,7 +27,7 @@ std::uint64_t float_bytes(std::int64_t count) {
 }  // namespace
 
 WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes)
-    : before_layers(table_bytes) {
+    : before_layers(table_bytes), matrices(layer_matrices(config)) {
   const PackedWeights packed(config, dtype);
   before_layers += packed_bytes(packed.project_in);
   if (config.position == PositionKind::rope) before_layers += float_bytes(config.head_dim / 2);
@@ -46,12 +36,10 @@ WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t t
   const std::uint64_t vectors =
       float_bytes(std::max<std::int64_t>(1, vector_layout(config).num_elements));
   for (const LayerWeightTypes& types : packed.layers) {
-    const std::uint64_t gate = packed.gated_ffn ? packed_bytes(types.gate) : 0;
-    layers.push_back({.vectors = vectors,
-                      .qkv = packed_bytes(types.qkv),
-                      .out = packed_bytes(types.out),
-                      .fc1 = packed_bytes(types.fc1) + gate,
-                      .fc2 = packed_bytes(types.fc2)});
+    Layer& layer = layers.emplace_back();
+    layer.vectors = vectors;
+    for (const LayerMatrix& matrix : matrices)
+      layer.matrices[matrix.weight] = WeightPacking::size_bytes(types[matrix.weight]);
   }
   if (config.final_norm && config.norm_affine)
     before_head += float_bytes(config.hidden_size) * (config.norm == NormKind::layer_norm ? 2 : 1);
@@ -61,16 +49,18 @@ std::uint64_t WeightSizes::resident(const MemoryPlan& memory) const {
   std::uint64_t bytes = memory.embedding == Tier::hbm ? before_layers : 0;
   if (memory.lm_head == Tier::hbm) bytes += head + before_head;
   for (std::size_t i = 0; i < memory.layers.size(); ++i) {
-    const ResidentPieces stays(memory.layers[i]);
+    const LayerHomes& homes = memory.layers[i];
     const Layer& layer = layers.at(i);
-    for (const auto& [there, size] : {std::pair(stays.vectors, layer.vectors),
-                                      {stays.qkv, layer.qkv},
-                                      {stays.out, layer.out},
-                                      {stays.fc1, layer.fc1},
-                                      {stays.fc2, layer.fc2}})
-      bytes += there ? size : 0;
+    if (homes[WeightKind::vectors] == Tier::hbm) bytes += layer.vectors;
+    for (const LayerMatrix& matrix : matrices) {
+      if (stays(homes, matrix)) bytes += layer.matrices[matrix.weight];
+    }
   }
   return bytes;
+}
+
+std::uint64_t WeightSizes::Layer::total() const {
+  return std::accumulate(matrices.begin(), matrices.end(), vectors);
 }
 
 std::uint64_t WeightSizes::largest_pair() const {
@@ -90,17 +80,14 @@ ResidentWeights::ResidentWeights(const ModelWeights& model, const MemoryPlan& me
     for (const DataHandle* handle : {&model.head.data, &model.project_out.data, &model.final_norm})
       add(*handle);
   }
+  const std::vector<LayerMatrix> matrices = layer_matrices(model.config());
   for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
-    const ResidentPieces stays(memory.layers[layer]);
+    const LayerHomes& homes = memory.layers[layer];
     const LayerWeights& weights = model.layers()[layer];
-    if (stays.vectors) add(weights.vectors);
-    if (stays.qkv) add(weights.qkv.data);
-    if (stays.out) add(weights.out.data);
-    if (stays.fc1) {
-      add(weights.fc1.data);
-      add(weights.gate.data);
+    if (homes[WeightKind::vectors] == Tier::hbm) add(weights.vectors);
+    for (const LayerMatrix& matrix : matrices) {
+      if (stays(homes, matrix)) add(weights.matrices[matrix.weight].data);
     }
-    if (stays.fc2) add(weights.fc2.data);
   }
 }
 

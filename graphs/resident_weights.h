@@ -18,13 +18,11 @@ struct WeightSizes {
   std::uint64_t before_head = 0;  ///< the final norm, project_out
   struct Layer {
     std::uint64_t vectors = 0;
-    std::uint64_t qkv = 0;
-    std::uint64_t out = 0;
-    std::uint64_t fc1 = 0;  ///< the gate included
-    std::uint64_t fc2 = 0;
-    std::uint64_t total() const { return vectors + qkv + out + fc1 + fc2; }
+    PerLayerWeight<std::uint64_t> matrices;
+    std::uint64_t total() const;
   };
   std::vector<Layer> layers;
+  std::vector<LayerMatrix> matrices;  ///< of each layer
 
   /// Of two neighbouring layers, the most.
   std::uint64_t largest_pair() const;

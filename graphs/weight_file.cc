@@ -29,7 +29,7 @@ constexpr const char* temporary_mark = ".partial-";
 constexpr std::uint64_t header_bytes = 64 * 1024;
 
 /// What packs, and how: changes when a packed weight's bytes do.
-constexpr int packing_version = 4;
+constexpr int packing_version = 5;
 
 std::string identity_of(const Model& model, DType dtype) {
   std::string text =

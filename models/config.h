@@ -9,6 +9,7 @@
 
 #include "base/architecture.h"
 #include "base/dtype.h"
+#include "base/layer_weight.h"
 #include "base/weight_format.h"
 #include "models/quantized/quantization_config.h"
 #include "models/rope_variant.h"
@@ -16,13 +17,7 @@
 namespace sluice {
 
 /// How the linear weights of one layer are stored; query, key and value alike.
-struct LayerFormats {
-  WeightFormat qkv;
-  WeightFormat out;
-  WeightFormat gate;  ///< gated FFN only
-  WeightFormat fc1;
-  WeightFormat fc2;
-};
+using LayerFormats = PerLayerWeight<WeightFormat>;
 
 /// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
 /// tokens.

@@ -74,7 +74,8 @@ class RandomWeights : public WeightSource {
   std::string identity() const override {
     std::string text = fmt::format("random weights of seed {} in {}", seed_, to_string(dtype_));
     if (!config_.layer_formats.empty())
-      text += fmt::format(", layers in {}", to_string(config_.layer_formats.front().qkv));
+      text +=
+          fmt::format(", layers in {}", to_string(config_.layer_formats.front()[LayerWeight::qkv]));
     if (!config_.head_format.is_plain())
       text += fmt::format(", head in {}", to_string(config_.head_format));
     return text;

@@ -2,39 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "models/family.h"
+#include "models/layer_schema.h"
 #include "models/quantized/quantized_tensor.h"
 
 namespace sluice {
 namespace {
-
-void add_norm(const ModelConfig& config, TensorRole weight, TensorRole bias,
-              std::vector<TensorRole>& roles) {
-  if (!config.norm_affine) return;
-  roles.push_back(weight);
-  if (config.norm == NormKind::layer_norm) roles.push_back(bias);
-}
-
-void add_linear(TensorRole weight, TensorRole bias, bool has_bias, std::vector<TensorRole>& roles) {
-  roles.push_back(weight);
-  if (has_bias) roles.push_back(bias);
-}
-
-std::vector<TensorRole> layer_roles(const ModelConfig& config) {
-  using enum TensorRole;
-  std::vector<TensorRole> roles;
-  add_norm(config, attention_norm_weight, attention_norm_bias, roles);
-  add_linear(q_weight, q_bias, config.qkv_bias, roles);
-  add_linear(k_weight, k_bias, config.qkv_bias, roles);
-  add_linear(v_weight, v_bias, config.qkv_bias, roles);
-  add_linear(out_weight, TensorRole::out_bias, config.out_bias, roles);
-  add_norm(config, ffn_norm_weight, ffn_norm_bias, roles);
-  if (config.gated_ffn) add_linear(gate_weight, gate_bias, config.ffn_bias, roles);
-  add_linear(fc1_weight, fc1_bias, config.ffn_bias, roles);
-  add_linear(fc2_weight, fc2_bias, config.ffn_bias, roles);
-  return roles;
-}
 
 std::vector<TensorRole> roles_before_layers(const ModelConfig& config) {
   std::vector<TensorRole> roles = {TensorRole::token_embedding};
@@ -45,8 +21,9 @@ std::vector<TensorRole> roles_before_layers(const ModelConfig& config) {
 
 std::vector<TensorRole> roles_after_layers(const ModelConfig& config) {
   std::vector<TensorRole> roles;
-  if (config.final_norm) {
-    add_norm(config, TensorRole::final_norm_weight, TensorRole::final_norm_bias, roles);
+  if (config.final_norm && config.norm_affine) {
+    roles.push_back(TensorRole::final_norm_weight);
+    if (config.norm == NormKind::layer_norm) roles.push_back(TensorRole::final_norm_bias);
   }
   if (config.has_projections()) roles.push_back(TensorRole::project_out);
   if (!config.tied_embeddings) roles.push_back(TensorRole::lm_head);
@@ -89,9 +66,9 @@ std::string_view to_string(TensorRole role) {
 std::vector<TensorId> expected_tensors(const ModelConfig& config) {
   std::vector<TensorId> ids;
   for (TensorRole role : roles_before_layers(config)) ids.push_back({role});
-  const auto roles = layer_roles(config);
+  const std::vector<LayerTensor> of_layer = layer_schema(config);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    for (TensorRole role : roles) ids.push_back({role, layer});
+    for (const LayerTensor& tensor : of_layer) ids.push_back({tensor.role, layer});
   }
   for (TensorRole role : roles_after_layers(config)) ids.push_back({role});
   return ids;
@@ -217,22 +194,17 @@ WeightFormat common_format(const WeightSource& weights, std::span<const TensorId
 }
 
 void set_formats(const WeightSource& weights, ModelConfig& config) {
-  using Role = TensorRole;
   config.layer_formats.clear();
+  const std::vector<LayerMatrix> matrices = layer_matrices(config);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const auto format = [&](std::initializer_list<Role> roles) {
-      std::vector<TensorId> ids;
-      for (const Role role : roles) ids.push_back({role, layer});
-      return common_format(weights, ids);
-    };
     LayerFormats& formats = config.layer_formats.emplace_back();
-    formats.qkv = format({Role::q_weight, Role::k_weight, Role::v_weight});
-    formats.out = format({Role::out_weight});
-    formats.fc2 = format({Role::fc2_weight});
-    formats.fc1 = format({Role::fc1_weight});
-    if (config.gated_ffn) formats.gate = format({Role::gate_weight});
+    for (const LayerMatrix& matrix : matrices) {
+      std::vector<TensorId> ids;
+      for (const LayerTensor& tensor : matrix.tensors) ids.push_back({tensor.role, layer});
+      formats[matrix.weight] = common_format(weights, ids);
+    }
   }
-  if (!config.tied_embeddings) config.head_format = weights.format({Role::lm_head});
+  if (!config.tied_embeddings) config.head_format = weights.format({TensorRole::lm_head});
 }
 
 void set_formats(const WeightFormat& layers, const WeightFormat& head, ModelConfig& config) {
@@ -244,39 +216,26 @@ void set_formats(const WeightFormat& layers, const WeightFormat& head, ModelConf
         "{}: a group of {} inputs does not divide a weight of {}; expected a group that does",
         to_string(format), format.group, in);
   };
-  for (const std::int64_t in : {config.hidden_size, config.q_size(), config.ffn_size})
-    check(layers, in);
+  for (const LayerMatrix& matrix : layer_matrices(config)) check(layers, matrix.in);
   check(head, config.embed_size);
   config.layer_formats.clear();
   if (!layers.is_plain()) {
-    config.layer_formats.assign(static_cast<std::size_t>(config.num_layers),
-                                {layers, layers, layers, layers, layers});
+    LayerFormats formats;
+    std::fill(formats.begin(), formats.end(), layers);
+    config.layer_formats.assign(static_cast<std::size_t>(config.num_layers), formats);
   }
   config.head_format = head;
   if (!head.is_plain()) config.tied_embeddings = false;
 }
 
 WeightFormat stored_format(const ModelConfig& config, TensorId id) {
-  using Role = TensorRole;
-  if (id.role == Role::lm_head) return config.head_format;
+  if (id.role == TensorRole::lm_head) return config.head_format;
   if (config.layer_formats.empty() || id.layer < 0) return {};
-  const LayerFormats& formats = config.layer_formats.at(static_cast<std::size_t>(id.layer));
-  switch (id.role) {
-    case Role::q_weight:
-    case Role::k_weight:
-    case Role::v_weight:
-      return formats.qkv;
-    case Role::out_weight:
-      return formats.out;
-    case Role::gate_weight:
-      return formats.gate;
-    case Role::fc1_weight:
-      return formats.fc1;
-    case Role::fc2_weight:
-      return formats.fc2;
-    default:
-      return {};
+  for (const LayerTensor& tensor : layer_schema(config)) {
+    if (tensor.role == id.role && tensor.weight)
+      return config.layer_formats.at(static_cast<std::size_t>(id.layer))[*tensor.weight];
   }
+  return {};
 }
 
 }  // namespace sluice

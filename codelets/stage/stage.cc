@@ -50,14 +50,15 @@ bool uses_vectors(const SublayerRange& range) {
   return range.has(Sublayer::qkv) || range.last >= Sublayer::out_proj;
 }
 
+bool reads_weight(const StageArgs& args, LayerWeight weight) {
+  return args.range().has(sublayer_of(weight)) &&
+         (weight != LayerWeight::gate || args.shape.gated_ffn);
+}
+
 /// A layer's buffers.
 struct LayerOperands {
   const float* vectors = nullptr;
-  Weight qkv_weight = {};
-  Weight out_weight = {};
-  Weight gate_weight = {};
-  Weight fc1_weight = {};
-  Weight fc2_weight = {};
+  PerLayerWeight<Weight> weights;
   KvBuffers kv;
 
   LayerOperands() = default;
@@ -66,12 +67,8 @@ struct LayerOperands {
     const SublayerRange range = args.range();
     const LayerWeightTypes& types = args.weights.at(i);
     vectors = buffers.take_if<float>(uses_vectors(range));
-    qkv_weight = {types.qkv, buffers.take_if<std::byte>(range.has(Sublayer::qkv))};
-    out_weight = {types.out, buffers.take_if<std::byte>(range.has(Sublayer::out_proj))};
-    gate_weight = {types.gate,
-                   buffers.take_if<std::byte>(range.has(Sublayer::fc1) && args.shape.gated_ffn)};
-    fc1_weight = {types.fc1, buffers.take_if<std::byte>(range.has(Sublayer::fc1))};
-    fc2_weight = {types.fc2, buffers.take_if<std::byte>(range.has(Sublayer::fc2))};
+    for (const LayerWeight weight : all_layer_weights)
+      weights[weight] = {types[weight], buffers.take_if<std::byte>(reads_weight(args, weight))};
     kv = KvAccess(args.kv, range).take_from(buffers);
   }
 };
@@ -138,11 +135,13 @@ GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) { return {gpu, 
 template <typename Context>
 void run_qkv(const Context& context, const StageArgs& args, const StageOperands& at,
              const LayerOperands& layer) {
-  const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv, layer.qkv_weight.type};
+  const QkvArgs qkv{args.tag, args.shape, args.vectors, args.kv,
+                    layer.weights[LayerWeight::qkv].type};
   // Elsewhere only attention has the slab.
   std::byte* slab = at_home(args.kv) ? layer.kv.slab : nullptr;
-  const QkvOperands operands{
-      &qkv, at.batch, at.x, at.rope, layer.vectors, layer.qkv_weight, at.q, slab, layer.kv.new_kv};
+  const QkvOperands operands{&qkv,    at.batch,      at.x,
+                             at.rope, layer.vectors, layer.weights[LayerWeight::qkv],
+                             at.q,    slab,          layer.kv.new_kv};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().qkv(context, operands);
   } else {
@@ -184,8 +183,10 @@ void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
 template <typename Context>
 void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at,
                   const LayerOperands& layer) {
-  const OutProjArgs out_proj{args.tag, args.shape, args.vectors, layer.out_weight.type};
-  const OutProjOperands operands{&out_proj, at.context, layer.vectors, layer.out_weight, at.x};
+  const OutProjArgs out_proj{args.tag, args.shape, args.vectors,
+                             layer.weights[LayerWeight::out].type};
+  const OutProjOperands operands{&out_proj, at.context, layer.vectors,
+                                 layer.weights[LayerWeight::out], at.x};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().out_proj(context, operands);
   } else {
@@ -196,9 +197,11 @@ void run_out_proj(const Context& context, const StageArgs& args, const StageOper
 template <typename Context>
 void run_fc1(const Context& context, const StageArgs& args, const StageOperands& at,
              const LayerOperands& layer) {
-  const Fc1Args fc1{args.tag, args.shape, args.vectors, layer.fc1_weight.type,
-                    layer.gate_weight.type};
-  const Fc1Operands operands{&fc1, at.x, layer.vectors, layer.fc1_weight, layer.gate_weight, at.h};
+  const Fc1Args fc1{args.tag, args.shape, args.vectors, layer.weights[LayerWeight::fc1].type,
+                    layer.weights[LayerWeight::gate].type};
+  const Fc1Operands operands{
+      &fc1, at.x, layer.vectors, layer.weights[LayerWeight::fc1], layer.weights[LayerWeight::gate],
+      at.h};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().fc1(context, operands);
   } else {
@@ -209,8 +212,8 @@ void run_fc1(const Context& context, const StageArgs& args, const StageOperands&
 template <typename Context>
 void run_fc2(const Context& context, const StageArgs& args, const StageOperands& at,
              const LayerOperands& layer) {
-  const Fc2Args fc2{args.tag, args.shape, args.vectors, layer.fc2_weight.type};
-  const Fc2Operands operands{&fc2, at.h, layer.vectors, layer.fc2_weight, at.x};
+  const Fc2Args fc2{args.tag, args.shape, args.vectors, layer.weights[LayerWeight::fc2].type};
+  const Fc2Operands operands{&fc2, at.h, layer.vectors, layer.weights[LayerWeight::fc2], at.x};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().fc2(context, operands);
   } else {
@@ -299,17 +302,10 @@ const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
 
 /// Of the range's first weight, after which the codelet's variant is called.
 WeightFormat first_format(const StageArgs& args) {
-  const LayerWeightTypes& types = args.weights.front();
-  switch (args.range().first) {
-    case Sublayer::qkv:
-      return types.qkv.format;
-    case Sublayer::fc1:
-      return types.fc1.format;
-    case Sublayer::fc2:
-      return types.fc2.format;
-    default:
-      return types.out.format;
+  for (const LayerWeight weight : {LayerWeight::qkv, LayerWeight::out, LayerWeight::fc1}) {
+    if (sublayer_of(weight) >= args.range().first) return args.weights.front()[weight].format;
   }
+  return args.weights.front()[LayerWeight::fc2].format;
 }
 
 void submit_single(const StageArgs& args, const StageHandles& handles) {
@@ -318,9 +314,9 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
   const LayerWeightTypes& types = args.weights.front();
   switch (args.range().first) {
     case Sublayer::qkv:
-      return submit_qkv({args.tag, args.shape, args.vectors, args.kv, types.qkv},
-                        {handles.batch, handles.x, handles.rope, layer.vectors, layer.qkv_weight,
-                         handles.q, layer.slab, layer.new_kv});
+      return submit_qkv({args.tag, args.shape, args.vectors, args.kv, types[LayerWeight::qkv]},
+                        {handles.batch, handles.x, handles.rope, layer.vectors,
+                         *layer.matrices[LayerWeight::qkv], handles.q, layer.slab, layer.new_kv});
     case Sublayer::qk:
       return submit_qk(attention,
                        {handles.batch, handles.q, layer.slab, layer.new_kv, handles.scores});
@@ -328,14 +324,17 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
       return submit_sv(attention,
                        {handles.batch, handles.scores, layer.slab, layer.new_kv, handles.context});
     case Sublayer::out_proj:
-      return submit_out_proj({args.tag, args.shape, args.vectors, types.out},
-                             {handles.context, layer.vectors, layer.out_weight, handles.x});
+      return submit_out_proj(
+          {args.tag, args.shape, args.vectors, types[LayerWeight::out]},
+          {handles.context, layer.vectors, *layer.matrices[LayerWeight::out], handles.x});
     case Sublayer::fc1:
-      return submit_fc1({args.tag, args.shape, args.vectors, types.fc1, types.gate},
-                        {handles.x, layer.vectors, layer.fc1_weight, layer.gate_weight, handles.h});
+      return submit_fc1(
+          {args.tag, args.shape, args.vectors, types[LayerWeight::fc1], types[LayerWeight::gate]},
+          {handles.x, layer.vectors, *layer.matrices[LayerWeight::fc1],
+           *layer.matrices[LayerWeight::gate], handles.h});
     case Sublayer::fc2:
-      return submit_fc2({args.tag, args.shape, args.vectors, types.fc2},
-                        {handles.h, layer.vectors, layer.fc2_weight, handles.x});
+      return submit_fc2({args.tag, args.shape, args.vectors, types[LayerWeight::fc2]},
+                        {handles.h, layer.vectors, *layer.matrices[LayerWeight::fc2], handles.x});
     default:
       throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range().first));
   }
@@ -368,15 +367,17 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
   passes(h_of(range), handles.h);
   for (const LayerHandles& layer : handles.layers) {
     accesses.add_if(uses_vectors(range), reads(layer.vectors));
-    accesses.add_if(range.has(Sublayer::qkv), reads(layer.qkv_weight));
-    accesses.add_if(range.has(Sublayer::out_proj), reads(layer.out_weight));
-    const auto add_ffn = [&](const DataHandle& gate, const DataHandle& fc1, const DataHandle& fc2) {
-      accesses.add_if(range.has(Sublayer::fc1) && args.shape.gated_ffn, reads(gate));
-      accesses.add_if(range.has(Sublayer::fc1), reads(fc1));
-      accesses.add_if(range.has(Sublayer::fc2), reads(fc2));
+    const auto add = [&](LayerWeight weight, const PerLayerWeight<const DataHandle*>& of) {
+      accesses.add_if(reads_weight(args, weight), reads(*of[weight]));
     };
-    if (!is_mixture) add_ffn(layer.gate_weight, layer.fc1_weight, layer.fc2_weight);
-    for (const ExpertHandles& expert : layer.experts) add_ffn(expert.gate, expert.fc1, expert.fc2);
+    for (const LayerWeight weight : all_layer_weights) {
+      if (!is_mixture || sublayer_of(weight) < Sublayer::fc1) add(weight, layer.matrices);
+    }
+    for (const ExpertHandles& expert : layer.experts) {
+      for (const LayerWeight weight : all_layer_weights) {
+        if (sublayer_of(weight) >= Sublayer::fc1) add(weight, expert);
+      }
+    }
     KvAccess(args.kv, range).add_to(accesses, layer.slab, layer.new_kv);
   }
   codelet_of(range).submit(args.shape.dtype, args, accesses, first_format(args));

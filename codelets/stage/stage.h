@@ -39,22 +39,14 @@ struct StageArgs {
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
 };
 
-/// One expert of an FFN that is a mixture of them; see LayerHandles.
-struct ExpertHandles {
-  const DataHandle& gate;
-  const DataHandle& fc1;
-  const DataHandle& fc2;
-};
+/// One expert of an FFN that is a mixture of them: its gate, fc1 and fc2; see LayerHandles.
+using ExpertHandles = PerLayerWeight<const DataHandle*>;
 
 /// What is one layer's. Slab and new_kv are empty where StageArgs::kv has no use for them; of a
 /// mixture of experts, which is only simulated, gate, fc1 and fc2 are.
 struct LayerHandles {
   const DataHandle& vectors;
-  const DataHandle& qkv_weight;
-  const DataHandle& out_weight;
-  const DataHandle& gate_weight;
-  const DataHandle& fc1_weight;
-  const DataHandle& fc2_weight;
+  PerLayerWeight<const DataHandle*> matrices;
   const DataHandle& slab;
   const DataHandle& new_kv;
   std::vector<ExpertHandles> experts = {};  ///< of a mixture those that some row goes through

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/layer_weight.h"
 #include "base/weight_format.h"
+#include "perfmodels/task.h"
 
 namespace sluice {
 
@@ -16,14 +18,24 @@ struct WeightType {
   bool operator==(const WeightType&) const = default;
 };
 
-/// What a decoder layer's weights are.
-struct LayerWeightTypes {
-  WeightType qkv = {};   ///< [qkv_size, hidden_size]
-  WeightType out = {};   ///< [hidden_size, q_size]
-  WeightType gate = {};  ///< [ffn_size, hidden_size], gated FFN only
-  WeightType fc1 = {};   ///< [ffn_size, hidden_size]
-  WeightType fc2 = {};   ///< [hidden_size, ffn_size]
-};
+/// What a decoder layer's weights are: of qkv [qkv_size, hidden_size], of out [hidden_size,
+/// q_size], of gate and fc1 [ffn_size, hidden_size], of fc2 [hidden_size, ffn_size].
+using LayerWeightTypes = PerLayerWeight<WeightType>;
+
+/// The one that multiplies with it.
+constexpr Sublayer sublayer_of(LayerWeight weight) {
+  switch (weight) {
+    case LayerWeight::qkv:
+      return Sublayer::qkv;
+    case LayerWeight::out:
+      return Sublayer::out_proj;
+    case LayerWeight::gate:
+    case LayerWeight::fc1:
+      return Sublayer::fc1;
+    default:
+      return Sublayer::fc2;
+  }
+}
 
 /// A packed weight, wherever it lies: WeightPacking::size_bytes() of its type.
 struct Weight {

@@ -309,7 +309,7 @@ Workload workload_of(const std::vector<BenchTest>& tests) {
 /// Of the layers: "int4-g32"; "mixed" where they differ.
 std::string weights_name(const ModelConfig& config, DType dtype) {
   const PackedWeights packed(config, dtype);
-  const WeightFormat first = packed.layers.front().qkv.format;
+  const WeightFormat first = packed.layers.front()[LayerWeight::qkv].format;
   for (std::size_t i = 0; i < packed.layers.size(); ++i) {
     for (const WeightType& type : packed.layer(i)) {
       if (type.format != first) return "mixed";

@@ -67,19 +67,16 @@ double mean_bits(const WeightFormat& format, std::int64_t in) {
 
 /// The mean of the layers' weights, as they are multiplied.
 void count_codes(const ModelConfig& config, ModelDimensions& model) {
+  const std::vector<LayerMatrix> matrices = layer_matrices(config);
   double bits = 0;
   double elements = 0;
   for (const LayerFormats& formats : config.layer_formats) {
-    const auto add = [&](const WeightFormat& format, std::int64_t in, std::int64_t out) {
-      const auto count = static_cast<double>(in * out);
-      bits += count * (format.is_plain() ? model.weight_bits : mean_bits(format, in));
+    for (const LayerMatrix& matrix : matrices) {
+      const WeightFormat& format = formats[matrix.weight];
+      const auto count = static_cast<double>(matrix.in * matrix.out);
+      bits += count * (format.is_plain() ? model.weight_bits : mean_bits(format, matrix.in));
       elements += count;
-    };
-    add(formats.qkv, config.hidden_size, config.q_size() + 2 * config.kv_size());
-    add(formats.out, config.q_size(), config.hidden_size);
-    if (config.gated_ffn) add(formats.gate, config.hidden_size, config.ffn_size);
-    add(formats.fc1, config.hidden_size, config.ffn_size);
-    add(formats.fc2, config.ffn_size, config.hidden_size);
+    }
   }
   model.weight_bits = bits / elements;
   model.fused_codes = true;

@@ -195,9 +195,8 @@ void pin_all(PinnedMemory& pinned, const ModelWeights& model, std::span<const Kv
         &model.frequencies, &model.final_norm, &model.head.data})
     pin(pinned, *handle);
   for (const LayerWeights& layer : model.layers()) {
-    for (const DataHandle* handle : {&layer.vectors, &layer.qkv.data, &layer.out.data,
-                                     &layer.gate.data, &layer.fc1.data, &layer.fc2.data})
-      pin(pinned, *handle);
+    pin(pinned, layer.vectors);
+    for (const WeightHandle& weight : layer.matrices) pin(pinned, weight.data);
   }
   for (const KvCache& kv : caches) {
     for (std::int64_t layer = 0; layer < model.config().num_layers; ++layer)

@@ -143,14 +143,14 @@ TEST_P(QuantizedModelTest, TakesAsManyBytesAsItsFormats) {
   const PackedWeights packed(model_.config, DType::bf16);
   const LayerWeights& layer = model.loaded().layers().front();
   const WeightFormat wanted = parse_weight_format(GetParam().layers);
-  EXPECT_EQ(layer.qkv.type.format.codes, wanted.codes);
-  EXPECT_EQ(layer.fc1.type.format.codes, wanted.codes);
+  EXPECT_EQ(layer.matrices[LayerWeight::qkv].type.format.codes, wanted.codes);
+  EXPECT_EQ(layer.matrices[LayerWeight::fc1].type.format.codes, wanted.codes);
   const bool keeps = !GetParam().keep.empty();
-  EXPECT_EQ(layer.fc2.type.format.is_plain(), keeps);
+  EXPECT_EQ(layer.matrices[LayerWeight::fc2].type.format.is_plain(), keeps);
   EXPECT_EQ(model.loaded().head.type.format.is_plain(), GetParam().head == nullptr);
   // Codes and scales of [384, 256], whole strips of 64 rows; the formula by hand.
   if (wanted == parse_weight_format("int4-g32")) {
-    EXPECT_EQ(layer.fc1.data.size_bytes(), 384U * 256 / 2 + 384U * 8 * 2);
+    EXPECT_EQ(layer.matrices[LayerWeight::fc1].data.size_bytes(), 384U * 256 / 2 + 384U * 8 * 2);
   }
   EXPECT_EQ(model.loaded().weight_bytes(),
             packed_weight_bytes(model_.config, DType::bf16) + 4U * 256 + 4U * 16);

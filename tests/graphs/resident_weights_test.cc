@@ -50,9 +50,12 @@ TEST_P(WeightSizesTest, AreThoseOfTheLoadedModel) {
     expect_equal_sizes(model.loaded(), dtype, all);
     const WeightSizes sizes(model.loaded().config(), dtype, 0);
     const LayerWeights& layer = model.loaded().layers().front();
-    const std::uint64_t of_layer = bytes_of(layer.vectors) + bytes_of(layer.qkv.data) +
-                                   bytes_of(layer.out.data) + bytes_of(layer.gate.data) +
-                                   bytes_of(layer.fc1.data) + bytes_of(layer.fc2.data);
+    const std::uint64_t of_layer = bytes_of(layer.vectors) +
+                                   bytes_of(layer.matrices[LayerWeight::qkv].data) +
+                                   bytes_of(layer.matrices[LayerWeight::out].data) +
+                                   bytes_of(layer.matrices[LayerWeight::gate].data) +
+                                   bytes_of(layer.matrices[LayerWeight::fc1].data) +
+                                   bytes_of(layer.matrices[LayerWeight::fc2].data);
     EXPECT_EQ(sizes.layers.front().total(), of_layer);
     EXPECT_EQ(sizes.largest_pair(), 2 * of_layer);
     EXPECT_EQ(sizes.head, bytes_of(model.loaded().head.data));

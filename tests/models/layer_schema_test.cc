@@ -1,0 +1,81 @@
+// The one list of a layer's tensors, against lists and sizes that are written out by hand.
+#include "models/layer_schema.h"
+
+#include <gtest/gtest.h>
+
+#include "models/model.h"
+
+namespace sluice {
+namespace {
+
+using Role = TensorRole;
+
+std::vector<Role> roles_of(const std::vector<LayerTensor>& tensors) {
+  std::vector<Role> roles;
+  for (const LayerTensor& tensor : tensors) roles.push_back(tensor.role);
+  return roles;
+}
+
+TEST(LayerSchemaTest, HasTheTensorsOfLlama) {
+  const std::vector<Role> expected = {Role::attention_norm_weight,
+                                      Role::q_weight,
+                                      Role::k_weight,
+                                      Role::v_weight,
+                                      Role::out_weight,
+                                      Role::ffn_norm_weight,
+                                      Role::gate_weight,
+                                      Role::fc1_weight,
+                                      Role::fc2_weight};
+  EXPECT_EQ(roles_of(layer_schema(find_shape("llama-3.2-1b"))), expected);
+}
+
+TEST(LayerSchemaTest, HasTheTensorsOfOpt) {
+  const std::vector<Role> expected = {Role::attention_norm_weight,
+                                      Role::attention_norm_bias,
+                                      Role::q_weight,
+                                      Role::q_bias,
+                                      Role::k_weight,
+                                      Role::k_bias,
+                                      Role::v_weight,
+                                      Role::v_bias,
+                                      Role::out_weight,
+                                      Role::out_bias,
+                                      Role::ffn_norm_weight,
+                                      Role::ffn_norm_bias,
+                                      Role::fc1_weight,
+                                      Role::fc1_bias,
+                                      Role::fc2_weight,
+                                      Role::fc2_bias};
+  EXPECT_EQ(roles_of(layer_schema(find_shape("opt-125m"))), expected);
+}
+
+/// 32 query heads and 8 KV heads of 64: 2048 + 2 * 512 rows.
+TEST(LayerSchemaTest, MatricesAreTheirTensorsRows) {
+  const std::vector<LayerMatrix> matrices = layer_matrices(find_shape("llama-3.2-1b"));
+  struct Expected {
+    LayerWeight weight;
+    std::int64_t in, out;
+    std::vector<Role> roles;
+  };
+  const std::vector<Expected> expected = {
+      {LayerWeight::qkv, 2048, 3072, {Role::q_weight, Role::k_weight, Role::v_weight}},
+      {LayerWeight::out, 2048, 2048, {Role::out_weight}},
+      {LayerWeight::gate, 2048, 8192, {Role::gate_weight}},
+      {LayerWeight::fc1, 2048, 8192, {Role::fc1_weight}},
+      {LayerWeight::fc2, 8192, 2048, {Role::fc2_weight}}};
+  ASSERT_EQ(matrices.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(matrices[i].weight, expected[i].weight) << i;
+    EXPECT_EQ(matrices[i].in, expected[i].in) << i;
+    EXPECT_EQ(matrices[i].out, expected[i].out) << i;
+    EXPECT_EQ(roles_of(matrices[i].tensors), expected[i].roles) << i;
+  }
+}
+
+TEST(LayerSchemaTest, WithoutAGateThereIsNone) {
+  for (const LayerMatrix& matrix : layer_matrices(find_shape("opt-125m")))
+    EXPECT_NE(matrix.weight, LayerWeight::gate);
+}
+
+}  // namespace
+}  // namespace sluice
