@@ -1,45 +1,45 @@
 #include "codelets/attention/attention.h"
 
 #include "codelets/kv_store/attention_kv.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
-#include "codelets/runtime/kv_access.h"
+#include "codelets/runtime/operands.h"
 
 namespace sluice {
 namespace {
 
 constexpr SublayerRange both_sublayers{Sublayer::qk, Sublayer::sv};
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const AttentionArgs& args, Buffers buffers) const {
-    AttentionOperands operands{.args = &args};
-    const BatchView batch(buffers.take<void>());
-    operands.q = buffers.take<std::byte>();
-    const KvBuffers kv = KvAccess(args.kv, both_sublayers).take_from(buffers);
-    operands.out = buffers.take<std::byte>();
-    if constexpr (is_gpu<Context>) {
-      operands.batch = batch;
-      operands.slab = kv.slab;
-      operands.new_kv = kv.new_kv;
-      gpu_kernels().attention(context, operands);
-    } else {
-      const AttentionKv readable(context, args.shape, args.kv, batch, kv);
-      operands.batch = readable.batch();
-      operands.slab = readable.slab();
-      attention_cpu(context, operands);
-    }
+struct AttentionTask {
+  using Args = AttentionArgs;
+  using Handles = AttentionHandles;
+  using Operands = AttentionOperands;
+  static constexpr const char* name = "attention";
+
+  template <typename Data>
+  static void list(const Args& args, Data& data) {
+    data.reads(&Handles::batch, &Operands::batch);
+    data.reads(&Handles::q, &Operands::q);
+    data.kv(KvAccess(args.kv, both_sublayers), &Handles::slab, &Handles::new_kv, &Operands::slab,
+            &Operands::new_kv);
+    data.writes(&Handles::out, &Operands::out);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) {
+    const AttentionArgs& args = *operands.args;
+    const AttentionKv kv(cpu, args.shape, args.kv, operands.batch, operands.slab, operands.new_kv);
+    AttentionOperands readable = operands;
+    readable.batch = kv.batch();
+    readable.slab = kv.slab();
+    attention_cpu(cpu, readable);
+  }
+  static void run(const cuda::Context& gpu, const Operands& operands) {
+    gpu_kernels().attention(gpu, operands);
   }
 };
 
 }  // namespace
 
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles) {
-  static const auto codelet = Codelet<AttentionArgs>::with_all<Run>("attention");
-  AccessList accesses{reads(handles.batch), reads(handles.q)};
-  KvAccess(args.kv, both_sublayers).add_to(accesses, handles.slab, handles.new_kv);
-  accesses.add(writes(handles.out));
-  codelet.submit(args.shape.dtype, args, accesses);
+  submit_task<AttentionTask>(args.shape.dtype, args, handles);
 }
 
 simd::KvHeads kv_heads_of(const DecoderShape& shape, const BatchView& batch,

@@ -5,6 +5,7 @@
 
 #include "codelets/kernels/attention_simd.h"
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 #include "perfmodels/task.h"
@@ -12,7 +13,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -44,11 +44,11 @@ void attention_cuda(const cuda::Context& gpu, const AttentionOperands& operands)
 void attention_reference(const AttentionOperands& operands, double* out);
 
 struct AttentionHandles {
-  const DataHandle& batch;
-  const DataHandle& q;
-  const DataHandle& slab;
-  const DataHandle& new_kv;
-  const DataHandle& out;
+  HandleRef batch;
+  HandleRef q;
+  HandleRef slab;
+  HandleRef new_kv;
+  HandleRef out;
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 

@@ -1,7 +1,7 @@
 #include "codelets/attention_parts/attention_parts.h"
 
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
+#include "codelets/runtime/operands.h"
 #include "codelets/runtime/stage_memory.h"
 
 namespace sluice {
@@ -45,15 +45,27 @@ void split(const CpuContext& cpu, const QkvSplitOperands& operands) {
   }
 }
 
+/// The data that all parts share; then come q and new KV of each.
+struct QkvSplitTask {
+  using Handles = QkvSplitHandles;
+  using Operands = QkvSplitOperands;
+
+  template <typename Data>
+  static void list(const QkvSplitArgs& args, Data& data) {
+    data.reads(&Handles::batch, &Operands::batch);
+    data.reads(&Handles::x, &Operands::x);
+    data.reads_if(args.shape.rope, &Handles::rope, &Operands::rope);
+    data.reads(&Handles::vectors, &Operands::vectors);
+    data.reads(&Handles::weight, &Operands::weight, args.weight);
+  }
+};
+
 struct RunSplit {
   template <typename Context>
   void operator()(const Context& context, const QkvSplitArgs& args, Buffers buffers) const {
     QkvSplitOperands operands{.args = &args};
-    operands.batch = BatchView(buffers.take<void>());
-    operands.x = buffers.take<float>();
-    operands.rope = buffers.take_if<float>(args.shape.rope);
-    operands.vectors = buffers.take<float>();
-    operands.weight = {args.weight, buffers.take<std::byte>()};
+    BufferTaker taker(operands, buffers);
+    QkvSplitTask::list(args, taker);
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.parts.num_parts); ++i) {
       operands.q.at(i) = buffers.take<std::byte>();
       operands.new_kv.at(i) = buffers.take<std::byte>();
@@ -98,10 +110,9 @@ struct RunJoin {
 void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,
                       std::span<const QkvPart> parts) {
   static const auto codelet = Codelet<QkvSplitArgs>::with_all<RunSplit>("qkv_split");
-  AccessList accesses{reads(handles.batch), reads(handles.x)};
-  accesses.add_if(args.shape.rope, reads(handles.rope));
-  accesses.add(reads(handles.vectors));
-  accesses.add(reads(handles.weight));
+  AccessList accesses{};
+  AccessMaker maker(handles, accesses);
+  QkvSplitTask::list(args, maker);
   for (const QkvPart& part : parts) {
     accesses.add(writes(part.q));
     accesses.add(writes(part.new_kv));

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "codelets/qkv/qkv.h"
+#include "codelets/runtime/handle_ref.h"
 
 namespace sluice {
 
@@ -30,16 +31,16 @@ struct QkvSplitArgs {
   WeightType weight = {};
 };
 struct QkvSplitHandles {
-  const DataHandle& batch;
-  const DataHandle& x;
-  const DataHandle& rope;
-  const DataHandle& vectors;
-  const DataHandle& weight;
+  HandleRef batch;
+  HandleRef x;
+  HandleRef rope;
+  HandleRef vectors;
+  HandleRef weight;
 };
 /// What sublayer 1 leaves for one part's attention; see QkvOperands.
 struct QkvPart {
-  const DataHandle& q;
-  const DataHandle& new_kv;
+  HandleRef q;
+  HandleRef new_kv;
 };
 /// qkv() of all rows at once, q and new KV to each part's own.
 void submit_qkv_split(const QkvSplitArgs& args, const QkvSplitHandles& handles,

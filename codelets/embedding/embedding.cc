@@ -1,28 +1,31 @@
 #include "codelets/embedding/embedding.h"
 
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
+#include "codelets/runtime/operands.h"
 
 namespace sluice {
 namespace {
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const EmbeddingArgs& args, Buffers buffers) const {
-    EmbeddingOperands operands{.args = &args};
-    operands.batch = BatchView(buffers.take<void>());
-    operands.slot_tokens = buffers.take<std::int32_t>();
-    operands.table = buffers.take<std::byte>();
-    operands.positions = buffers.take_if<std::byte>(args.learned_positions);
-    operands.project_in = {args.projection, buffers.take_if<std::byte>(args.project_in)};
-    operands.frequencies = buffers.take_if<float>(args.shape.rope);
-    operands.x = buffers.take<float>();
-    operands.rope = buffers.take_if<float>(args.shape.rope);
-    if constexpr (is_gpu<Context>) {
-      gpu_kernels().embedding(context, operands);
-    } else {
-      embedding_cpu(context, operands);
-    }
+struct EmbeddingTask {
+  using Args = EmbeddingArgs;
+  using Handles = EmbeddingHandles;
+  using Operands = EmbeddingOperands;
+  static constexpr const char* name = "embedding";
+
+  template <typename Data>
+  static void list(const Args& args, Data& data) {
+    data.reads(&Handles::batch, &Operands::batch);
+    data.reads(&Handles::slot_tokens, &Operands::slot_tokens);
+    data.reads(&Handles::table, &Operands::table);
+    data.reads_if(args.learned_positions, &Handles::positions, &Operands::positions);
+    data.reads_if(args.project_in, &Handles::project_in, &Operands::project_in, args.projection);
+    data.reads_if(args.shape.rope, &Handles::frequencies, &Operands::frequencies);
+    data.writes(&Handles::x, &Operands::x);
+    data.writes_if(args.shape.rope, &Handles::rope, &Operands::rope);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) { embedding_cpu(cpu, operands); }
+  static void run(const cuda::Context& gpu, const Operands& operands) {
+    gpu_kernels().embedding(gpu, operands);
   }
 };
 
@@ -32,14 +35,7 @@ void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles
   if (args.shape.rope && args.shape.head_dim % 2 != 0) {
     throw Error("rotary embedding needs an even head_dim, found {}", args.shape.head_dim);
   }
-  static const auto codelet = Codelet<EmbeddingArgs>::with_all<Run>("embedding");
-  AccessList accesses{reads(handles.batch), reads(handles.slot_tokens), reads(handles.table)};
-  accesses.add_if(args.learned_positions, reads(handles.positions));
-  accesses.add_if(args.project_in, reads(handles.project_in));
-  accesses.add_if(args.shape.rope, reads(handles.frequencies));
-  accesses.add(writes(handles.x));
-  accesses.add_if(args.shape.rope, writes(handles.rope));
-  codelet.submit(args.shape.dtype, args, accesses);
+  submit_task<EmbeddingTask>(args.shape.dtype, args, handles);
 }
 
 }  // namespace sluice

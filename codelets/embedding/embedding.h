@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
@@ -10,7 +11,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -55,14 +55,14 @@ void embedding_reference(const EmbeddingOperands& operands, const float* project
 
 /// The handles of one embedding task; those that the model lacks stay empty.
 struct EmbeddingHandles {
-  const DataHandle& batch;
-  const DataHandle& slot_tokens;
-  const DataHandle& table;
-  const DataHandle& positions;
-  const DataHandle& project_in;
-  const DataHandle& frequencies;
-  const DataHandle& x;
-  const DataHandle& rope;
+  HandleRef batch;
+  HandleRef slot_tokens;
+  HandleRef table;
+  HandleRef positions;
+  HandleRef project_in;
+  HandleRef frequencies;
+  HandleRef x;
+  HandleRef rope;
 };
 /// Throws Error when a handle that the arguments call for is missing.
 void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
@@ -9,7 +10,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -40,11 +40,11 @@ void fc1_cuda(const cuda::Context& gpu,
 void fc1_reference(const Fc1Operands& operands, const float* weight, const float* gate, double* h);
 
 struct Fc1Handles {
-  const DataHandle& x;
-  const DataHandle& vectors;
-  const DataHandle& weight;
-  const DataHandle& gate;  ///< empty unless gated
-  const DataHandle& h;
+  HandleRef x;
+  HandleRef vectors;
+  HandleRef weight;
+  HandleRef gate;  ///< empty unless gated
+  HandleRef h;
 };
 void submit_fc1(const Fc1Args& args, const Fc1Handles& handles);
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
@@ -9,7 +10,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -37,10 +37,10 @@ void fc2_cuda(const cuda::Context& gpu,
 void fc2_reference(const Fc2Operands& operands, const float* weight, double* x);
 
 struct Fc2Handles {
-  const DataHandle& h;
-  const DataHandle& vectors;
-  const DataHandle& weight;
-  const DataHandle& x;
+  HandleRef h;
+  HandleRef vectors;
+  HandleRef weight;
+  HandleRef x;
 };
 void submit_fc2(const Fc2Args& args, const Fc2Handles& handles);
 

@@ -1,23 +1,33 @@
 #include "codelets/kv_move/kv_move.h"
 
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
+#include "codelets/runtime/operands.h"
 
 namespace sluice {
 namespace {
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const KvMoveArgs& args, Buffers buffers) const {
-    KvMoveOperands operands{.args = &args};
-    operands.pages = buffers.take<std::int32_t>();
-    operands.slab = buffers.take<std::byte>();
-    operands.moved = buffers.take<std::byte>();
-    if constexpr (is_gpu<Context>) {
-      gpu_kernels().kv_move(context, operands);
+template <KvMoveArgs::Step Step>
+struct KvMoveTask {
+  using Args = KvMoveArgs;
+  using Handles = KvMoveHandles;
+  using Operands = KvMoveOperands;
+  static constexpr bool gathers = Step == KvMoveArgs::Step::gather;
+  static constexpr const char* name = gathers ? "kv_gather" : "kv_scatter";
+
+  template <typename Data>
+  static void list(const Args& /*args*/, Data& data) {
+    data.reads(&Handles::pages, &Operands::pages);
+    if constexpr (gathers) {
+      data.reads(&Handles::slab, &Operands::slab);
+      data.writes(&Handles::moved, &Operands::moved);
     } else {
-      kv_move_cpu(context, operands);
+      data.updates(&Handles::slab, &Operands::slab);
+      data.reads(&Handles::moved, &Operands::moved);
     }
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) { kv_move_cpu(cpu, operands); }
+  static void run(const cuda::Context& gpu, const Operands& operands) {
+    gpu_kernels().kv_move(gpu, operands);
   }
 };
 
@@ -29,16 +39,13 @@ void check_size(const DataHandle& handle, std::size_t expected_bytes, const char
 }  // namespace
 
 void submit_kv_move(const KvMoveArgs& args, const KvMoveHandles& handles, DType dtype) {
-  static const auto gather = Codelet<KvMoveArgs>::with_all<Run>("kv_gather");
-  static const auto scatter = Codelet<KvMoveArgs>::with_all<Run>("kv_scatter");
   const auto pages = static_cast<std::size_t>(args.num_pages);
   check_size(handles.pages, pages * sizeof(std::int32_t), "page numbers");
   check_size(handles.moved, pages * args.page_bytes, "pages");
   if (args.step == KvMoveArgs::Step::gather) {
-    gather.submit(dtype, args, {reads(handles.pages), reads(handles.slab), writes(handles.moved)});
+    submit_task<KvMoveTask<KvMoveArgs::Step::gather>>(dtype, args, handles);
   } else {
-    scatter.submit(dtype, args,
-                   {reads(handles.pages), updates(handles.slab), reads(handles.moved)});
+    submit_task<KvMoveTask<KvMoveArgs::Step::scatter>>(dtype, args, handles);
   }
 }
 

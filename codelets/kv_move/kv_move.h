@@ -5,12 +5,12 @@
 #include <span>
 
 #include "base/dtype.h"
+#include "codelets/runtime/handle_ref.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -38,9 +38,9 @@ void kv_move_cpu(const CpuContext& cpu, const KvMoveOperands& operands);
 void kv_move_cuda(const cuda::Context& gpu, const KvMoveOperands& operands);
 
 struct KvMoveHandles {
-  const DataHandle& pages;
-  const DataHandle& slab;
-  const DataHandle& moved;
+  HandleRef pages;
+  HandleRef slab;
+  HandleRef moved;
 };
 /// Throws Error when `pages` or `moved` is not of num_pages pages.
 void submit_kv_move(const KvMoveArgs& args, const KvMoveHandles& handles, DType dtype);

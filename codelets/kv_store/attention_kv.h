@@ -16,9 +16,10 @@ namespace sluice {
 /// That memory is its thread's, which has one of these at a time.
 class AttentionKv {
  public:
-  /// `batch` and `buffers` outlive it; without cached tokens, `buffers` need have no slab.
+  /// Slab and new KV as KvBuffers has them. `batch` and they outlive it; without cached tokens,
+  /// there need be no slab.
   AttentionKv(const CpuContext& cpu, const DecoderShape& shape, KvPath path, const BatchView& batch,
-              const KvBuffers& buffers);
+              const std::byte* slab, const std::byte* new_kv);
   ~AttentionKv() = default;
   AttentionKv(const AttentionKv&) = delete;
   AttentionKv& operator=(const AttentionKv&) = delete;
@@ -29,7 +30,7 @@ class AttentionKv {
 
  private:
   void gather(const CpuContext& cpu, const DecoderShape& shape, const BatchView& given,
-              const KvBuffers& buffers);
+              const std::byte* slab, const std::byte* new_kv);
 
   BatchView batch_;
   const std::byte* slab_;

@@ -1,32 +1,43 @@
 #include "codelets/kv_store/kv_store.h"
 
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
+#include "codelets/runtime/operands.h"
 
 namespace sluice {
 namespace {
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const KvStoreArgs& args, Buffers buffers) const {
-    KvStoreOperands operands{.args = &args};
-    operands.batch = BatchView(buffers.take<void>());
-    operands.new_kv = buffers.take<std::byte>();
-    operands.slab = buffers.take<std::byte>();
-    if constexpr (is_gpu<Context>) {
-      gpu_kernels().kv_store(context, operands);
-    } else {
-      kv_store_cpu(context, operands);
-    }
+struct KvStoreTask {
+  using Args = KvStoreArgs;
+  using Handles = KvStoreHandles;
+  using Operands = KvStoreOperands;
+
+  template <typename Data>
+  static void list(const Args& /*args*/, Data& data) {
+    data.reads(&Handles::batch, &Operands::batch);
+    data.reads(&Handles::new_kv, &Operands::new_kv);
+    data.updates(&Handles::slab, &Operands::slab);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) { kv_store_cpu(cpu, operands); }
+  static void run(const cuda::Context& gpu, const Operands& operands) {
+    gpu_kernels().kv_store(gpu, operands);
   }
 };
 
+/// The same of a slab that is a place on a disk.
+struct DiskKvStoreTask : KvStoreTask {
+  using Operands = DiskKvStoreOperands;
+
+  template <typename Data>
+  static void list(const Args& /*args*/, Data& data) {
+    data.reads(&Handles::batch, &Operands::batch);
+    data.reads(&Handles::new_kv, &Operands::new_kv);
+    data.updates(&Handles::slab, &Operands::slab);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) { kv_store_disk(cpu, operands); }
+};
+
 void run_on_disk(const CpuContext& cpu, const KvStoreArgs& args, Buffers buffers) {
-  DiskKvStoreOperands operands{.args = &args};
-  operands.batch = BatchView(buffers.take<void>());
-  operands.new_kv = buffers.take<std::byte>();
-  operands.slab = buffers.take<DiskExtent>();
-  kv_store_disk(cpu, operands);
+  RunTask<DiskKvStoreTask>()(cpu, args, buffers);
 }
 
 struct Clear {
@@ -49,29 +60,29 @@ std::size_t new_kv_bytes(const DecoderShape& shape, std::int64_t rows) {
 
 namespace {
 
+template <typename Task>
 void submit(const Codelet<KvStoreArgs>& codelet, const KvStoreArgs& args,
             const KvStoreHandles& handles) {
-  const std::size_t found_bytes = handles.new_kv.size_bytes();
+  const std::size_t found_bytes = handles.new_kv->size_bytes();
   const std::size_t expected_bytes = new_kv_bytes(args.shape, args.tag.num_tokens);
   if (found_bytes != expected_bytes) {
     throw Error("new KV of {} tokens takes {} bytes, not {}", args.tag.num_tokens, expected_bytes,
                 found_bytes);
   }
-  codelet.submit(args.shape.dtype, args,
-                 {reads(handles.batch), reads(handles.new_kv), updates(handles.slab)});
+  submit_to<Task>(codelet, args.shape.dtype, args, handles);
 }
 
 }  // namespace
 
 void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles) {
-  static const auto codelet = Codelet<KvStoreArgs>::with_all<Run>("kv_store");
-  submit(codelet, args, handles);
+  static const auto codelet = Codelet<KvStoreArgs>::with_all<RunTask<KvStoreTask>>("kv_store");
+  submit<KvStoreTask>(codelet, args, handles);
 }
 
 void submit_kv_store_on_disk(const KvStoreArgs& args, const KvStoreHandles& handles) {
   static const auto codelet =
       Codelet<KvStoreArgs>::with_cpu_at_home<run_on_disk>("kv_store_disk", 2);
-  submit(codelet, args, handles);
+  submit<DiskKvStoreTask>(codelet, args, handles);
 }
 
 void submit_kv_clear(const KvClearArgs& args, const DataHandle& slab, DType dtype) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/shape.h"
 #include "perfmodels/task.h"
 
@@ -47,9 +48,9 @@ struct DiskKvStoreOperands {
 void kv_store_disk(const CpuContext& cpu, const DiskKvStoreOperands& operands);
 
 struct KvStoreHandles {
-  const DataHandle& batch;
-  const DataHandle& new_kv;
-  const DataHandle& slab;
+  HandleRef batch;
+  HandleRef new_kv;
+  HandleRef slab;
 };
 /// Throws Error when new_kv does not have the tag's number of rows.
 void submit_kv_store(const KvStoreArgs& args, const KvStoreHandles& handles);

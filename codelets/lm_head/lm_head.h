@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
@@ -9,7 +10,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -47,11 +47,11 @@ void lm_head_reference(const LmHeadOperands& operands, const float* project_out,
                        double* logits);
 
 struct LmHeadHandles {
-  const DataHandle& x;
-  const DataHandle& final_norm;   ///< empty without a final norm's vectors
-  const DataHandle& project_out;  ///< empty unless embed_size != hidden_size
-  const DataHandle& head;
-  const DataHandle& logits;
+  HandleRef x;
+  HandleRef final_norm;   ///< empty without a final norm's vectors
+  HandleRef project_out;  ///< empty unless embed_size != hidden_size
+  HandleRef head;
+  HandleRef logits;
 };
 void submit_lm_head(const LmHeadArgs& args, const LmHeadHandles& handles);
 

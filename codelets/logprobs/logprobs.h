@@ -5,12 +5,12 @@
 
 #include "base/dtype.h"
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -88,10 +88,10 @@ std::vector<ReferenceLogprob> logprobs_reference(std::span<const float> logits, 
                                                  std::int64_t num_likeliest);
 
 struct LogprobsHandles {
-  const DataHandle& batch;
-  const DataHandle& logits;
-  const DataHandle& tokens;  ///< empty for given tokens
-  const DataHandle& out;
+  HandleRef batch;
+  HandleRef logits;
+  HandleRef tokens;  ///< empty for given tokens
+  HandleRef out;
 };
 void submit_logprobs(DType dtype, const LogprobsArgs& args, const LogprobsHandles& handles);
 

@@ -1,35 +1,34 @@
 #include "codelets/out_proj/out_proj.h"
 
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
+#include "codelets/runtime/operands.h"
 
 namespace sluice {
 namespace {
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const OutProjArgs& args, Buffers buffers) const {
-    OutProjOperands operands{.args = &args};
-    operands.attention = buffers.take<std::byte>();
-    operands.vectors = buffers.take<float>();
-    operands.weight = {args.weight, buffers.take<std::byte>()};
-    operands.x = buffers.take<float>();
-    if constexpr (is_gpu<Context>) {
-      gpu_kernels().out_proj(context, operands);
-    } else {
-      out_proj_cpu(context, operands);
-    }
+struct OutProjTask {
+  using Args = OutProjArgs;
+  using Handles = OutProjHandles;
+  using Operands = OutProjOperands;
+  static constexpr const char* name = "out_proj";
+
+  template <typename Data>
+  static void list(const Args& args, Data& data) {
+    data.reads(&Handles::attention, &Operands::attention);
+    data.reads(&Handles::vectors, &Operands::vectors);
+    data.reads(&Handles::weight, &Operands::weight, args.weight);
+    data.updates(&Handles::x, &Operands::x);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) { out_proj_cpu(cpu, operands); }
+  static void run(const cuda::Context& gpu, const Operands& operands) {
+    gpu_kernels().out_proj(gpu, operands);
   }
 };
 
 }  // namespace
 
 void submit_out_proj(const OutProjArgs& args, const OutProjHandles& handles) {
-  static const auto codelet = Codelet<OutProjArgs>::with_all<Run>("out_proj");
-  codelet.submit(
-      args.shape.dtype, args,
-      {reads(handles.attention), reads(handles.vectors), reads(handles.weight), updates(handles.x)},
-      args.weight.format);
+  submit_task<OutProjTask>(args.shape.dtype, args, handles, args.weight.format);
 }
 
 }  // namespace sluice

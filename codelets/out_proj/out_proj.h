@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
 #include "perfmodels/task.h"
@@ -9,7 +10,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -38,10 +38,10 @@ void out_proj_cuda(const cuda::Context& gpu,
 void out_proj_reference(const OutProjOperands& operands, const float* weight, double* x);
 
 struct OutProjHandles {
-  const DataHandle& attention;
-  const DataHandle& vectors;
-  const DataHandle& weight;
-  const DataHandle& x;
+  HandleRef attention;
+  HandleRef vectors;
+  HandleRef weight;
+  HandleRef x;
 };
 void submit_out_proj(const OutProjArgs& args, const OutProjHandles& handles);
 

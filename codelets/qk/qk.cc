@@ -1,34 +1,38 @@
 #include "codelets/qk/qk.h"
 
 #include "codelets/kv_store/attention_kv.h"
-#include "codelets/runtime/codelet.h"
 #include "codelets/runtime/gpu_kernels.h"
-#include "codelets/runtime/kv_access.h"
+#include "codelets/runtime/operands.h"
 
 namespace sluice {
 namespace {
 
 constexpr SublayerRange qk_alone{Sublayer::qk, Sublayer::qk};
 
-struct Run {
-  template <typename Context>
-  void operator()(const Context& context, const AttentionArgs& args, Buffers buffers) const {
-    QkOperands operands{.args = &args};
-    const BatchView batch(buffers.take<void>());
-    operands.q = buffers.take<std::byte>();
-    const KvBuffers kv = KvAccess(args.kv, qk_alone).take_from(buffers);
-    operands.scores = buffers.take<float>();
-    if constexpr (is_gpu<Context>) {
-      operands.batch = batch;
-      operands.slab = kv.slab;
-      operands.new_kv = kv.new_kv;
-      gpu_kernels().qk(context, operands);
-    } else {
-      const AttentionKv readable(context, args.shape, args.kv, batch, kv);
-      operands.batch = readable.batch();
-      operands.slab = readable.slab();
-      qk_cpu(context, operands);
-    }
+struct QkTask {
+  using Args = AttentionArgs;
+  using Handles = QkHandles;
+  using Operands = QkOperands;
+  static constexpr const char* name = "qk";
+
+  template <typename Data>
+  static void list(const Args& args, Data& data) {
+    data.reads(&Handles::batch, &Operands::batch);
+    data.reads(&Handles::q, &Operands::q);
+    data.kv(KvAccess(args.kv, qk_alone), &Handles::slab, &Handles::new_kv, &Operands::slab,
+            &Operands::new_kv);
+    data.writes(&Handles::scores, &Operands::scores);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) {
+    const AttentionArgs& args = *operands.args;
+    const AttentionKv kv(cpu, args.shape, args.kv, operands.batch, operands.slab, operands.new_kv);
+    QkOperands readable = operands;
+    readable.batch = kv.batch();
+    readable.slab = kv.slab();
+    qk_cpu(cpu, readable);
+  }
+  static void run(const cuda::Context& gpu, const Operands& operands) {
+    gpu_kernels().qk(gpu, operands);
   }
 };
 
@@ -48,11 +52,7 @@ std::int64_t ScoreLayout::columns(std::int64_t position) const {
 }
 
 void submit_qk(const AttentionArgs& args, const QkHandles& handles) {
-  static const auto codelet = Codelet<AttentionArgs>::with_all<Run>("qk");
-  AccessList accesses{reads(handles.batch), reads(handles.q)};
-  KvAccess(args.kv, qk_alone).add_to(accesses, handles.slab, handles.new_kv);
-  accesses.add(writes(handles.scores));
-  codelet.submit(args.shape.dtype, args, accesses);
+  submit_task<QkTask>(args.shape.dtype, args, handles);
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "codelets/attention/attention.h"
+#include "codelets/runtime/handle_ref.h"
 
 namespace sluice {
 
@@ -38,11 +39,11 @@ void qk_cuda(const cuda::Context& gpu, const QkOperands& operands);
 void qk_reference(const QkOperands& operands, double* scores);
 
 struct QkHandles {
-  const DataHandle& batch;
-  const DataHandle& q;
-  const DataHandle& slab;
-  const DataHandle& new_kv;
-  const DataHandle& scores;
+  HandleRef batch;
+  HandleRef q;
+  HandleRef slab;
+  HandleRef new_kv;
+  HandleRef scores;
 };
 void submit_qk(const AttentionArgs& args, const QkHandles& handles);
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
@@ -11,7 +12,6 @@
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -47,14 +47,14 @@ void qkv_cuda(const cuda::Context& gpu,
 void qkv_reference(const QkvOperands& operands, const float* weight, double* qkv);
 
 struct QkvHandles {
-  const DataHandle& batch;
-  const DataHandle& x;
-  const DataHandle& rope;
-  const DataHandle& vectors;
-  const DataHandle& weight;
-  const DataHandle& q;
-  const DataHandle& slab;
-  const DataHandle& new_kv;
+  HandleRef batch;
+  HandleRef x;
+  HandleRef rope;
+  HandleRef vectors;
+  HandleRef weight;
+  HandleRef q;
+  HandleRef slab;
+  HandleRef new_kv;
 };
 void submit_qkv(const QkvArgs& args, const QkvHandles& handles);
 

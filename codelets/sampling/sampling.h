@@ -6,12 +6,12 @@
 
 #include "base/dtype.h"
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -123,12 +123,12 @@ constexpr float penalised_logit(float logit, std::int64_t token, const SamplingR
 }
 
 struct SamplingHandles {
-  const DataHandle& batch;
-  const DataHandle& logits;  ///< empty without has_logits
-  const DataHandle& seen;
-  const DataHandle& output_counts;  ///< empty without count_output
-  const DataHandle& slot_tokens;
-  const DataHandle& tokens;
+  HandleRef batch;
+  HandleRef logits;  ///< empty without has_logits
+  HandleRef seen;
+  HandleRef output_counts;  ///< empty without count_output
+  HandleRef slot_tokens;
+  HandleRef tokens;
 };
 void submit_sampling(DType dtype, const SamplingArgs& args, const SamplingHandles& handles);
 

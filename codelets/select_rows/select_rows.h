@@ -4,12 +4,12 @@
 
 #include "base/dtype.h"
 #include "codelets/runtime/batch.h"
+#include "codelets/runtime/handle_ref.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
 
 struct CpuContext;
-class DataHandle;
 namespace cuda {
 struct Context;
 }
@@ -32,9 +32,9 @@ void select_rows_cpu(const CpuContext& cpu, const SelectRowsOperands& operands);
 void select_rows_cuda(const cuda::Context& gpu, const SelectRowsOperands& operands);
 
 struct SelectRowsHandles {
-  const DataHandle& batch;
-  const DataHandle& from;
-  const DataHandle& to;
+  HandleRef batch;
+  HandleRef from;
+  HandleRef to;
 };
 void submit_select_rows(const SelectRowsArgs& args, const SelectRowsHandles& handles, DType dtype);
 

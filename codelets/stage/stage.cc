@@ -10,7 +10,7 @@
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
 #include "codelets/runtime/gpu_kernels.h"
-#include "codelets/runtime/kv_access.h"
+#include "codelets/runtime/operands.h"
 #include "codelets/runtime/recurring.h"
 #include "codelets/runtime/stage_memory.h"
 #include "codelets/sv/sv.h"
@@ -73,8 +73,18 @@ struct LayerOperands {
   }
 };
 
-/// The buffers of a running stage, and its scratch, in the order of submit_stage(); no mixture of
-/// experts runs.
+struct StageOperands;
+
+/// What the layers of a stage share.
+struct StageData {
+  using Handles = StageHandles;
+  using Operands = StageOperands;
+
+  template <typename Data>
+  static void list(const StageArgs& args, Data& data);
+};
+
+/// The buffers of a running stage, and its scratch; no mixture of experts runs.
 struct StageOperands {
   BatchView batch{nullptr};
   float* x = nullptr;
@@ -87,14 +97,8 @@ struct StageOperands {
 
   template <typename Context>
   StageOperands(const Context& device, const StageArgs& args, Buffers buffers) {
-    const SublayerRange range = args.range();
-    if (uses_batch(range)) batch = BatchView(buffers.take<void>());
-    x = buffers.take_if<float>(reads_x(range) || updates_x(range));
-    rope = buffers.take_if<float>(range.has(Sublayer::qkv) && args.shape.rope);
-    q = buffers.take_if<std::byte>(q_of(range).crosses());
-    scores = buffers.take_if<float>(scores_of(range).crosses());
-    context = buffers.take_if<std::byte>(context_of(range).crosses());
-    h = buffers.take_if<std::byte>(h_of(range).crosses());
+    BufferTaker taker(*this, buffers);
+    StageData::list(args, taker);
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.tag.num_layers); ++i)
       layers.at(i) = LayerOperands(args, i, buffers);
     take_scratch(device, args);
@@ -129,6 +133,26 @@ struct StageOperands {
   }
 };
 
+template <typename Data>
+void StageData::list(const StageArgs& args, Data& data) {
+  const SublayerRange range = args.range();
+  const auto passes = [&](const Passing& passing, auto handle, auto operand) {
+    if (!passing.crosses()) return;
+    passing.produced ? data.writes(handle, operand) : data.reads(handle, operand);
+  };
+  data.reads_if(uses_batch(range), &Handles::batch, &Operands::batch);
+  if (updates_x(range)) {
+    data.updates(&Handles::x, &Operands::x);
+  } else {
+    data.reads_if(reads_x(range), &Handles::x, &Operands::x);
+  }
+  data.reads_if(range.has(Sublayer::qkv) && args.shape.rope, &Handles::rope, &Operands::rope);
+  passes(q_of(range), &Handles::q, &Operands::q);
+  passes(scores_of(range), &Handles::scores, &Operands::scores);
+  passes(context_of(range), &Handles::context, &Operands::context);
+  passes(h_of(range), &Handles::h, &Operands::h);
+}
+
 SublayerClock clock_of(const CpuContext& cpu, Phase phase) { return {cpu.times, phase}; }
 GpuSublayerClock clock_of(const cuda::Context& gpu, Phase phase) { return {gpu, phase}; }
 
@@ -157,7 +181,7 @@ Sublayer attention_part(const SublayerRange& range) {
 
 void attend(const CpuContext& cpu, const AttentionArgs& args, Sublayer part,
             const StageOperands& at, const LayerOperands& layer) {
-  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, layer.kv);
+  const AttentionKv kv(cpu, args.shape, args.kv, at.batch, layer.kv.slab, layer.kv.new_kv);
   if (part == Sublayer::attention) {
     attention_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.context});
   } else if (part == Sublayer::qk) {
@@ -354,17 +378,8 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
                             {handles.batch, handles.q, layer.slab, layer.new_kv, handles.context});
   }
   AccessList accesses{};
-  const auto passes = [&](const Passing& passing, const DataHandle& handle) {
-    accesses.add_if(passing.crosses(), passing.produced ? writes(handle) : reads(handle));
-  };
-  accesses.add_if(uses_batch(range), reads(handles.batch));
-  accesses.add_if(reads_x(range) || updates_x(range),
-                  updates_x(range) ? updates(handles.x) : reads(handles.x));
-  accesses.add_if(range.has(Sublayer::qkv) && args.shape.rope, reads(handles.rope));
-  passes(q_of(range), handles.q);
-  passes(scores_of(range), handles.scores);
-  passes(context_of(range), handles.context);
-  passes(h_of(range), handles.h);
+  AccessMaker maker(handles, accesses);
+  StageData::list(args, maker);
   for (const LayerHandles& layer : handles.layers) {
     accesses.add_if(uses_vectors(range), reads(layer.vectors));
     const auto add = [&](LayerWeight weight, const PerLayerWeight<const DataHandle*>& of) {

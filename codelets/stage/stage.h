@@ -7,6 +7,7 @@
 
 #include "codelets/attention/attention.h"
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/kv_path.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/runtime/sublayer_range.h"
@@ -45,10 +46,10 @@ using ExpertHandles = PerLayerWeight<const DataHandle*>;
 /// What is one layer's. Slab and new_kv are empty where StageArgs::kv has no use for them; of a
 /// mixture of experts, which is only simulated, gate, fc1 and fc2 are.
 struct LayerHandles {
-  const DataHandle& vectors;
+  HandleRef vectors;
   PerLayerWeight<const DataHandle*> matrices;
-  const DataHandle& slab;
-  const DataHandle& new_kv;
+  HandleRef slab;
+  HandleRef new_kv;
   std::vector<ExpertHandles> experts = {};  ///< of a mixture those that some row goes through
 };
 
@@ -56,13 +57,13 @@ struct LayerHandles {
 /// range share (q, scores, context, h) stay in scratch memory, and are empty here.
 struct StageHandles {
   std::span<const LayerHandles> layers;  ///< tag.num_layers
-  const DataHandle& batch;
-  const DataHandle& x;
-  const DataHandle& rope;
-  const DataHandle& q;
-  const DataHandle& scores;
-  const DataHandle& context;
-  const DataHandle& h;
+  HandleRef batch;
+  HandleRef x;
+  HandleRef rope;
+  HandleRef q;
+  HandleRef scores;
+  HandleRef context;
+  HandleRef h;
 };
 
 /// A range of one sublayer is submitted as that sublayer's own codelet.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "codelets/qk/qk.h"
+#include "codelets/runtime/handle_ref.h"
 
 namespace sluice {
 
@@ -21,11 +22,11 @@ void sv_cuda(const cuda::Context& gpu, const SvOperands& operands);
 void sv_reference(const SvOperands& operands, double* out);
 
 struct SvHandles {
-  const DataHandle& batch;
-  const DataHandle& scores;
-  const DataHandle& slab;
-  const DataHandle& new_kv;
-  const DataHandle& out;
+  HandleRef batch;
+  HandleRef scores;
+  HandleRef slab;
+  HandleRef new_kv;
+  HandleRef out;
 };
 void submit_sv(const AttentionArgs& args, const SvHandles& handles);
 
