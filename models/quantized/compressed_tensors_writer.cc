@@ -255,12 +255,12 @@ void pack_nibbles(const std::uint8_t* codes, std::int64_t count, std::byte* out)
     out[i / 2] |= static_cast<std::byte>(codes[i] << (i % 2 * 4));
 }
 
-/// Writes one shard's tensors and keeps the books.
+/// Writes the tensors of one shard, which outlives it, and keeps the books.
 class ShardWriter {
  public:
   ShardWriter(const Model& model, const QuantizeModelOptions& options, const fs::path& path,
               const NewShard& shard)
-      : model_(model), options_(options), file_(path), shard_(shard) {
+      : model_(model), options_(options), file_(path) {
     const std::string header = safetensors_header(shard);
     data_offset_ = header.size();
     file_.write(header);
@@ -437,7 +437,6 @@ class ShardWriter {
   const Model& model_;
   const QuantizeModelOptions& options_;
   NewFile file_;
-  const NewShard& shard_;
   std::uint64_t data_offset_ = 0;
   std::map<std::string, const NewTensor*, std::less<>> by_name_;
 };
@@ -505,6 +504,7 @@ std::vector<QuantizedRole> write_compressed_tensors(const Model& model, const st
   write_text(folder.path() / "config.json", config_text);
   folder.commit();
   std::vector<QuantizedRole> result;
+  result.reserve(books.size());
   for (const auto& [role, book] : books) result.push_back(book);
   return result;
 }
