@@ -50,7 +50,7 @@ class Simulations {
   /// `trace`: the folder for a trace, or empty.
   Simulations(const PointLists& lists, WeightChoice weights, const SimulatedHost& host,
               std::string trace)
-      : lists_(lists), weights_(std::move(weights)), host_(host), trace_(std::move(trace)) {
+      : lists_(lists), weights_(weights), host_(host), trace_(std::move(trace)) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
     const EndsSoonAfterInterrupt ends_soon([this] { program_.remove_folder(); });
