@@ -10,84 +10,17 @@
 #include "codelets/kernels/quantized/amx.h"
 #include "codelets/kernels/quantized/plain_kernel.h"
 #include "tests/codelets/codelet_data.h"
+#include "tests/codelets/emulated_amx.h"
 
 namespace sluice {
 namespace {
 
 using quantized::Arithmetic;
 using quantized::DigitLayout;
+using test::EmulatedAmx;
 using test::Random;
 
 #if defined(__x86_64__)
-
-/// AMX-INT8 as Intel's manual describes it (Architecture Instruction Set Extensions, chapter 3).
-class EmulatedAmx {
- public:
-  static void configure(const strip::AmxConfiguration& wanted) {
-    ASSERT_EQ(wanted.palette, 1);
-    configuration = wanted;
-    in_use = true;
-  }
-  static void release() { in_use = false; }
-  template <int Tile>
-  static void zero() {
-    ASSERT_TRUE(exists(Tile));
-    tiles[Tile] = {};
-  }
-  template <int Tile>
-  static void load(const void* from, std::int64_t stride_bytes) {
-    ASSERT_TRUE(exists(Tile));
-    tiles[Tile] = {};
-    for (std::int64_t row = 0; row < rows(Tile); ++row) {
-      std::memcpy(tiles[Tile].at(static_cast<std::size_t>(row)).data(),
-                  static_cast<const std::byte*>(from) + row * stride_bytes, row_bytes(Tile));
-    }
-  }
-  template <int Tile>
-  static void store(void* to, std::int64_t stride_bytes) {
-    ASSERT_TRUE(exists(Tile));
-    for (std::int64_t row = 0; row < rows(Tile); ++row) {
-      std::memcpy(static_cast<std::byte*>(to) + row * stride_bytes,
-                  tiles[Tile].at(static_cast<std::size_t>(row)).data(), row_bytes(Tile));
-    }
-  }
-  /// TDPBSUD
-  template <int Sum, int A, int B>
-  static void multiply_bytes() {
-    ASSERT_TRUE(exists(Sum) && exists(A) && exists(B));
-    ASSERT_EQ(rows(Sum), rows(A));
-    ASSERT_EQ(row_bytes(Sum), row_bytes(B));
-    ASSERT_EQ(row_bytes(A), 4U * static_cast<std::size_t>(rows(B)));
-    for (std::size_t m = 0; m < static_cast<std::size_t>(rows(A)); ++m) {
-      for (std::size_t n = 0; n < row_bytes(B) / 4; ++n) {
-        std::int32_t sum = 0;
-        std::memcpy(&sum, &tiles[Sum][m][4 * n], sizeof(sum));
-        for (std::size_t k = 0; k < row_bytes(A); ++k) {
-          sum += static_cast<std::int8_t>(tiles[A][m][k]) *
-                 static_cast<std::int32_t>(tiles[B][k / 4][4 * n + k % 4]);
-        }
-        std::memcpy(&tiles[Sum][m][4 * n], &sum, sizeof(sum));
-      }
-    }
-  }
-  static bool is_released() { return !in_use; }
-
- private:
-  using Tile = std::array<std::array<std::byte, 64>, 16>;
-  static std::int64_t rows(int tile) {
-    return configuration.rows.at(static_cast<std::size_t>(tile));
-  }
-  static std::size_t row_bytes(int tile) {
-    return configuration.row_bytes.at(static_cast<std::size_t>(tile));
-  }
-  static bool exists(int tile) {
-    return in_use && tile < 8 && rows(tile) > 0 && row_bytes(tile) > 0;
-  }
-
-  static inline strip::AmxConfiguration configuration;
-  static inline std::array<Tile, 8> tiles;
-  static inline bool in_use = false;
-};
 
 class QuantizedAmxTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Each, QuantizedAmxTest,
