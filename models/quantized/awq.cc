@@ -108,7 +108,6 @@ std::shared_ptr<const QuantizedTensor> find(const QuantizationConfig& config,
   WeightFormat format = config.schemes.front().format;
   const std::int64_t out = weight.shape[0];
   const std::int64_t in = weight.shape[1];
-  const std::int64_t num_groups = format.num_groups(in);
   parts.check_group(format);
   if (out % columns_in_word != 0) {
     throw Error("{}: {} has {} outputs, expected a multiple of {}, as {} packs them", codes->file,
@@ -117,22 +116,13 @@ std::shared_ptr<const QuantizedTensor> find(const QuantizationConfig& config,
   parts.check_type(*codes, {"I32"});
   parts.check_shape(*codes, {in, out / columns_in_word});
 
-  auto stored_scales = parts.need(".scales");
-  parts.check_type(stored_scales, scale_types);
-  parts.check_shape(stored_scales, {num_groups, out});
-  const StoredScales scales(stored_scales, StoredScales::Order::columns, out, num_groups);
-  format.scales = scales.type();
-
-  auto stored_zeros = parts.need(".qzeros");
-  parts.check_type(stored_zeros, {"I32"});
-  parts.check_shape(stored_zeros, {num_groups, out / columns_in_word});
-  const StoredZeroPoints zeros(stored_zeros, StoredZeroPoints::Order::awq_words, format.codes, out,
-                               num_groups);
-  format.has_zero_points = !zeros.are_default();
+  ColumnParts found = find_column_parts(parts, weight, format, StoredZeroPoints::Order::awq_words);
+  format.scales = found.scales.type();
+  format.has_zero_points = !found.zero_points.are_default();
   return std::make_shared<AwqTensor>(
       weight.part(".weight"), format, weight.shape,
-      std::vector{*std::move(codes), std::move(stored_scales), std::move(stored_zeros)}, scales,
-      zeros);
+      std::vector{*std::move(codes), std::move(found.scales_tensor), std::move(found.zeros_tensor)},
+      found.scales, found.zero_points);
 }
 
 }  // namespace

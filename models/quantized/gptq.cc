@@ -148,7 +148,6 @@ std::shared_ptr<const QuantizedTensor> find(const QuantizationConfig& config,
   const std::int64_t out = weight.shape[0];
   const std::int64_t in = weight.shape[1];
   const std::int64_t in_word = 32 / format.bits_per_code();
-  const std::int64_t num_groups = format.num_groups(in);
   parts.check_group(format);
   if (in % in_word != 0 || out % in_word != 0) {
     throw Error("{}: {} is of shape {}, expected multiples of {}, as {} packs them", codes->file,
@@ -158,23 +157,15 @@ std::shared_ptr<const QuantizedTensor> find(const QuantizationConfig& config,
   parts.check_shape(*codes, {in / in_word, out});
   check_order(parts, weight, format.group == 0 ? in : format.group);
 
-  auto stored_scales = parts.need(".scales");
-  parts.check_type(stored_scales, scale_types);
-  parts.check_shape(stored_scales, {num_groups, out});
-  const StoredScales scales(stored_scales, StoredScales::Order::columns, out, num_groups);
-  format.scales = scales.type();
-
-  auto stored_zeros = parts.need(".qzeros");
-  parts.check_type(stored_zeros, {"I32"});
-  parts.check_shape(stored_zeros, {num_groups, out / in_word});
-  StoredZeroPoints zeros(stored_zeros, StoredZeroPoints::Order::column_words, format.codes, out,
-                         num_groups);
-  if (config.zero_points_less_one) zeros.add_one();
-  format.has_zero_points = !zeros.are_default();
+  ColumnParts found =
+      find_column_parts(parts, weight, format, StoredZeroPoints::Order::column_words);
+  if (config.zero_points_less_one) found.zero_points.add_one();
+  format.scales = found.scales.type();
+  format.has_zero_points = !found.zero_points.are_default();
   return std::make_shared<GptqTensor>(
       weight.part(".weight"), format, weight.shape,
-      std::vector{*std::move(codes), std::move(stored_scales), std::move(stored_zeros)}, scales,
-      zeros);
+      std::vector{*std::move(codes), std::move(found.scales_tensor), std::move(found.zeros_tensor)},
+      found.scales, found.zero_points);
 }
 
 }  // namespace

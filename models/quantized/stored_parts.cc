@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -146,6 +147,21 @@ void StoredZeroPoints::read(std::int64_t first_row, std::int64_t rows,
   for (std::int64_t row = first_row; row < first_row + rows; ++row) {
     for (std::int64_t group = 0; group < num_groups_; ++group) *to++ = at(row, group);
   }
+}
+
+ColumnParts find_column_parts(const PartFinder& parts, const WeightName& weight,
+                              const WeightFormat& format, StoredZeroPoints::Order order) {
+  const std::int64_t out = weight.shape[0];
+  const std::int64_t num_groups = format.num_groups(weight.shape[1]);
+  StoredTensor scales = parts.need(".scales");
+  parts.check_type(scales, scale_types);
+  parts.check_shape(scales, {num_groups, out});
+  StoredTensor zeros = parts.need(".qzeros");
+  parts.check_type(zeros, {"I32"});
+  parts.check_shape(zeros, {num_groups, out * format.bits_per_code() / 32});
+  const StoredScales of_columns(scales, StoredScales::Order::columns, out, num_groups);
+  const StoredZeroPoints zero_points(zeros, order, format.codes, out, num_groups);
+  return {std::move(scales), std::move(zeros), of_columns, zero_points};
 }
 
 void unpack_nibbles(const std::byte* from, std::int64_t count, std::uint8_t* out) {

@@ -109,6 +109,19 @@ class StoredZeroPoints {
   std::uint32_t added_ = 0;  ///< to every word
 };
 
+/// Scales and zero points of a weight whose words hold neighbouring outputs: ".scales" [groups,
+/// out],
+/// ".qzeros" [groups, out * bits / 32].
+struct ColumnParts {
+  StoredTensor scales_tensor;
+  StoredTensor zeros_tensor;
+  StoredScales scales;
+  StoredZeroPoints zero_points;
+};
+/// Throws Error where one is missing, or of another type or shape.
+ColumnParts find_column_parts(const PartFinder& parts, const WeightName& weight,
+                              const WeightFormat& format, StoredZeroPoints::Order order);
+
 /// The 4-bit code that AWQ's words have for column 0 to 7 of 8: how many stand below it.
 inline constexpr std::uint8_t awq_place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
