@@ -41,9 +41,10 @@ void declare_options(CommandLine& line) {
        "tokens to generate for each sequence; a list, 0: no such test")                       //
       ("batch,b", po::value<std::string>()->default_value("1"), "sequences at once; a list")  //
       ("depth", po::value<std::string>()->default_value("0"),
-       "tokens in each sequence's KV cache before the test; a list")                         //
-      ("repeat", po::value<int>()->default_value(5), "repetitions of each test")             //
-      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
+       "tokens in each sequence's KV cache before the test; a list")  //
+      ("repeat", po::value<int>()->default_value(5), "repetitions of each test");
+  declare_fusion_option(line);
+  line.options().add_options()  //
       ("no-warmup", po::bool_switch(), "measure from the first run on");
   declare_weight_options(line);
   declare_compute_options(line);
@@ -124,7 +125,7 @@ Settings read_settings(const CommandLine& line) {
   read_sweep(line, settings);
   settings.tests = read_tests(line);
   settings.repeat = in_range(line, "repeat", 1, 1000);
-  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
+  settings.fusion = read_fusion(line);
   settings.warm_up = !line.get<bool>("no-warmup");
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);

@@ -51,8 +51,7 @@ void declare_options(CommandLine& line) {
        "holds");
   declare_sampling_options(line);
   declare_compute_options(line);
-  line.options().add_options()  //
-      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages");
+  declare_fusion_option(line);
   declare_policy_options(line);
   declare_device_options(line);
   declare_trace_option(line);
@@ -66,8 +65,7 @@ struct Settings {
   std::optional<std::int64_t> max_tokens;     ///< nothing: what is left of the context
   std::optional<std::int64_t> max_model_len;  ///< nothing: as many as fit
   std::vector<std::string> stop;
-  DType dtype = DType::bf16;
-  std::vector<std::vector<int>> domains;
+  ComputeSettings compute;
   Fusion fusion = Fusion::layers;
   TierSettings tiers;
   bool json = false;
@@ -87,13 +85,10 @@ Settings read_settings(const CommandLine& line) {
   if (line.given("max-model-len"))
     settings.max_model_len = in_range<std::int64_t>(line, "max-model-len", 2, most_tokens);
   settings.stop = read_stop(line);
-  settings.dtype = choose_dtype(read_dtype(line));
-  settings.domains =
-      cut_into_domains(choose_cores(read_threads(line)), in_range(line, "domains", 1, 64));
-  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
+  settings.compute = read_compute_settings(line);
+  settings.fusion = read_fusion(line);
   settings.tiers = read_tier_settings(line);
-  settings.json = line.get<bool>("json");
-  if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
+  settings.json = read_dry_run_json(line, settings.tiers);
   settings.quiet = line.get<bool>("quiet");
   return settings;
 }
@@ -107,8 +102,8 @@ RunPlan plan_conversation(const Model& model, const Settings& settings,
     throw UsageError("--max-model-len {}: the model has {} positions", *settings.max_model_len,
                      longest);
   ServingDemand demand{.model = model,
-                       .dtype = settings.dtype,
-                       .domains = settings.domains,
+                       .dtype = settings.compute.dtype,
+                       .domains = settings.compute.domains,
                        .tiers = settings.tiers,
                        .accelerator = accelerator,
                        .fusion = settings.fusion,

@@ -80,8 +80,8 @@ void declare_options(CommandLine& line) {
        "do not add the tokenizer's special tokens to prompts")  //
       ("no-echo", po::bool_switch(), "with --prompt: print the continuation only");
   declare_compute_options(line);
-  line.options().add_options()                                                               //
-      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages")  //
+  declare_fusion_option(line);
+  line.options().add_options()  //
       ("attention", po::value<std::string>()->default_value("fused"),
        "fused: one stage; split: QK^T and SV as two tasks with stored scores");
   declare_policy_options(line);
@@ -130,15 +130,14 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = read_dtype(line);
   settings.threads = read_threads(line);
   settings.domains = in_range(line, "domains", 1, 64);
-  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
+  settings.fusion = read_fusion(line);
   const std::string& attention = line.get<std::string>("attention");
   if (attention != "fused" && attention != "split") {
     throw UsageError("--attention {}: expected fused or split", attention);
   }
   if (attention == "split") settings.attention = AttentionForm::split;
   settings.tiers = read_tier_settings(line);
-  settings.json = line.get<bool>("json");
-  if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
+  settings.json = read_dry_run_json(line, settings.tiers);
   settings.accelerator = find_accelerator(read_device(line));
   if (line.given("prompt") && line.given("prompts")) {
     throw UsageError("--prompt and --prompts exclude each other");

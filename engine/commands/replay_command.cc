@@ -115,9 +115,7 @@ class ReplayCommand {
       throw UsageError("--policy {}: here one policy runs at a time; several need --machine",
                        line_.get<std::string>("policy"));
     const TierSettings tiers = read_tier_settings(line_);
-    const std::vector<std::vector<int>> domains =
-        cut_into_domains(choose_cores(read_threads(line_)), in_range(line_, "domains", 1, 64));
-    const DType dtype = choose_dtype(read_dtype(line_));
+    const auto [dtype, domains] = read_compute_settings(line_);
     const ReplayWorkloads workloads = read_replay_workloads(line_);
     RunPolicy policy(read_policy(line_));
     const Model model = open_model(line_.get<std::string>("model"));

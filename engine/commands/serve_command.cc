@@ -50,8 +50,7 @@ void declare_options(CommandLine& line) {
       ("drain-s", po::value<double>()->default_value(30),
        "seconds that running requests have to finish after SIGTERM");
   declare_compute_options(line);
-  line.options().add_options()  //
-      ("no-fuse", po::bool_switch(), "every sublayer a task of its own, instead of stages");
+  declare_fusion_option(line);
   declare_serving_options(line);
   declare_policy_options(line);
   declare_device_options(line);
@@ -65,8 +64,7 @@ struct Settings {
   ServeSettings server;
   ServingSettings serving;
   std::int64_t max_queue = 256;
-  DType dtype = DType::bf16;
-  std::vector<std::vector<int>> domains;
+  ComputeSettings compute;
   Fusion fusion = Fusion::layers;
   TierSettings tiers;
   bool json = false;
@@ -83,13 +81,10 @@ Settings read_settings(const CommandLine& line) {
       static_cast<std::int64_t>(1e3 * in_range(line, "drain-s", 0.0, 1e6)));
   settings.serving = read_serving(line);
   settings.max_queue = in_range<std::int64_t>(line, "max-queue", 0, std::int64_t{1} << 30);
-  settings.dtype = choose_dtype(read_dtype(line));
-  settings.domains =
-      cut_into_domains(choose_cores(read_threads(line)), in_range(line, "domains", 1, 64));
-  if (line.get<bool>("no-fuse")) settings.fusion = Fusion::sublayers;
+  settings.compute = read_compute_settings(line);
+  settings.fusion = read_fusion(line);
   settings.tiers = read_tier_settings(line);
-  settings.json = line.get<bool>("json");
-  if (settings.json && !settings.tiers.dry_run) throw UsageError("--json needs --dry-run");
+  settings.json = read_dry_run_json(line, settings.tiers);
   settings.quiet = line.get<bool>("quiet");
   return settings;
 }
@@ -225,8 +220,8 @@ int run_serve(const CommandLine::Arguments& arguments) {
                            .generation = model.generation,
                            .render_chat = chat_renderer(line, model)};
   const ServingDemand demand{.model = model,
-                             .dtype = settings.dtype,
-                             .domains = settings.domains,
+                             .dtype = settings.compute.dtype,
+                             .domains = settings.compute.domains,
                              .tiers = settings.tiers,
                              .accelerator = accelerator,
                              .fusion = settings.fusion,

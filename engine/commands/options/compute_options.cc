@@ -1,5 +1,7 @@
 #include "engine/commands/options/compute_options.h"
 
+#include "engine/machine/compute.h"
+
 namespace sluice {
 
 void declare_compute_options(CommandLine& line) {
@@ -23,6 +25,22 @@ std::optional<DType> read_dtype(const CommandLine& line) {
 std::optional<int> read_threads(const CommandLine& line) {
   if (!line.given("threads")) return std::nullopt;
   return in_range(line, "threads", 1, 512);
+}
+
+ComputeSettings read_compute_settings(const CommandLine& line) {
+  const DType dtype = choose_dtype(read_dtype(line));
+  return {dtype,
+          cut_into_domains(choose_cores(read_threads(line)), in_range(line, "domains", 1, 64))};
+}
+
+void declare_fusion_option(CommandLine& line) {
+  line.options().add_options()  //
+      ("no-fuse", boost::program_options::bool_switch(),
+       "every sublayer a task of its own, instead of stages");
+}
+
+Fusion read_fusion(const CommandLine& line) {
+  return line.get<bool>("no-fuse") ? Fusion::sublayers : Fusion::layers;
 }
 
 }  // namespace sluice

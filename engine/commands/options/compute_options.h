@@ -2,10 +2,12 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "engine/commands/options/command_line.h"
+#include "graphs/decoder_graph.h"
 
 namespace sluice {
 
@@ -26,5 +28,18 @@ void declare_compute_options(CommandLine& line);
 std::optional<DType> read_dtype(const CommandLine& line);
 /// --threads, if it was given. Throws UsageError.
 std::optional<int> read_threads(const CommandLine& line);
+
+/// What a run computes in, and on which cores of each domain.
+struct ComputeSettings {
+  DType dtype = DType::bf16;
+  std::vector<std::vector<int>> domains;
+};
+/// What the options, or the machine where they say nothing, choose. Throws UsageError, and Error
+/// where there are fewer cores.
+ComputeSettings read_compute_settings(const CommandLine& line);
+
+/// --no-fuse
+void declare_fusion_option(CommandLine& line);
+Fusion read_fusion(const CommandLine& line);
 
 }  // namespace sluice

@@ -92,6 +92,12 @@ void declare_tier_options(CommandLine& line, DryRunJson json) {
     line.options().add_options()("json", po::bool_switch(), "with --dry-run: as JSON");
 }
 
+bool read_dry_run_json(const CommandLine& line, const TierSettings& tiers) {
+  const bool json = line.get<bool>("json");
+  if (json && !tiers.dry_run) throw UsageError("--json needs --dry-run");
+  return json;
+}
+
 TierSettings read_tier_settings(const CommandLine& line) {
   TierSettings settings;
   if (line.given("ddr")) settings.ddr_bytes = parse_size_bytes(line.get<std::string>("ddr"), "ddr");

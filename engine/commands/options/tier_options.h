@@ -10,12 +10,14 @@ namespace sluice {
 
 class CommandLine;
 
-/// --ddr, --disk, --cxl-nodes, --kv-tier, --dry-run and, for `generate`, the --json that goes with
-/// it.
+/// --ddr, --disk, --cxl-nodes, --kv-tier, --dry-run and, for commands without --output-format, the
+/// --json that goes with it.
 enum class DryRunJson : std::uint8_t { own_option, of_output_format };
 void declare_tier_options(CommandLine& line, DryRunJson json);
 /// What they say. Throws UsageError.
 TierSettings read_tier_settings(const CommandLine& line);
+/// --json, with DryRunJson::own_option. Throws UsageError where it goes without --dry-run.
+bool read_dry_run_json(const CommandLine& line, const TierSettings& tiers);
 
 /// --parameters-tier and --kv-tier, of a machine that is planned or simulated.
 void declare_host_tiers(CommandLine& line);
