@@ -187,10 +187,14 @@ struct LoadedModel::Packing {
       const std::int64_t begin = std::max(first, source.first_row);
       const std::int64_t end = std::min(last, source.first_row + source.num_rows());
       if (begin >= end) continue;
-      source.coded->read(begin - source.first_row, end - begin, part);
-      append(rows.codes, part.codes);
-      append(rows.scales, part.scales);
-      append(rows.zero_points, part.zero_points);
+      if (begin == first && end == last) {
+        source.coded->read(begin - source.first_row, end - begin, rows);
+      } else {
+        source.coded->read(begin - source.first_row, end - begin, part);
+        append(rows.codes, part.codes);
+        append(rows.scales, part.scales);
+        append(rows.zero_points, part.zero_points);
+      }
       // Another part of the weight may need zero points where this one has none.
       if (type.format.has_zero_points) {
         rows.zero_points.resize(rows.scales.size(),
