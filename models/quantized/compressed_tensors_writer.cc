@@ -448,6 +448,9 @@ void check_model(const Model& model, const QuantizeModelOptions& options) {
   }
   if (find_family(model.config.family) == nullptr) config_json(model.config);  // says why not
   const auto ids = new_tensors(model.config, options);
+  for (const TensorId id : ids) {
+    if (const auto format = new_format(options, id.role)) check_quantizes_to(*format);
+  }
   if (std::none_of(ids.begin(), ids.end(),
                    [&](TensorId id) { return new_format(options, id.role).has_value(); })) {
     throw Error(

@@ -144,13 +144,6 @@ Choice best_choice(const Group& group, ScaleSearch search) {
   return best;
 }
 
-void check_format(const WeightFormat& format) {
-  const bool is_int = format.codes == Codes::int4 || format.codes == Codes::int8;
-  if (is_int || format.codes == Codes::fp8) return;
-  throw Error("weights are not quantised to {}; expected int4-gN, int8-gN, fp8-b128 or fp8-row",
-              to_string(format));
-}
-
 void check_values(std::int64_t in, std::span<const float> rows, std::int64_t first_row) {
   const auto bad =
       std::find_if(rows.begin(), rows.end(), [](float value) { return !std::isfinite(value); });
@@ -162,9 +155,16 @@ void check_values(std::int64_t in, std::span<const float> rows, std::int64_t fir
 
 }  // namespace
 
+void check_quantizes_to(const WeightFormat& format) {
+  const bool is_int = format.codes == Codes::int4 || format.codes == Codes::int8;
+  if (is_int || format.codes == Codes::fp8) return;
+  throw Error("weights are not quantised to {}; expected int4-gN, int8-gN, fp8-b128 or fp8-row",
+              to_string(format));
+}
+
 void quantize_rows(const WeightFormat& format, std::int64_t in, std::span<const float> rows,
                    ScaleSearch search, CodedRows& out, std::int64_t first_row) {
-  check_format(format);
+  check_quantizes_to(format);
   check_values(in, rows, first_row);
   const std::int64_t num_rows = static_cast<std::int64_t>(rows.size()) / in;
   const std::int64_t num_groups = format.num_groups(in);

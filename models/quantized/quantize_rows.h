@@ -13,6 +13,9 @@ enum class ScaleSearch : std::uint8_t {
   mse,   ///< of these and multiples of it, 0.7 to 1.15, the one of the least squared error
 };
 
+/// Throws Error for a format that quantize_rows() does not make.
+void check_quantizes_to(const WeightFormat& format);
+
 /// Quantises rows of W: `rows` [num_rows][in] becomes `out`. A pure function of its arguments; rows
 /// do not depend on each other, but for blocks of 128, whose first row must be a block's.
 ///

@@ -89,6 +89,10 @@ TEST_F(CliQuantizeTest, BadRequestsAreOneLine) {
                  usage_error, {"--weights", "int4-g48", "32, 64 or 128"});
   expect_failure(quantize({"--model", "tiny", "--out", new_folder, "--weights", "int3-g32"}),
                  usage_error, {"--weights", "int3-g32"});
+  // Before any weight is read, so that none is named.
+  const CliResult mxfp4 = quantize({"--model", "tiny", "--out", new_folder, "--weights", "mxfp4"});
+  expect_failure(mxfp4, 1, {"not quantised to mxfp4", "int4-gN"});
+  EXPECT_EQ(mxfp4.err.find("q_proj"), std::string::npos) << mxfp4.err;
   expect_failure(
       quantize({"--model", "tiny", "--out", new_folder, "--weights", "int4-g32", "--keep", "fc3"}),
       usage_error, {"--keep", "fc3", "fc2_weight"});
