@@ -1,14 +1,15 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <utility>
 
@@ -29,6 +30,22 @@ void write_whole(int fd, const std::function<std::string()>& next_part, const st
     throw;
   }
   if (close(fd) != 0) throw Error("cannot write {}: {}", path, std::strerror(errno));
+}
+
+/// All of it, or what came ahead of a signal that has a handler: who set the handler looks at what
+/// it noted. poll() is interrupted even where such a signal lets read() go on.
+std::string read_standard_input() {
+  std::string text;
+  std::array<char, 64 * 1024> piece{};
+  for (;;) {
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (poll(&input, 1, -1) < 0) return text;
+    const ssize_t count = read(STDIN_FILENO, piece.data(), piece.size());
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (count < 0) throw Error("cannot read standard input: {}", std::strerror(errno));
+    if (count == 0) return text;
+    text.append(piece.data(), static_cast<std::size_t>(count));
+  }
 }
 
 /// A new file. Its name can be foreseen: a link that somebody has put there is not followed.
@@ -54,8 +71,7 @@ std::error_code make_private_folders(const std::filesystem::path& path) {
 }
 
 std::string read_file(const std::string& path) {
-  if (path == "-")
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (path == "-") return read_standard_input();
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     throw Error("cannot read {}: it is a folder", path);

@@ -36,6 +36,9 @@ void on_abort(int /*signal*/) {
 void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
+  // Output that waits for its reader is written whole: stdio loses what an interrupted write() had
+  // still to do. Whoever waits for input waits in poll(), which ends all the same.
+  action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);

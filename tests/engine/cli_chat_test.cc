@@ -183,7 +183,10 @@ TEST_F(CliChatTest, CtrlCEndsTheAnswerAndTheConversationGoesOn) {
       through_shell("< '" + in.path() + "' > '" + out.path() + "'", words(options));
   in.put("Tell me all\n");
   out.wait_for_more_than(4096 - room);
+  // A piece that fills the pipe waits: a signal may not lose it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   process.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   std::string cut = out.take().substr(4096 - room);
   in.put("/quit\n");
   const CliResult result = process.wait();
@@ -202,6 +205,20 @@ TEST_F(CliChatTest, CtrlCAheadOfAMessageEndsIt) {
   process.send(SIGINT);
   const CliResult result = process.wait();
   EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.out, "");
+}
+
+TEST_F(CliChatTest, CtrlCEndsTheWaitForPrompts) {
+  const NamedPipe in(folder.file("in"));
+  CliProcess process =
+      through_shell("< '" + in.path() + "'", {"generate", "--prompts", "-", "-n", "4"});
+  in.put("{\"prompt\": \"Once\"}\n");
+  for (int i = 0; i < 30000 && in.size() > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // and it waits for more
+  process.send(SIGINT);
+  const CliResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
   EXPECT_EQ(result.out, "");
 }
 
