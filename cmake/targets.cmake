@@ -73,13 +73,13 @@ else()
   set(SLUICE_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endif()
 
-# sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries SLOW patterns TOGETHER suite ALONE).
+# sluice_test(NAME name LABELS labels SOURCES sources LIBRARIES libraries SLOW patterns TOGETHER suite ALONE NO_TSAN).
 # SLOW: of a fast one the tests that take long with sanitizers and show them nothing that others do not, as --gtest_filter
 # has them. TOGETHER: a suite that prepares much, and once for all of its tests; what it prepares computes on both cores.
 # Each test is a process of its own; with sanitizers, where a process takes long to start, a quarter of the fast ones is,
-# unless they stand ALONE.
+# unless they stand ALONE. NO_TSAN: one that has no threads, or whose threads other tests run as well.
 function(sluice_test)
-  cmake_parse_arguments(ARG "ALONE" "NAME;TOGETHER" "LABELS;SOURCES;LIBRARIES;SLOW" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;NO_TSAN" "NAME;TOGETHER" "LABELS;SOURCES;LIBRARIES;SLOW" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main sluice_options)
   target_compile_definitions(${ARG_NAME} PRIVATE SLUICE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests")
@@ -88,7 +88,7 @@ function(sluice_test)
   endif()
   string(REPLACE ";" ":" slow "${ARG_SLOW}")
   if(SLUICE_SANITIZE)
-    if(NOT "fast" IN_LIST ARG_LABELS)
+    if(NOT "fast" IN_LIST ARG_LABELS OR (ARG_NO_TSAN AND SLUICE_SANITIZE MATCHES thread))
       set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL TRUE)
       return()
     endif()
