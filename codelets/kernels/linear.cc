@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "base/memory.h"
 #include "codelets/weights/weight_packing.h"
@@ -16,14 +17,40 @@ float* thread_tiles(std::int64_t elements, std::int64_t count) {
       tiles.reserve(static_cast<std::size_t>(count * elements) * sizeof(float)));
 }
 
+/// A call's groups of rows, or all rows as one.
+class RowGroups {
+ public:
+  RowGroups(std::span<const WeightedRows> groups, const WeightedRows& all)
+      : all_(all), groups_(groups) {
+    for (const WeightedRows& group : groups) ranges_.push_back(group.rows);
+  }
+  /// Empty where all rows are one.
+  std::span<const RowRange> ranges() const { return ranges_; }
+  const WeightedRows& of(const Cell& cell) const {
+    return groups_.empty() ? all_ : groups_[cell.group];
+  }
+
+ private:
+  WeightedRows all_;
+  std::span<const WeightedRows> groups_;
+  std::vector<RowRange> ranges_;
+};
+
 template <typename Call>
-std::unique_ptr<Product> product_of(ThreadPool& pool, const WeightType& type, const Call& call) {
+std::unique_ptr<Product> product_of(ThreadPool& pool, const WeightType& type, const Call& call,
+                                    const RowGroups& groups) {
   return WeightPacking::of(type.format)
       .product(pool, type,
                {.x = call.x,
                 .dtype = call.dtype,
                 .rows = call.rows,
-                .stride = call.x_stride != 0 ? call.x_stride : type.in});
+                .stride = call.x_stride != 0 ? call.x_stride : type.in,
+                .groups = groups.ranges()});
+}
+
+/// Of a cell's columns, or null.
+const float* bias_of(const float* bias, const Cell& cell) {
+  return bias == nullptr ? nullptr : bias + cell.first_column;
 }
 
 /// Where a cell's part of dst begins.
@@ -37,19 +64,22 @@ std::byte* at_cell(void* dst, const Cell& cell, std::int64_t stride, DType dtype
 void linear(ThreadPool& pool, const LinearCall& call) {
   if (call.rows == 0) return;
   const WeightType& type = call.weight.type;
-  const std::unique_ptr<Product> product = product_of(pool, type, call);
+  const RowGroups groups(call.groups,
+                         {.rows = {0, call.rows}, .weight = call.weight.data, .bias = call.bias});
+  const std::unique_ptr<Product> product = product_of(pool, type, call, groups);
   const std::int64_t dst_stride = call.dst_stride != 0 ? call.dst_stride : type.out;
   pool.run(product->num_cells(), [&](std::int64_t job) {
     const Cell cell = product->cell(job);
+    const WeightedRows& group = groups.of(cell);
     const std::int64_t stride = product->tile_stride(cell);
     float* tile = thread_tiles(cell.num_rows * stride, 1);
-    product->run(cell, call.weight.data, tile);
+    product->run(cell, group.weight, tile);
     simd::finish_tile({.epilogue = call.epilogue,
                        .rows = cell.num_rows,
                        .columns = cell.num_columns,
                        .tile = tile,
                        .tile_stride = stride,
-                       .bias = call.bias == nullptr ? nullptr : call.bias + cell.first_column,
+                       .bias = bias_of(group.bias, cell),
                        .dst = at_cell(call.dst, cell, dst_stride, call.dst_dtype),
                        .dst_stride = dst_stride,
                        .dst_dtype = call.dst_dtype});
@@ -58,11 +88,20 @@ void linear(ThreadPool& pool, const LinearCall& call) {
 
 namespace {
 
+RowGroups groups_of(const GatedLinearCall& call) {
+  return {call.groups,
+          {.rows = {0, call.rows},
+           .weight = call.up.data,
+           .bias = call.up_bias,
+           .gate = call.gate.data,
+           .gate_bias = call.gate_bias}};
+}
+
 /// Finishes what `product` gives of the up half: `put_gates(cell, tile, stride)` puts the gates of
 /// a cell, activated, into a tile.
 template <typename PutGates>
 void multiply_up(ThreadPool& pool, const GatedLinearCall& call, const Product& product,
-                 PutGates&& put_gates) {
+                 const RowGroups& groups, PutGates&& put_gates) {
   const std::int64_t dst_stride = call.dst_stride != 0 ? call.dst_stride : call.up.type.out;
   pool.run(product.num_cells(), [&](std::int64_t job) {
     const Cell cell = product.cell(job);
@@ -70,13 +109,13 @@ void multiply_up(ThreadPool& pool, const GatedLinearCall& call, const Product& p
     float* gate = thread_tiles(cell.num_rows * stride, 2);
     float* up = gate + cell.num_rows * stride;
     put_gates(cell, gate, stride);
-    product.run(cell, call.up.data, up);
+    product.run(cell, groups.of(cell).weight, up);
     simd::finish_tile({.epilogue = Epilogue::multiply,
                        .rows = cell.num_rows,
                        .columns = cell.num_columns,
                        .tile = up,
                        .tile_stride = stride,
-                       .bias = call.up_bias == nullptr ? nullptr : call.up_bias + cell.first_column,
+                       .bias = bias_of(groups.of(cell).bias, cell),
                        .operand = gate,
                        .dst = at_cell(call.dst, cell, dst_stride, call.dtype),
                        .dst_stride = dst_stride,
@@ -90,6 +129,9 @@ void gated_linear_of_two_formats(ThreadPool& pool, const GatedLinearCall& call) 
   const std::int64_t out = call.up.type.out;
   auto* gates = reinterpret_cast<float*>(
       memory.reserve(static_cast<std::size_t>(call.rows * out) * sizeof(float)));
+  std::vector<WeightedRows> of_gates;
+  for (const WeightedRows& group : call.groups)
+    of_gates.push_back({.rows = group.rows, .weight = group.gate, .bias = group.gate_bias});
   linear(pool, {.weight = call.gate,
                 .dtype = call.dtype,
                 .x = call.x,
@@ -97,14 +139,17 @@ void gated_linear_of_two_formats(ThreadPool& pool, const GatedLinearCall& call) 
                 .x_stride = call.x_stride,
                 .bias = call.gate_bias,
                 .epilogue = call.activation,
-                .dst = gates});
-  const std::unique_ptr<Product> product = product_of(pool, call.up.type, call);
-  multiply_up(pool, call, *product, [&](const Cell& cell, float* tile, std::int64_t stride) {
-    for (std::int64_t row = 0; row < cell.num_rows; ++row) {
-      std::copy_n(gates + (cell.first_row + row) * out + cell.first_column, cell.num_columns,
-                  tile + row * stride);
-    }
-  });
+                .dst = gates,
+                .groups = of_gates});
+  const RowGroups groups = groups_of(call);
+  const std::unique_ptr<Product> product = product_of(pool, call.up.type, call, groups);
+  multiply_up(pool, call, *product, groups,
+              [&](const Cell& cell, float* tile, std::int64_t stride) {
+                for (std::int64_t row = 0; row < cell.num_rows; ++row) {
+                  std::copy_n(gates + (cell.first_row + row) * out + cell.first_column,
+                              cell.num_columns, tile + row * stride);
+                }
+              });
 }
 
 }  // namespace
@@ -112,19 +157,21 @@ void gated_linear_of_two_formats(ThreadPool& pool, const GatedLinearCall& call) 
 void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
   if (call.rows == 0) return;
   if (call.gate.type != call.up.type) return gated_linear_of_two_formats(pool, call);
-  const std::unique_ptr<Product> product = product_of(pool, call.gate.type, call);
-  multiply_up(pool, call, *product, [&](const Cell& cell, float* tile, std::int64_t stride) {
-    product->run(cell, call.gate.data, tile);
-    simd::finish_tile(
-        {.epilogue = call.activation,
-         .rows = cell.num_rows,
-         .columns = cell.num_columns,
-         .tile = tile,
-         .tile_stride = stride,
-         .bias = call.gate_bias == nullptr ? nullptr : call.gate_bias + cell.first_column,
-         .dst = tile,
-         .dst_stride = stride});
-  });
+  const RowGroups groups = groups_of(call);
+  const std::unique_ptr<Product> product = product_of(pool, call.gate.type, call, groups);
+  multiply_up(pool, call, *product, groups,
+              [&](const Cell& cell, float* tile, std::int64_t stride) {
+                const WeightedRows& group = groups.of(cell);
+                product->run(cell, group.gate, tile);
+                simd::finish_tile({.epilogue = call.activation,
+                                   .rows = cell.num_rows,
+                                   .columns = cell.num_columns,
+                                   .tile = tile,
+                                   .tile_stride = stride,
+                                   .bias = bias_of(group.gate_bias, cell),
+                                   .dst = tile,
+                                   .dst_stride = stride});
+              });
 }
 
 }  // namespace sluice

@@ -2,13 +2,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/thread_pool.h"
 #include "codelets/kernels/simd.h"
+#include "codelets/weights/product.h"
 #include "codelets/weights/weight.h"
 
 namespace sluice {
+
+/// Rows that one of several weights of a type multiplies, such as those that an expert was chosen
+/// for.
+struct WeightedRows {
+  RowRange rows;
+  const std::byte* weight = nullptr;  ///< packed
+  const float* bias = nullptr;        ///< [out], or null
+  const std::byte* gate = nullptr;    ///< of gated_linear(), likewise
+  const float* gate_bias = nullptr;
+};
 
 /// One call of linear(): dst = epilogue(x W^T + bias).
 struct LinearCall {
@@ -22,6 +34,9 @@ struct LinearCall {
   void* dst = nullptr;  ///< [rows, out]
   DType dst_dtype = DType::f32;
   std::int64_t dst_stride = 0;  ///< elements between rows of dst; 0: out
+  /// Several weights of `weight`'s type, in place of its data and of the bias; in the order of
+  /// their rows, none without any.
+  std::span<const WeightedRows> groups = {};
 };
 
 /// A row's result is the same bits whatever the other rows, their number and the number of threads.
@@ -40,8 +55,9 @@ struct GatedLinearCall {
   const float* gate_bias = nullptr;  ///< [out], or null
   const float* up_bias = nullptr;    ///< [out], or null
   Epilogue activation = Epilogue::silu;
-  void* dst = nullptr;          ///< [rows, out]
-  std::int64_t dst_stride = 0;  ///< elements between rows of dst; 0: out
+  void* dst = nullptr;                        ///< [rows, out]
+  std::int64_t dst_stride = 0;                ///< elements between rows of dst; 0: out
+  std::span<const WeightedRows> groups = {};  ///< see LinearCall
 };
 void gated_linear(ThreadPool& pool, const GatedLinearCall& call);
 

@@ -335,7 +335,7 @@ std::int64_t strips_of_a_job(Bf16Arithmetic arithmetic, std::int64_t columns,
 class PlainProduct final : public Product {
  public:
   PlainProduct(const ThreadPool& pool, const PlainLayout& layout, const ProductRows& rows)
-      : PlainProduct(layout, rows, Cut(pool, layout, rows.rows)) {}
+      : PlainProduct(layout, rows, Cut(pool, layout, rows)) {}
 
   std::int64_t tile_stride(const Cell& cell) const override {
     return strips_ ? block_columns() : cell.num_columns;
@@ -371,45 +371,59 @@ class PlainProduct final : public Product {
  private:
   /// How large its cells are: as wide as a panel, or as some strips where our own kernel computes.
   struct Cut {
-    Cut(const ThreadPool& pool, const PlainLayout& layout, std::int64_t rows)
+    Cut(const ThreadPool& pool, const PlainLayout& layout, const ProductRows& rows)
         : strips(strip_arithmetic(layout.type())),
           block_rows(strips ? strip_block_rows(*strips) : onednn_block_rows),
-          block_columns(strips
-                            ? strip_columns * strips_of_a_job(*strips, layout.type().out,
-                                                              (rows + block_rows - 1) / block_rows,
-                                                              pool.num_threads())
-                            : layout.panel_columns(0)) {}
+          block_columns(strips ? strip_columns * strips_of_a_job(*strips, layout.type().out,
+                                                                 count_row_blocks(rows, block_rows),
+                                                                 pool.num_threads())
+                               : layout.panel_columns(0)) {}
     std::optional<Bf16Arithmetic> strips;
     std::int64_t block_rows;
     std::int64_t block_columns;
   };
 
   PlainProduct(const PlainLayout& layout, const ProductRows& rows, const Cut& cut)
-      : Product(rows.rows, layout.type().out, cut.block_rows, cut.block_columns),
+      : Product(rows, layout.type().out, cut.block_rows, cut.block_columns),
         layout_(layout),
         rows_(rows),
         strips_(cut.strips) {
     if (strips_) return;
     const std::int64_t last_panel = layout.num_panels() - 1;
-    for (const std::int64_t panel : {std::int64_t{0}, last_panel}) {
-      for (const std::int64_t block : {std::int64_t{0}, num_row_blocks() - 1}) {
-        const Cell of = cell(panel * num_row_blocks() + block);
-        gemms_[is_last_panel(of)][is_last_block(of)] = &layout.impl().gemm(
-            layout.type(), of.num_rows, of.num_columns, panel == last_panel, rows.stride);
+    const auto add = [&](std::int64_t num_rows, std::int64_t panel) {
+      if (find_gemm(num_rows, panel == last_panel) != nullptr) return;
+      gemms_.push_back({num_rows, panel == last_panel,
+                        &layout.impl().gemm(layout.type(), num_rows, layout.panel_columns(panel),
+                                            panel == last_panel, rows.stride)});
+    };
+    const RowRange all{0, rows.rows};
+    for (const RowRange& range : rows.groups.empty() ? std::span(&all, 1) : rows.groups) {
+      for (const std::int64_t panel : {std::int64_t{0}, last_panel}) {
+        add(std::min(range.count, cut.block_rows), panel);
+        add((range.count - 1) % cut.block_rows + 1, panel);
       }
     }
   }
 
-  bool is_last_panel(const Cell& cell) const {
-    return cell.first_column + cell.num_columns == out();
+  Gemm* find_gemm(std::int64_t num_rows, bool of_last_panel) const {
+    const auto found = std::find_if(gemms_.begin(), gemms_.end(), [&](const MadeGemm& made) {
+      return made.num_rows == num_rows && made.of_last_panel == of_last_panel;
+    });
+    return found == gemms_.end() ? nullptr : found->gemm;
   }
-  bool is_last_block(const Cell& cell) const { return cell.first_row + cell.num_rows == rows(); }
-  Gemm* gemm_of(const Cell& cell) const { return gemms_[is_last_panel(cell)][is_last_block(cell)]; }
+  Gemm* gemm_of(const Cell& cell) const {
+    return find_gemm(cell.num_rows, cell.first_column + cell.num_columns == out());
+  }
 
   const PlainLayout& layout_;
   ProductRows rows_;
   std::optional<Bf16Arithmetic> strips_;  ///< our own kernel's
-  std::array<std::array<Gemm*, 2>, 2> gemms_{};
+  struct MadeGemm {
+    std::int64_t num_rows;
+    bool of_last_panel;
+    Gemm* gemm;
+  };
+  std::vector<MadeGemm> gemms_;  ///< of each number of rows in a cell
 };
 
 /// As oneDNN's fast kernels take them: it multiplies rows that do not lie dense by its reference

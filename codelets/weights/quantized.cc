@@ -25,8 +25,8 @@ const std::byte* first_strip_of(const WeightType& type, const Cell& cell, const 
 }
 
 /// Strips of a job, as long as each thread has jobs: digits of many rows stay in a cache for them.
-std::int64_t strips_of_a_job(const WeightType& type, std::int64_t rows, int num_threads) {
-  const std::int64_t row_blocks = (rows + block_rows - 1) / block_rows;
+std::int64_t strips_of_a_job(const WeightType& type, const ProductRows& rows, int num_threads) {
+  const std::int64_t row_blocks = count_row_blocks(rows, block_rows);
   return std::clamp<std::int64_t>(num_strips(type) * row_blocks / (4 * num_threads), 1, 4);
 }
 
@@ -34,8 +34,8 @@ std::int64_t strips_of_a_job(const WeightType& type, std::int64_t rows, int num_
 class DigitProduct final : public Product {
  public:
   DigitProduct(ThreadPool& pool, const WeightType& type, const ProductRows& rows)
-      : Product(rows.rows, type.out, block_rows,
-                strip_columns * strips_of_a_job(type, rows.rows, pool.num_threads())),
+      : Product(rows, type.out, block_rows,
+                strip_columns * strips_of_a_job(type, rows, pool.num_threads())),
         type_(type),
         layout_(type.format, type.in, quantized::digit_order(quantized::fastest_arithmetic())) {
     thread_local Workspace memory;
@@ -74,8 +74,8 @@ class DigitProduct final : public Product {
 class FloatProduct final : public Product {
  public:
   FloatProduct(const ThreadPool& pool, const WeightType& type, const ProductRows& rows)
-      : Product(rows.rows, type.out, block_rows,
-                strip_columns * strips_of_a_job(type, rows.rows, pool.num_threads())),
+      : Product(rows, type.out, block_rows,
+                strip_columns * strips_of_a_job(type, rows, pool.num_threads())),
         type_(type),
         rows_(rows) {}
 

@@ -29,6 +29,8 @@ constexpr Sublayer sublayer_of(LayerWeight weight) {
       return Sublayer::qkv;
     case LayerWeight::out:
       return Sublayer::out_proj;
+    case LayerWeight::router:
+      return Sublayer::router;
     case LayerWeight::gate:
     case LayerWeight::fc1:
       return Sublayer::fc1;
