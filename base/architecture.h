@@ -8,6 +8,10 @@ enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 /// Where a block's norm stands: before the block (almost all), or after its residual (OPT-350M).
 enum class NormPlace : std::uint8_t { pre, post };
 enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, silu };
+/// How a row's experts are chosen and weighed, by the router's logits: the softmax over all
+/// experts, of which the largest are taken; or the largest logits, and the softmax over these
+/// alone.
+enum class RouterKind : std::uint8_t { softmax_first, softmax_of_chosen };
 enum class PositionKind : std::uint8_t { none, learned, rope, alibi };
 
 }  // namespace sluice

@@ -9,14 +9,20 @@ namespace sluice {
 /// The weights of a decoder layer that are packed as a matrix each, in the order in which they are
 /// loaded, and in which tasks name them.
 enum class LayerWeight : std::uint8_t {
-  qkv,   ///< query, key and value, one below the other
-  out,   ///< of attention's output
-  gate,  ///< of a gated FFN only
-  fc1,   ///< the "up" projection of a gated FFN
-  fc2,   ///< the "down" projection of a gated FFN
+  qkv,     ///< query, key and value, one below the other
+  out,     ///< of attention's output
+  gate,    ///< of a gated FFN only
+  fc1,     ///< the "up" projection of a gated FFN
+  fc2,     ///< the "down" projection of a gated FFN
+  router,  ///< of a mixture of experts, whose gate, fc1 and fc2 are one of each for every expert
 };
-inline constexpr std::array<LayerWeight, 5> all_layer_weights = {
-    LayerWeight::qkv, LayerWeight::out, LayerWeight::gate, LayerWeight::fc1, LayerWeight::fc2};
+inline constexpr std::array<LayerWeight, 6> all_layer_weights = {
+    LayerWeight::qkv, LayerWeight::out, LayerWeight::gate,
+    LayerWeight::fc1, LayerWeight::fc2, LayerWeight::router};
+/// Those that each expert of a mixture has.
+constexpr bool is_of_ffn(LayerWeight weight) {
+  return weight == LayerWeight::gate || weight == LayerWeight::fc1 || weight == LayerWeight::fc2;
+}
 
 /// Something of each of a layer's weights. Plain data if T is.
 template <typename T>

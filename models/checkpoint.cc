@@ -152,9 +152,9 @@ class CheckpointWeights : public WeightSource {
       : checkpoint_(std::move(checkpoint)), family_(find_family(config.family)) {
     for (TensorId id : expected_tensors(config)) {
       if (auto coded = find_quantized(config, id)) {
-        quantized_.emplace(key(id), std::move(coded));
+        quantized_.emplace(id.key(), std::move(coded));
       } else {
-        views_.emplace(key(id), find(config, id));
+        views_.emplace(id.key(), find(config, id));
       }
     }
     if (config.quantization && quantized_.empty()) {
@@ -166,24 +166,24 @@ class CheckpointWeights : public WeightSource {
   }
 
   TensorView tensor(TensorId id) const override {
-    const auto found = views_.find(key(id));
+    const auto found = views_.find(id.key());
     if (found != views_.end()) return found->second;
     if (const auto coded = quantized(id)) {
       throw Error("{}: tensor {} is quantised ({}), expected a plain one in bf16, f16 or f32",
                   coded->file(), quote(coded->name()), to_string(coded->format()));
     }
-    throw Error("{}: this model has no {} in layer {}", checkpoint_.path(), to_string(id.role),
-                id.layer);
+    throw Error("{}: this model has no {} in {}", checkpoint_.path(), to_string(id.role),
+                place_of(id));
   }
 
   std::shared_ptr<const QuantizedTensor> quantized(TensorId id) const override {
-    const auto found = quantized_.find(key(id));
+    const auto found = quantized_.find(id.key());
     return found == quantized_.end() ? nullptr : found->second;
   }
 
   /// The pages leave this process's memory; the system's cache may keep them.
   void release(TensorId id) const override {
-    if (const auto found = views_.find(key(id)); found != views_.end())
+    if (const auto found = views_.find(id.key()); found != views_.end())
       forget_pages(found->second.data);
     if (const auto coded = quantized(id)) {
       for (const StoredTensor& part : coded->parts()) forget_pages(part.data);
@@ -193,17 +193,13 @@ class CheckpointWeights : public WeightSource {
   std::string identity() const override { return checkpoint_.identity(); }
 
  private:
-  static std::int64_t key(TensorId id) {
-    return id.layer * 256 + static_cast<std::int64_t>(id.role);
-  }
-
   std::shared_ptr<const QuantizedTensor> find_quantized(const ModelConfig& config,
                                                         TensorId id) const {
     const std::string_view of_class = module_class(id.role);
     if (!config.quantization || of_class.empty()) return nullptr;
     const WeightName weight = {.module = module_of(family_->tensor_name(id)),
                                .module_class = of_class,
-                               .shape = expected_shape(config, id.role)};
+                               .shape = expected_shape(config, id)};
     return quantization_method(*config.quantization)
         .find(*config.quantization, checkpoint_, weight);
   }
@@ -215,11 +211,11 @@ class CheckpointWeights : public WeightSource {
     if (!view && id.role == TensorRole::token_embedding && config.tied_embeddings)
       view = checkpoint_.find(family_->tensor_name({TensorRole::lm_head}));
     if (!view) refuse_missing(checkpoint_, config, name);
-    const auto expected = expected_shape(config, id.role);
+    const auto expected = expected_shape(config, id);
     if (view->shape != expected) {
       throw Error("{}: tensor {} has shape {}, expected {} = {} of config.json", view->file,
                   quote(view->name), shape_text(view->shape), shape_text(expected),
-                  expected_shape_fields(config, id.role));
+                  expected_shape_fields(config, id));
     }
     return *std::move(view);
   }

@@ -1,30 +1,27 @@
 #include "models/config.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "models/layer_schema.h"
 #include "models/layer_types.h"
 #include "models/weights.h"
 
 namespace sluice {
 namespace {
 
-/// Whether each expert of a mixture has one.
-bool is_per_expert(TensorRole role) {
-  return role == TensorRole::gate_weight || role == TensorRole::fc1_weight ||
-         role == TensorRole::fc2_weight;
-}
-
 /// As a double: exact up to 2^53, and never overflows on the way.
 double count_parameters(const ModelConfig& config) {
-  const auto experts = static_cast<double>(config.num_experts);
-  // What chooses the experts of a token.
-  double sum = experts * static_cast<double>(config.num_layers * config.hidden_size);
-  for (const TensorId id : expected_tensors(config)) {
+  double sum = 0;
+  const auto add = [&](const std::vector<std::int64_t>& shape, std::int64_t count) {
     double product = 1;
-    for (const std::int64_t size : expected_shape(config, id.role)) {
-      product *= static_cast<double>(size);
-    }
-    if (config.num_experts > 0 && is_per_expert(id.role)) product *= experts;
-    sum += product;
+    for (const std::int64_t size : shape) product *= static_cast<double>(size);
+    sum += product * static_cast<double>(count);
+  };
+  for (const TensorId id : tensors_outside_layers(config)) add(expected_shape(config, id), 1);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const LayerTensor& tensor : layer_schema(config, layer))
+      add(tensor.shape, tensor.of_each_expert ? config.num_experts : 1);
   }
   return sum;
 }
@@ -33,6 +30,18 @@ void check_size(std::string_view where, std::string_view name, std::int64_t size
                 std::int64_t highest) {
   if (size >= 1 && size <= highest) return;
   throw Error("{}: {} is {}, expected 1 to {}", where, name, size, highest);
+}
+
+void check_experts(const ModelConfig& config, std::string_view where) {
+  if (config.num_experts == 0) return;
+  constexpr std::int64_t most_of_all_layers = 1 << 20;
+  check_size(where, "number of experts", config.num_experts, most_experts);
+  check_size(where, "number of experts of a token", config.experts_per_token, config.num_experts);
+  check_size(where, "number of experts of all layers", config.num_layers * config.num_experts,
+             most_of_all_layers);
+  if (std::find(config.dense_layers.begin(), config.dense_layers.end(), true) !=
+      config.dense_layers.end())
+    check_size(where, "FFN size of layers without experts", config.dense_ffn_size, 1 << 24);
 }
 
 }  // namespace
@@ -47,6 +56,7 @@ void check_config(const ModelConfig& config, std::string_view where) {
   check_size(where, "number of key-value heads", config.num_kv_heads, highest);
   check_size(where, "head_dim", config.head_dim, highest);
   check_size(where, "FFN size", config.ffn_size, highest);
+  check_experts(config, where);
   check_size(where, "vocabulary size", config.vocab_size, highest_id);
   check_size(where, "number of positions", config.max_positions, highest_id);
   if (config.num_heads % config.num_kv_heads != 0) {

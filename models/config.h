@@ -19,23 +19,31 @@ namespace sluice {
 /// How the linear weights of one layer are stored; query, key and value alike.
 using LayerFormats = PerLayerWeight<WeightFormat>;
 
+/// More experts in a layer are taken for a damaged file.
+inline constexpr std::int64_t most_experts = 4096;
+
 /// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
 /// tokens.
 struct ModelConfig {
-  std::string family;  ///< "opt", "llama", "qwen2", "mistral"; shapes only: "bloom", "chinchilla",
-                       ///< "mixtral"
+  std::string family;  ///< "opt", "llama", "qwen2"...; shapes only: "bloom", "chinchilla"
   std::int64_t hidden_size = 0;
   std::int64_t embed_size = 0;  ///< of a token; != hidden_size only with in/out projections
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t ffn_size = 0;
+  std::int64_t ffn_size = 0;  ///< of a mixture each expert's
   std::int64_t vocab_size = 0;
-  std::int64_t num_experts = 0;        ///< shapes only; 0: one FFN
+  std::int64_t num_experts = 0;        ///< 0: one FFN
   std::int64_t experts_per_token = 0;  ///< that a token goes through
-  std::int64_t max_positions = 0;      ///< longest context, tokens
-  std::int64_t position_offset = 0;    ///< rows to skip in a learned position table (OPT: 2)
+  RouterKind router = RouterKind::softmax_first;
+  /// After a softmax over all: the chosen experts' weights are made to add up to 1.
+  bool norm_chosen = true;
+  /// Which layers of a mixture have one FFN, of dense_ffn_size; empty: none.
+  std::vector<bool> dense_layers{};
+  std::int64_t dense_ffn_size = 0;
+  std::int64_t max_positions = 0;    ///< longest context, tokens
+  std::int64_t position_offset = 0;  ///< rows to skip in a learned position table (OPT: 2)
   /// In a layer with a window a token sees itself and window-1 before it; 0: no layer has one.
   std::int64_t sliding_window_tokens = 0;
   /// Which layers have it; empty: all.
@@ -72,6 +80,14 @@ struct ModelConfig {
     const bool windowed =
         windowed_layers.empty() || windowed_layers.at(static_cast<std::size_t>(layer));
     return windowed ? sliding_window_tokens : 0;
+  }
+  bool has_experts(std::int64_t layer) const {
+    return num_experts > 0 &&
+           (dense_layers.empty() || !dense_layers.at(static_cast<std::size_t>(layer)));
+  }
+  /// Of a layer's FFN, or of each of its experts.
+  std::int64_t ffn_size_of(std::int64_t layer) const {
+    return num_experts > 0 && !has_experts(layer) ? dense_ffn_size : ffn_size;
   }
   /// How many layers see all in spite of sliding_window_tokens.
   std::int64_t num_full_attention_layers() const {

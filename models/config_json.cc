@@ -87,6 +87,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   const ConfigReader fields(parsed, where);
   const Family& family = family_of(fields);
   refuse_fields(fields, unsupported_fields());
+  if (!family.has_experts) refuse_fields(fields, fields_of_experts());
 
   ModelConfig config;
   config.family = family.name;

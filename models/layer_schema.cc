@@ -4,36 +4,70 @@
 
 namespace sluice {
 
-std::vector<LayerTensor> layer_schema(const ModelConfig& config) {
+std::optional<LayerWeight> weight_of(TensorRole role) {
+  using Role = TensorRole;
+  switch (role) {
+    case Role::q_weight:
+    case Role::k_weight:
+    case Role::v_weight:
+      return LayerWeight::qkv;
+    case Role::out_weight:
+      return LayerWeight::out;
+    case Role::gate_weight:
+      return LayerWeight::gate;
+    case Role::fc1_weight:
+      return LayerWeight::fc1;
+    case Role::fc2_weight:
+      return LayerWeight::fc2;
+    case Role::router_weight:
+      return LayerWeight::router;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t layer) {
   using Role = TensorRole;
   std::vector<LayerTensor> tensors;
-  const auto add = [&](Role role, std::optional<LayerWeight> weight = {}) {
-    tensors.push_back({role, expected_shape(config, role), weight});
+  bool of_each_expert = false;
+  const auto add = [&](Role role) {
+    const TensorId id{role, layer, of_each_expert ? 0 : -1};
+    tensors.push_back({role, expected_shape(config, id), weight_of(role), of_each_expert});
   };
   const auto add_norm = [&](Role weight, Role bias) {
     if (!config.norm_affine) return;
     add(weight);
     if (config.norm == NormKind::layer_norm) add(bias);
   };
-  const auto add_linear = [&](Role role, LayerWeight weight, Role bias, bool has_bias) {
-    add(role, weight);
+  const auto add_linear = [&](Role role, Role bias, bool has_bias) {
+    add(role);
     if (has_bias) add(bias);
   };
   add_norm(Role::attention_norm_weight, Role::attention_norm_bias);
-  add_linear(Role::q_weight, LayerWeight::qkv, Role::q_bias, config.qkv_bias);
-  add_linear(Role::k_weight, LayerWeight::qkv, Role::k_bias, config.qkv_bias);
-  add_linear(Role::v_weight, LayerWeight::qkv, Role::v_bias, config.qkv_bias);
-  add_linear(Role::out_weight, LayerWeight::out, Role::out_bias, config.out_bias);
+  add_linear(Role::q_weight, Role::q_bias, config.qkv_bias);
+  add_linear(Role::k_weight, Role::k_bias, config.qkv_bias);
+  add_linear(Role::v_weight, Role::v_bias, config.qkv_bias);
+  add_linear(Role::out_weight, Role::out_bias, config.out_bias);
   add_norm(Role::ffn_norm_weight, Role::ffn_norm_bias);
-  if (config.gated_ffn)
-    add_linear(Role::gate_weight, LayerWeight::gate, Role::gate_bias, config.ffn_bias);
-  add_linear(Role::fc1_weight, LayerWeight::fc1, Role::fc1_bias, config.ffn_bias);
-  add_linear(Role::fc2_weight, LayerWeight::fc2, Role::fc2_bias, config.ffn_bias);
+  of_each_expert = config.has_experts(layer);
+  if (of_each_expert) {
+    const TensorId router{Role::router_weight, layer};
+    tensors.push_back({router.role, expected_shape(config, router), LayerWeight::router});
+  }
+  if (config.gated_ffn) add_linear(Role::gate_weight, Role::gate_bias, config.ffn_bias);
+  add_linear(Role::fc1_weight, Role::fc1_bias, config.ffn_bias);
+  add_linear(Role::fc2_weight, Role::fc2_bias, config.ffn_bias);
   return tensors;
 }
 
-std::vector<LayerMatrix> layer_matrices(const ModelConfig& config) {
-  const std::vector<LayerTensor> schema = layer_schema(config);
+std::vector<TensorId> LayerMatrix::ids(std::int64_t layer, std::int64_t expert) const {
+  std::vector<TensorId> ids;
+  for (const LayerTensor& tensor : tensors) ids.push_back(tensor.id(layer, expert));
+  return ids;
+}
+
+std::vector<LayerMatrix> layer_matrices(const ModelConfig& config, std::int64_t layer) {
+  const std::vector<LayerTensor> schema = layer_schema(config, layer);
   std::vector<LayerMatrix> matrices;
   for (const LayerWeight weight : all_layer_weights) {
     LayerMatrix matrix{.weight = weight, .tensors = {}};
@@ -41,6 +75,7 @@ std::vector<LayerMatrix> layer_matrices(const ModelConfig& config) {
       if (tensor.weight != weight) continue;
       matrix.out += tensor.shape[0];
       matrix.in = tensor.shape[1];
+      matrix.of_each_expert = tensor.of_each_expert;
       matrix.tensors.push_back(tensor);
     }
     if (!matrix.tensors.empty()) matrices.push_back(std::move(matrix));

@@ -27,7 +27,7 @@ std::vector<NewShard> plan_shards(const ModelConfig& config, std::uint64_t large
   const Family& family = *find_family(config.family);
   std::vector<NewShard> shards(1);
   for (TensorId id : expected_tensors(config)) {
-    auto shape = expected_shape(config, id.role);
+    auto shape = expected_shape(config, id);
     const auto elements =
         std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     const std::uint64_t bytes =

@@ -29,18 +29,18 @@ class RandomWeights : public WeightSource {
         seed_(seed),
         family_(find_family(config_.family)) {
     check_config(config_, "random weights");
-    for (TensorId id : expected_tensors(config_)) slots_.try_emplace(key(id));
+    for (TensorId id : expected_tensors(config_)) slots_.try_emplace(id.key());
   }
 
   TensorView tensor(TensorId id) const override {
-    const auto found = slots_.find(key(id));
+    const auto found = slots_.find(id.key());
     if (found == slots_.end()) {
-      throw Error("random weights: this model has no {} in layer {}", to_string(id.role), id.layer);
+      throw Error("random weights: this model has no {} in {}", to_string(id.role), place_of(id));
     }
     TensorView view = {.name = name_of(id),
                        .file = "random weights",
                        .dtype = dtype_,
-                       .shape = expected_shape(config_, id.role),
+                       .shape = expected_shape(config_, id),
                        .data = {}};
     const std::size_t bytes = size_of(view);
     Slot& slot = found->second;
@@ -54,7 +54,7 @@ class RandomWeights : public WeightSource {
   }
 
   void release(TensorId id) const override {
-    const auto found = slots_.find(key(id));
+    const auto found = slots_.find(id.key());
     if (found == slots_.end()) return;
     const std::lock_guard lock(found->second.mutex);
     found->second.data.reset();
@@ -68,7 +68,7 @@ class RandomWeights : public WeightSource {
   std::shared_ptr<const QuantizedTensor> quantized(TensorId id) const override {
     const WeightFormat format = stored_format(config_, id);
     if (format.is_plain()) return nullptr;
-    return random_codes(name_of(id), format, expected_shape(config_, id.role), seed_);
+    return random_codes(name_of(id), format, expected_shape(config_, id), seed_);
   }
 
   std::string identity() const override {
@@ -104,14 +104,11 @@ class RandomWeights : public WeightSource {
     work();
   }
 
-  static std::int64_t key(TensorId id) {
-    return id.layer * 256 + static_cast<std::int64_t>(id.role);
-  }
-
   std::string name_of(TensorId id) const {
     if (family_ != nullptr) return family_->tensor_name(id);
-    return id.layer < 0 ? std::string(to_string(id.role))
-                        : fmt::format("layers.{}.{}", id.layer, to_string(id.role));
+    if (id.layer < 0) return std::string(to_string(id.role));
+    const std::string expert = id.expert < 0 ? "" : fmt::format("experts.{}.", id.expert);
+    return fmt::format("layers.{}.{}{}", id.layer, expert, to_string(id.role));
   }
 
   std::size_t size_of(const TensorView& view) const {

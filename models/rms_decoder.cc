@@ -65,6 +65,8 @@ std::string_view layer_tensor_name(TensorRole role) {
       return "mlp.down_proj.weight";
     case TensorRole::fc2_bias:
       return "mlp.down_proj.bias";
+    case TensorRole::router_weight:
+      return "mlp.gate.weight";
     default:
       return to_string(role);
   }
@@ -103,6 +105,12 @@ void write_rms_decoder(const ModelConfig& config, ordered_json& fields) {
 }
 
 std::string rms_decoder_tensor_name(TensorId id) {
+  if (id.expert >= 0) {
+    constexpr std::string_view of_ffn = "mlp.";
+    std::string_view name = layer_tensor_name(id.role);
+    name.remove_prefix(of_ffn.size());
+    return fmt::format("model.layers.{}.mlp.experts.{}.{}", id.layer, id.expert, name);
+  }
   if (id.layer >= 0) return fmt::format("model.layers.{}.{}", id.layer, layer_tensor_name(id.role));
   switch (id.role) {
     case TensorRole::token_embedding:

@@ -24,9 +24,6 @@ std::span<const UnsupportedField> unsupported_fields() {
       UnsupportedField{"qk_layernorm", "false"},
       UnsupportedField{"alibi", "false"},
       UnsupportedField{"attention_chunk_size", ""},
-      UnsupportedField{"num_local_experts", "1"},
-      UnsupportedField{"num_experts", "1"},
-      UnsupportedField{"n_routed_experts", "1"},
       // Factors and caps.
       UnsupportedField{"attn_logit_softcapping", ""},
       UnsupportedField{"final_logit_softcapping", ""},
@@ -50,6 +47,15 @@ std::span<const UnsupportedField> unsupported_fields() {
       UnsupportedField{"no_rope_layer_interval", ""},
       UnsupportedField{"use_dynamic_ntk", "false"},
       UnsupportedField{"use_logn_attn", "false"},
+  };
+  return table;
+}
+
+std::span<const UnsupportedField> fields_of_experts() {
+  static constexpr std::array table = {
+      UnsupportedField{"num_local_experts", "1"},
+      UnsupportedField{"num_experts", "1"},
+      UnsupportedField{"n_routed_experts", "1"},
   };
   return table;
 }

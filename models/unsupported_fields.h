@@ -17,6 +17,8 @@ struct UnsupportedField {
 /// Fields of related families and of Transformers' base class, which published files sometimes
 /// carry over.
 std::span<const UnsupportedField> unsupported_fields();
+/// Those that say how many experts there are, which some families can have.
+std::span<const UnsupportedField> fields_of_experts();
 
 /// Throws Error that names the first one of `table` that is set.
 void refuse_fields(const ConfigReader& fields, std::span<const UnsupportedField> table);

@@ -59,23 +59,47 @@ std::string_view to_string(TensorRole role) {
       "fc2_weight",
       "fc2_bias",
       "gate_bias",
+      "router_weight",
   };
   return names[static_cast<std::size_t>(role)];
+}
+
+std::vector<TensorId> tensors_outside_layers(const ModelConfig& config) {
+  std::vector<TensorId> ids;
+  for (const TensorRole role : roles_before_layers(config)) ids.push_back({role});
+  for (const TensorRole role : roles_after_layers(config)) ids.push_back({role});
+  return ids;
 }
 
 std::vector<TensorId> expected_tensors(const ModelConfig& config) {
   std::vector<TensorId> ids;
   for (TensorRole role : roles_before_layers(config)) ids.push_back({role});
-  const std::vector<LayerTensor> of_layer = layer_schema(config);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    for (const LayerTensor& tensor : of_layer) ids.push_back({tensor.role, layer});
+    std::vector<LayerTensor> of_each_expert;
+    for (LayerTensor& tensor : layer_schema(config, layer)) {
+      if (tensor.of_each_expert) {
+        of_each_expert.push_back(std::move(tensor));
+      } else {
+        ids.push_back(tensor.id(layer));
+      }
+    }
+    if (of_each_expert.empty()) continue;
+    for (std::int64_t expert = 0; expert < config.num_experts; ++expert) {
+      for (const LayerTensor& tensor : of_each_expert) ids.push_back(tensor.id(layer, expert));
+    }
   }
   for (TensorRole role : roles_after_layers(config)) ids.push_back({role});
   return ids;
 }
 
-std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole role) {
-  switch (role) {
+std::string place_of(TensorId id) {
+  if (id.expert < 0) return fmt::format("layer {}", id.layer);
+  return fmt::format("layer {}, expert {}", id.layer, id.expert);
+}
+
+std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorId id) {
+  const std::int64_t ffn_size = id.layer < 0 ? config.ffn_size : config.ffn_size_of(id.layer);
+  switch (id.role) {
     case TensorRole::token_embedding:
     case TensorRole::lm_head:
       return {config.vocab_size, config.embed_size};
@@ -99,12 +123,14 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole r
       return {config.hidden_size, config.q_size()};
     case TensorRole::gate_weight:
     case TensorRole::fc1_weight:
-      return {config.ffn_size, config.hidden_size};
+      return {ffn_size, config.hidden_size};
     case TensorRole::gate_bias:
     case TensorRole::fc1_bias:
-      return {config.ffn_size};
+      return {ffn_size};
     case TensorRole::fc2_weight:
-      return {config.hidden_size, config.ffn_size};
+      return {config.hidden_size, ffn_size};
+    case TensorRole::router_weight:
+      return {config.num_experts, config.hidden_size};
     case TensorRole::final_norm_weight:
     case TensorRole::final_norm_bias:
     case TensorRole::attention_norm_weight:
@@ -118,14 +144,16 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole r
   return {};
 }
 
-std::string expected_shape_fields(const ModelConfig& config, TensorRole role) {
+std::string expected_shape_fields(const ModelConfig& config, TensorId id) {
   const Family* family = find_family(config.family);
-  const std::string_view ffn = family == nullptr ? "ffn_size" : family->ffn_field;
+  std::string_view ffn = family == nullptr ? "ffn_size" : family->ffn_field;
+  if (id.expert >= 0 && family != nullptr && !family->expert_ffn_field.empty())
+    ffn = family->expert_ffn_field;
   const std::string_view embed = family == nullptr ? "embed_size" : family->embed_field;
   constexpr std::string_view hidden = "hidden_size";
   constexpr std::string_view q = "num_attention_heads * head_dim";
   constexpr std::string_view kv = "num_key_value_heads * head_dim";
-  switch (role) {
+  switch (id.role) {
     case TensorRole::token_embedding:
     case TensorRole::lm_head:
       return fmt::format("[vocab_size, {}]", embed);
@@ -155,6 +183,8 @@ std::string expected_shape_fields(const ModelConfig& config, TensorRole role) {
       return fmt::format("[{}]", ffn);
     case TensorRole::fc2_weight:
       return fmt::format("[{}, {}]", hidden, ffn);
+    case TensorRole::router_weight:
+      return fmt::format("[num_experts, {}]", hidden);
     default:
       return fmt::format("[{}]", hidden);
   }
@@ -168,6 +198,17 @@ WeightFormat WeightSource::format(TensorId id) const {
   if (const auto coded = quantized(id)) return coded->format();
   return WeightFormat::plain(tensor(id).dtype);
 }
+
+namespace {
+
+/// "q_weight", "fc1_weight of expert 3".
+std::string name_in_layer(TensorId id) {
+  std::string name(to_string(id.role));
+  if (id.expert >= 0) name += fmt::format(" of expert {}", id.expert);
+  return name;
+}
+
+}  // namespace
 
 WeightFormat common_format(const WeightSource& weights, std::span<const TensorId> ids) {
   const auto without_zero_points = [](WeightFormat format) {
@@ -186,7 +227,7 @@ WeightFormat common_format(const WeightSource& weights, std::span<const TensorId
       throw Error(
           "layer {}: {} is {}, {} is {}: they become one weight, so their formats must be the "
           "same; get a model that has all of them quantised alike, or none",
-          id.layer, to_string(ids.front().role), text(common), to_string(id.role), text(format));
+          id.layer, name_in_layer(ids.front()), text(common), name_in_layer(id), text(format));
     }
     common.has_zero_points |= format.has_zero_points;
   }
@@ -195,12 +236,15 @@ WeightFormat common_format(const WeightSource& weights, std::span<const TensorId
 
 void set_formats(const WeightSource& weights, ModelConfig& config) {
   config.layer_formats.clear();
-  const std::vector<LayerMatrix> matrices = layer_matrices(config);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     LayerFormats& formats = config.layer_formats.emplace_back();
-    for (const LayerMatrix& matrix : matrices) {
+    for (const LayerMatrix& matrix : layer_matrices(config, layer)) {
+      const std::int64_t count = matrix.of_each_expert ? config.num_experts : 1;
       std::vector<TensorId> ids;
-      for (const LayerTensor& tensor : matrix.tensors) ids.push_back({tensor.role, layer});
+      for (std::int64_t expert = 0; expert < count; ++expert) {
+        const std::vector<TensorId> of_one = matrix.ids(layer, expert);
+        ids.insert(ids.end(), of_one.begin(), of_one.end());
+      }
       formats[matrix.weight] = common_format(weights, ids);
     }
   }
@@ -216,12 +260,17 @@ void set_formats(const WeightFormat& layers, const WeightFormat& head, ModelConf
         "{}: a group of {} inputs does not divide a weight of {}; expected a group that does",
         to_string(format), format.group, in);
   };
-  for (const LayerMatrix& matrix : layer_matrices(config)) check(layers, matrix.in);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const LayerMatrix& matrix : layer_matrices(config, layer)) {
+      if (matrix.weight != LayerWeight::router) check(layers, matrix.in);
+    }
+  }
   check(head, config.embed_size);
   config.layer_formats.clear();
   if (!layers.is_plain()) {
     LayerFormats formats;
     std::fill(formats.begin(), formats.end(), layers);
+    formats[LayerWeight::router] = {};  // small, and what it decides is not to change
     config.layer_formats.assign(static_cast<std::size_t>(config.num_layers), formats);
   }
   config.head_format = head;
@@ -231,11 +280,9 @@ void set_formats(const WeightFormat& layers, const WeightFormat& head, ModelConf
 WeightFormat stored_format(const ModelConfig& config, TensorId id) {
   if (id.role == TensorRole::lm_head) return config.head_format;
   if (config.layer_formats.empty() || id.layer < 0) return {};
-  for (const LayerTensor& tensor : layer_schema(config)) {
-    if (tensor.role == id.role && tensor.weight)
-      return config.layer_formats.at(static_cast<std::size_t>(id.layer))[*tensor.weight];
-  }
-  return {};
+  const std::optional<LayerWeight> weight = weight_of(id.role);
+  if (!weight) return {};
+  return config.layer_formats.at(static_cast<std::size_t>(id.layer))[*weight];
 }
 
 }  // namespace sluice

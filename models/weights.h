@@ -45,22 +45,33 @@ enum class TensorRole : std::uint8_t {
   fc2_weight,             ///< [hidden_size, ffn_size]; the "down" projection of a gated FFN
   fc2_bias,               ///< [hidden_size]
   gate_bias,              ///< [ffn_size], gated with ffn_bias only (Llama's mlp_bias)
+  router_weight,          ///< [num_experts, hidden_size], layers with experts only
 };
 
 /// "q_weight" and so on, for messages.
 std::string_view to_string(TensorRole role);
 
-/// A role of a given layer (-1 for tensors that belong to no layer).
+/// A role of a given layer (-1 for tensors that belong to no layer), and of one of its experts (-1
+/// for tensors that belong to none).
 struct TensorId {
   TensorRole role;
   std::int64_t layer = -1;
+  std::int64_t expert = -1;
+
+  /// One number for each, as long as there are fewer than 2^16 experts.
+  std::int64_t key() const {
+    return ((layer + 1) * 65536 + expert + 1) * 256 + static_cast<std::int64_t>(role);
+  }
 };
+/// "layer 3", "layer 3, expert 17": for messages.
+std::string place_of(TensorId id);
 
 /// Every tensor a model of this config has, in layer order, and the shape each must have.
+std::vector<TensorId> tensors_outside_layers(const ModelConfig& config);
 std::vector<TensorId> expected_tensors(const ModelConfig& config);
-std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole role);
+std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorId id);
 /// The same in config.json's words: "[intermediate_size, hidden_size]".
-std::string expected_shape_fields(const ModelConfig& config, TensorRole role);
+std::string expected_shape_fields(const ModelConfig& config, TensorId id);
 
 /// How config.json alone says that the tensor is stored: before there are files, for plans. Its
 /// scales' type and whether zero points are needed stand in the files.

@@ -198,7 +198,7 @@ std::vector<NewShard> plan_shards(const Model& model, const QuantizeModelOptions
     const std::string name = family.tensor_name(id);
     std::vector<NewTensor> parts;
     if (const auto format = new_format(options, id.role)) {
-      const auto shape = expected_shape(model.config, id.role);
+      const auto shape = expected_shape(model.config, id);
       check_group(*format, name, shape[1]);
       parts = parts_of(id, module_of(name), *format, shape[0], shape[1]);
     } else {

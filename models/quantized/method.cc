@@ -53,6 +53,7 @@ std::string_view module_class(TensorRole role) {
     case TensorRole::gate_weight:
     case TensorRole::fc1_weight:
     case TensorRole::fc2_weight:
+    case TensorRole::router_weight:
       return "Linear";
     default:
       return {};

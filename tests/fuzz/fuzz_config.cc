@@ -19,9 +19,9 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-std::int64_t num_elements(const sluice::ModelConfig& config, sluice::TensorRole role) {
+std::int64_t num_elements(const sluice::ModelConfig& config, sluice::TensorId id) {
   std::int64_t product = 1;
-  for (std::int64_t size : sluice::expected_shape(config, role)) {
+  for (std::int64_t size : sluice::expected_shape(config, id)) {
     require(size > 0 && !__builtin_mul_overflow(product, size, &product));
   }
   return product;
@@ -30,7 +30,7 @@ std::int64_t num_elements(const sluice::ModelConfig& config, sluice::TensorRole 
 void check_model(const sluice::ModelConfig& config) {
   std::int64_t sum = 0;
   for (const sluice::TensorId id : sluice::expected_tensors(config)) {
-    require(!__builtin_add_overflow(sum, num_elements(config, id.role), &sum));
+    require(!__builtin_add_overflow(sum, num_elements(config, id), &sum));
     sluice::expected_format(config, id);
   }
   require(sum == sluice::num_parameters(config));

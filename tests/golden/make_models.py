@@ -21,7 +21,7 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoModelForCausalLM, LlamaConfig, MinistralConfig, MistralConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, LlamaConfig, MinistralConfig, MistralConfig, MixtralConfig, OPTConfig,
                           Qwen2Config)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -29,6 +29,7 @@ PROMPT_TOKENS = 101
 GREEDY_PROMPT_TOKENS, GREEDY_TOKENS = 7, 64
 RAGGED_PROMPT_TOKENS, RAGGED_GREEDY_TOKENS = (1, 2, 5, 11, 17, 29, 40), 24
 MIN_RELATIVE_GAP = 3e-3   # top-1 minus top-2 logit, over max |logit| of that row, at every greedy step
+MIN_ROUTER_GAP = 3e-3       # last chosen minus first left-out expert's logit, over max |logit| of that row, at every layer
 MIN_DISTINCT_TOKENS = 20    # among the 64 greedy tokens
 MIN_RAGGED_DISTINCT_TOKENS = 5  # among the 24 greedy tokens of each ragged prompt
 MIN_BF16_COSINE = 0.99995   # Transformers computing in bf16 against itself computing in f32, all logits as one vector
@@ -152,12 +153,30 @@ CASES = [
                      rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}),
          torch.bfloat16, layer_scale=0.5, put={"tie_word_embeddings": True},
          contrast={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    Case("mixtral",
+         MixtralConfig(vocab_size=113, hidden_size=48, intermediate_size=52, num_hidden_layers=2,
+                       num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, num_local_experts=4,
+                       num_experts_per_tok=2, max_position_embeddings=256, sliding_window=None,
+                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         torch.bfloat16, layer_scale=0.5, drop=("rope_scaling", "pad_token_id", "head_dim"),
+         contrast={"num_experts_per_tok": 1}),
+    Case("mixtral-window",
+         MixtralConfig(vocab_size=97, hidden_size=40, intermediate_size=70, num_hidden_layers=2,
+                       num_attention_heads=4, num_key_value_heads=1, rms_norm_eps=1e-2, num_local_experts=5,
+                       num_experts_per_tok=3, max_position_embeddings=256, sliding_window=16,
+                       rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.float32, layer_scale=0.5, shards=2, published=False, contrast={"sliding_window": None}),
 ]
 
 
 def build(config):
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
-    return model.eval()
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, **plainly(config)).eval()
+
+
+def plainly(config):
+    """Computes attention, and experts where there are some, by plain products."""
+    experts = hasattr(config, "num_experts_per_tok")
+    return {"attn_implementation": "eager", **({"experts_implementation": "eager"} if experts else {})}
 
 
 @torch.no_grad()
@@ -176,7 +195,51 @@ def randomise(model, case, generator):
             parameter.copy_(0.2 * noise)
         else:
             adds = any(word in name for word in ("o_proj", "out_proj", "down_proj", "fc2"))
-            parameter.copy_(noise * (case.layer_scale if adds else 1.0) / math.sqrt(parameter.shape[1]))
+            parameter.copy_(noise * (case.layer_scale if adds else 1.0) / math.sqrt(parameter.shape[-1]))
+
+
+class RouterGaps:
+    """The smallest distance of a last chosen expert from the first one left out, of all that a model computes."""
+
+    def __init__(self, model):
+        self.smallest = math.inf
+        self.count = 0
+        for module in model.modules():
+            if type(module).__name__.endswith("TopKRouter"):
+                self.count += 1
+                module.register_forward_hook(self.look)
+
+    def look(self, router, inputs, outputs):
+        logits = outputs[0].double()
+        if router.top_k == logits.shape[-1]:
+            return
+        top = logits.topk(router.top_k + 1, dim=-1).values
+        gaps = (top[:, -2] - top[:, -1]) / logits.abs().amax(dim=-1)
+        self.smallest = min(self.smallest, gaps.min().item())
+
+
+@torch.no_grad()
+def decide_routers(model, generator):
+    """Lets each token's embedding say which experts it prefers, in as many dimensions as there are experts.
+
+    Of routers of random weights some row's last chosen expert and the first one left out are always too near to each
+    other. Layers add little in these dimensions, and each router sees them in another order.
+    """
+    routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    if not routers:
+        return
+    count = routers[0].weight.shape[0]
+    levels = torch.linspace(-2, 2, count)
+    for token in model.get_input_embeddings().weight:
+        token[:count] = levels[torch.randperm(count, generator=generator)]
+    for name, parameter in model.named_parameters():
+        if "o_proj.weight" in name:
+            parameter[:count] *= 0.1
+        elif "down_proj" in name:
+            parameter[..., :count, :] *= 0.1
+    for router in routers:
+        router.weight *= 0.1
+        router.weight[torch.arange(count), torch.randperm(count, generator=generator)] += 1
 
 
 @torch.no_grad()
@@ -228,15 +291,20 @@ def copy_as(model, config, dtype, then=torch.float32):
 def search(case):
     """The first seed whose greedy paths have clear gaps and are not degenerate."""
     vocab = case.config.vocab_size
-    why = {"gap": 0, "repeats": 0, "cosine": 0}
+    why = {"gap": 0, "repeats": 0, "cosine": 0, "router": 0}
     for seed in range(MAX_SEEDS):
         generator = torch.Generator().manual_seed(seed)
         model = build(case.config)
         randomise(model, case, generator)
+        decide_routers(model, generator)
         model = copy_as(model, case.config, case.stored)
         draw = lambda n: torch.randint(0, vocab, (n,), generator=generator).tolist()
         prompt, greedy_prompt = draw(PROMPT_TOKENS), draw(GREEDY_PROMPT_TOKENS)
         ragged_prompts = [draw(n) for n in RAGGED_PROMPT_TOKENS]
+        routers = RouterGaps(model)
+        if routers.count and (logits_of(model, prompt), routers.smallest)[1] < MIN_ROUTER_GAP:
+            why["router"] += 1
+            continue
 
         path = greedy(model, greedy_prompt, GREEDY_TOKENS)
         if rejected := unfit(path, MIN_DISTINCT_TOKENS):
@@ -254,6 +322,8 @@ def search(case):
             paths.append(greedy(model, p, RAGGED_GREEDY_TOKENS))
             if rejected := unfit(paths[-1], MIN_RAGGED_DISTINCT_TOKENS):
                 break
+        if not rejected and routers.smallest < MIN_ROUTER_GAP:
+            rejected = "router"
         if rejected:
             why[rejected] += 1
             continue
@@ -281,6 +351,8 @@ def search(case):
             "bf16_compute_cosine": bf16_cosine,
             "bf16_compute_min_row_cosine": cosine(in_bf16, logits_bf16w).min().item(),
         }
+        if routers.count:
+            facts["min_relative_router_gap"] = routers.smallest
         assert generated(model, greedy_prompt, GREEDY_TOKENS) == path[0], "generate() disagrees"
         for p, (tokens, _) in zip(ragged_prompts, paths):
             assert generated(model, p, RAGGED_GREEDY_TOKENS) == tokens, "generate() disagrees"
@@ -339,7 +411,7 @@ def make(case, root):
     facts.update(contrast(case, model, prompt, tensors["logits_f32"]))
     folder = root / case.name
     save(case, model, folder)
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **plainly(case.config)).eval()
     assert torch.equal(logits_of(loaded, prompt), tensors["logits_f32"]), f"{case.name}: loads back differently"
 
     dtype = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[case.stored]

@@ -111,8 +111,44 @@ TEST(ConfigTest, ReadsLlamaBiases) {
   const ModelConfig config =
       parse(with(with(small_llama(), "attention_bias", true), "mlp_bias", true));
   EXPECT_TRUE(config.qkv_bias && config.out_bias && config.ffn_bias);
-  const auto shape = expected_shape(config, TensorRole::gate_bias);
+  const auto shape = expected_shape(config, {TensorRole::gate_bias, 0});
   EXPECT_EQ(shape, (std::vector<std::int64_t>{12}));
+}
+
+json small_mixtral() {
+  return with(with(with(small_llama(), "model_type", "mixtral"), "num_local_experts", 6),
+              "num_experts_per_tok", 3);
+}
+
+TEST(ConfigTest, ReadsExperts) {
+  const json fields = small_mixtral();
+  const ModelConfig config = parse(with(fields, "architectures", {"MixtralForCausalLM"}));
+  EXPECT_EQ(config.num_experts, 6);
+  EXPECT_EQ(config.experts_per_token, 3);
+  EXPECT_TRUE(config.has_experts(0));
+  EXPECT_TRUE(config.norm_chosen);
+  EXPECT_EQ(config.router, RouterKind::softmax_first);
+  const TensorId expert{TensorRole::fc2_weight, 0, 5};
+  EXPECT_EQ(expected_shape(config, expert),
+            (std::vector<std::int64_t>{config.hidden_size, config.ffn_size}));
+  EXPECT_EQ(expected_shape(config, {TensorRole::router_weight, 0}),
+            (std::vector<std::int64_t>{6, config.hidden_size}));
+  // Both names are one field.
+  EXPECT_EQ(parse(with(without(fields, "num_local_experts"), "num_experts", 5)).num_experts, 5);
+}
+
+TEST(ConfigTest, RefusesNumbersOfExpertsThatDoNotFit) {
+  const json fields = small_mixtral();
+  expect_error([&] { parse(with(fields, "num_experts_per_tok", 0)); },
+               {"config.json", "num_experts_per_tok", "0"});
+  expect_error([&] { parse(with(fields, "num_experts_per_tok", 7)); },
+               {"num_experts_per_tok is 7", "1 to 6"});
+  expect_error([&] { parse(with(fields, "num_local_experts", 4097)); },
+               {"num_local_experts is 4097", "1 to 4096"});
+  expect_error([&] { parse(with(fields, "num_experts", 8)); },
+               {"num_local_experts is 6", "num_experts 8"});
+  expect_error([&] { parse(with(small_llama(), "num_local_experts", 4)); },
+               {"num_local_experts", "not supported"});
 }
 
 TEST(ConfigTest, ReadsHeadDimThatIsNotHiddenSizeOverHeads) {
@@ -375,7 +411,8 @@ TEST(ConfigTest, NamesMissingFields) {
 TEST(ConfigTest, ListsSupportedArchitecturesForOthers) {
   expect_refused(small_of("GPT2LMHeadModel"),
                  {"\"GPT2LMHeadModel\"",
-                  "LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, Qwen2ForCausalLM"});
+                  "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, OPTForCausalLM, "
+                  "Qwen2ForCausalLM"});
 }
 
 TEST(ConfigTest, RefusesWhatIsNoConfig) {

@@ -35,7 +35,7 @@ TEST_P(GoldenModelTest, OpensWithEveryTensorInPlace) {
   const Model model = open_model(folder());
   for (TensorId id : expected_tensors(model.config)) {
     const TensorView view = model.weights->tensor(id);
-    EXPECT_EQ(view.shape, expected_shape(model.config, id.role)) << view.name;
+    EXPECT_EQ(view.shape, expected_shape(model.config, id)) << view.name;
     EXPECT_EQ(view.name, find_family(model.config.family)->tensor_name(id));
   }
 }

@@ -26,7 +26,7 @@ TEST(LayerSchemaTest, HasTheTensorsOfLlama) {
                                       Role::gate_weight,
                                       Role::fc1_weight,
                                       Role::fc2_weight};
-  EXPECT_EQ(roles_of(layer_schema(find_shape("llama-3.2-1b"))), expected);
+  EXPECT_EQ(roles_of(layer_schema(find_shape("llama-3.2-1b"), 0)), expected);
 }
 
 TEST(LayerSchemaTest, HasTheTensorsOfOpt) {
@@ -46,12 +46,12 @@ TEST(LayerSchemaTest, HasTheTensorsOfOpt) {
                                       Role::fc1_bias,
                                       Role::fc2_weight,
                                       Role::fc2_bias};
-  EXPECT_EQ(roles_of(layer_schema(find_shape("opt-125m"))), expected);
+  EXPECT_EQ(roles_of(layer_schema(find_shape("opt-125m"), 0)), expected);
 }
 
 /// 32 query heads and 8 KV heads of 64: 2048 + 2 * 512 rows.
 TEST(LayerSchemaTest, MatricesAreTheirTensorsRows) {
-  const std::vector<LayerMatrix> matrices = layer_matrices(find_shape("llama-3.2-1b"));
+  const std::vector<LayerMatrix> matrices = layer_matrices(find_shape("llama-3.2-1b"), 0);
   struct Expected {
     LayerWeight weight;
     std::int64_t in, out;
@@ -72,8 +72,45 @@ TEST(LayerSchemaTest, MatricesAreTheirTensorsRows) {
   }
 }
 
+/// Mixtral 8x7B: 8 experts, each of gate, up and down, and a router of 8 rows.
+TEST(LayerSchemaTest, ExpertsHaveTheirTensorsEach) {
+  const ModelConfig& config = find_shape("mixtral-8x7b");
+  std::int64_t of_experts = 0;
+  for (const LayerTensor& tensor : layer_schema(config, 31)) {
+    EXPECT_FALSE(tensor.of_each_expert && tensor.is_vector()) << to_string(tensor.role);
+    if (tensor.of_each_expert) of_experts += tensor.shape[0] * tensor.shape[1];
+    EXPECT_EQ(tensor.id(31, 7).expert, tensor.of_each_expert ? 7 : -1) << to_string(tensor.role);
+  }
+  EXPECT_EQ(of_experts, 3 * 4096 * 14336);
+  const std::vector<LayerMatrix> matrices = layer_matrices(config, 31);
+  ASSERT_EQ(matrices.size(), 6U);
+  EXPECT_EQ(matrices[5].weight, LayerWeight::router);
+  EXPECT_EQ(matrices[5].out, 8);
+  EXPECT_FALSE(matrices[5].of_each_expert);
+  EXPECT_TRUE(matrices[2].of_each_expert && matrices[3].of_each_expert);
+  std::int64_t tensors = 0;
+  for (const TensorId id : expected_tensors(config)) tensors += id.layer == 31 ? 1 : 0;
+  EXPECT_EQ(tensors, 2 + 4 + 1 + 3 * 8);
+}
+
+/// One layer of two has a dense FFN, of another width.
+TEST(LayerSchemaTest, LayersOfAMixtureMayHaveOneFfn) {
+  ModelConfig config = find_shape("mixtral-8x7b");
+  config.num_layers = 2;
+  config.dense_layers = {true, false};
+  config.dense_ffn_size = 100;
+  for (const LayerMatrix& matrix : layer_matrices(config, 0)) {
+    EXPECT_NE(matrix.weight, LayerWeight::router);
+    EXPECT_FALSE(matrix.of_each_expert);
+    EXPECT_EQ(matrix.out == 100,
+              matrix.weight == LayerWeight::gate || matrix.weight == LayerWeight::fc1);
+    EXPECT_EQ(matrix.in == 100, matrix.weight == LayerWeight::fc2);
+  }
+  EXPECT_EQ(layer_matrices(config, 1).size(), 6U);
+}
+
 TEST(LayerSchemaTest, WithoutAGateThereIsNone) {
-  for (const LayerMatrix& matrix : layer_matrices(find_shape("opt-125m")))
+  for (const LayerMatrix& matrix : layer_matrices(find_shape("opt-125m"), 0))
     EXPECT_NE(matrix.weight, LayerWeight::gate);
 }
 

@@ -87,8 +87,8 @@ TEST(ExpectedTensorsTest, ListsALlamaInLayerOrder) {
   EXPECT_EQ(ids[1].layer, 0);
   EXPECT_EQ(ids[10].layer, 1);
   EXPECT_EQ(ids.back().role, TensorRole::lm_head);
-  EXPECT_EQ(expected_shape(config, TensorRole::k_weight), (std::vector<std::int64_t>{4, 8}));
-  EXPECT_EQ(expected_shape_fields(config, TensorRole::fc2_weight),
+  EXPECT_EQ(expected_shape(config, {TensorRole::k_weight, 0}), (std::vector<std::int64_t>{4, 8}));
+  EXPECT_EQ(expected_shape_fields(config, {TensorRole::fc2_weight, 0}),
             "[hidden_size, intermediate_size]");
 }
 
@@ -100,7 +100,7 @@ TEST(ExpectedTensorsTest, GivesOpt350mItsProjectionsAndNoFinalNorm) {
   }
   EXPECT_EQ(outside, (std::vector{TensorRole::token_embedding, TensorRole::position_embedding,
                                   TensorRole::project_in, TensorRole::project_out}));
-  EXPECT_EQ(expected_shape(config, TensorRole::position_embedding),
+  EXPECT_EQ(expected_shape(config, {TensorRole::position_embedding}),
             (std::vector<std::int64_t>{2050, 1024}));
 }
 

@@ -65,7 +65,7 @@ std::vector<TestTensor> tensors_of(const json& config_text) {
   const Family& family = *find_family(config.family);
   std::vector<TestTensor> tensors;
   for (TensorId id : expected_tensors(config)) {
-    const auto shape = expected_shape(config, id.role);
+    const auto shape = expected_shape(config, id);
     const std::int64_t count =
         std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     tensors.push_back({family.tensor_name(id), "F32", shape, f32_sequence(count)});
