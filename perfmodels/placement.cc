@@ -80,6 +80,12 @@ std::string_view to_string(Sublayer sublayer) {
       return "kv_move";
     case Sublayer::logprobs:
       return "logprobs";
+    case Sublayer::router:
+      return "router";
+    case Sublayer::shared_ffn:
+      return "shared_ffn";
+    case Sublayer::expert_join:
+      return "expert_join";
   }
   return "?";
 }

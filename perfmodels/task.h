@@ -21,9 +21,12 @@ enum class Sublayer : std::uint8_t {
   select_rows = 12,     ///< before the last layer's sublayer 4: the rows that tokens are drawn from
   kv_move = 13,         ///< pages of KV that go to another tier, out of a slab or into one
   logprobs = 14,        ///< of drawn tokens, or of a prompt's
+  router = 15,          ///< which experts of a mixture each row goes through
+  shared_ffn = 16,      ///< an FFN that all rows go through beside their experts
+  expert_join = 17,     ///< what the experts give, added to the hidden states
 };
 
-constexpr Sublayer last_sublayer_value = Sublayer::logprobs;
+constexpr Sublayer last_sublayer_value = Sublayer::expert_join;
 
 /// KV is kept in pages of so many tokens.
 constexpr std::int64_t page_tokens = 16;

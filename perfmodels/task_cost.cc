@@ -122,11 +122,11 @@ std::uint32_t task_footprint(const TaskTag& tag) noexcept {
   };
   std::uint32_t footprint = static_cast<std::uint32_t>(tag.device);
   footprint = footprint << 1 | static_cast<std::uint32_t>(tag.phase);
-  footprint = footprint << 4 | static_cast<std::uint32_t>(tag.sublayer);
-  footprint = footprint << 4 | static_cast<std::uint32_t>(tag.last_sublayer);
+  footprint = footprint << 5 | static_cast<std::uint32_t>(tag.sublayer);
+  footprint = footprint << 5 | static_cast<std::uint32_t>(tag.last_sublayer);
   footprint = footprint << 6 | (bucket(tag.num_tokens) & 63U);
   footprint = footprint << 6 | (bucket(tag.num_sequences) & 63U);
-  footprint = footprint << 6 | (bucket(tag.context_tokens) & 63U);
+  footprint = footprint << 5 | (bucket(tag.context_tokens) & 31U);
   return footprint << 3 | (bucket(tag.num_layers) & 7U);
 }
 

@@ -48,7 +48,13 @@ class Workspace {
 
 /// What device code found wrong, in memory that host and device both see. The first one stays.
 struct DeviceFailure {
-  enum Code : std::int32_t { none = 0, token_outside_vocabulary, position_beyond_table, logit_nan };
+  enum Code : std::int32_t {
+    none = 0,
+    token_outside_vocabulary,
+    position_beyond_table,
+    logit_nan,
+    router_logit_not_finite
+  };
   std::int32_t code = none;  ///< written last
   std::int32_t row = 0;
   std::int64_t value = 0;

@@ -1,30 +1,11 @@
-#include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "codelets/fc1/fc1.h"
+#include "codelets/kernels/activate_ref.h"
 #include "codelets/kernels/linear_ref.h"
 #include "codelets/kernels/norm.h"
 
 namespace sluice {
-namespace {
-
-double activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::relu:
-      return x > 0 ? x : 0;
-    case Activation::gelu:
-      return x / 2 * (1 + std::erf(x / std::numbers::sqrt2));
-    case Activation::gelu_tanh:
-      return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-    case Activation::silu:
-      return x / (1 + std::exp(-x));
-  }
-  return x;
-}
-
-}  // namespace
-
 void fc1_reference(const Fc1Operands& operands, const float* weight, const float* gate, double* h) {
   const DecoderShape& shape = operands.args->shape;
   const VectorLayout& at = operands.args->vectors;
@@ -45,9 +26,9 @@ void fc1_reference(const Fc1Operands& operands, const float* weight, const float
                        shape.hidden_size, shape.ffn_size, gates.data());
     }
     for (std::int64_t i = 0; i < shape.ffn_size; ++i) {
-      row[i] = shape.gated_ffn
-                   ? row[i] * activate(shape.activation, gates[static_cast<std::size_t>(i)])
-                   : activate(shape.activation, row[i]);
+      row[i] = shape.gated_ffn ? row[i] * activate_reference(shape.activation,
+                                                             gates[static_cast<std::size_t>(i)])
+                               : activate_reference(shape.activation, row[i]);
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "codelets/attention/attention.h"
 #include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
+#include "codelets/expert_join/expert_join.h"
 #include "codelets/fc1/fc1.h"
 #include "codelets/fc2/fc2.h"
 #include "codelets/kv_move/kv_move.h"
@@ -20,6 +21,7 @@
 #include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/router/router.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/stage_memory.h"
 #include "codelets/runtime/task_key.h"
@@ -57,6 +59,7 @@ struct GpuKernels {
   decltype(&attention_cuda) attention = nullptr;
   decltype(&attention_join_cuda) attention_join = nullptr;
   decltype(&embedding_cuda) embedding = nullptr;
+  decltype(&expert_join_cuda) expert_join = nullptr;
   decltype(&fc1_cuda) fc1 = nullptr;
   decltype(&fc2_cuda) fc2 = nullptr;
   decltype(&kv_clear_cuda) kv_clear = nullptr;
@@ -68,6 +71,7 @@ struct GpuKernels {
   decltype(&qk_cuda) qk = nullptr;
   decltype(&qkv_cuda) qkv = nullptr;
   decltype(&qkv_split_cuda) qkv_split = nullptr;
+  decltype(&router_cuda) router = nullptr;
   decltype(&sampling_cuda) sampling = nullptr;
   decltype(&select_rows_cuda) select_rows = nullptr;
   decltype(&sv_cuda) sv = nullptr;
@@ -91,7 +95,9 @@ constexpr std::uint64_t gpu_kernels_key() {
         sizeof(QkOperands),        sizeof(QkvArgs),           sizeof(QkvOperands),
         sizeof(QkvSplitArgs),      sizeof(QkvSplitOperands),  sizeof(SamplingArgs),
         sizeof(SamplingOperands),  sizeof(SelectRowsArgs),    sizeof(SelectRowsOperands),
-        sizeof(LogprobsArgs),      sizeof(LogprobsOperands),  sizeof(SvOperands)})
+        sizeof(LogprobsArgs),      sizeof(LogprobsOperands),  sizeof(SvOperands),
+        sizeof(RouterArgs),        sizeof(RouterOperands),    sizeof(ExpertJoinArgs),
+        sizeof(ExpertJoinOperands)})
     add(bytes);
   return key;
 }

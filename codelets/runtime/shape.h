@@ -9,6 +9,22 @@
 
 namespace sluice {
 
+/// What the kernels of a mixture of experts need to know of it. Plain data.
+struct MixtureShape {
+  std::int32_t num_experts = 0;        ///< 0: one FFN
+  std::int32_t experts_per_token = 0;  ///< that a row goes through
+  RouterKind router = RouterKind::softmax_first;
+  bool norm_chosen = true;  ///< see ModelConfig
+
+  bool operator==(const MixtureShape&) const = default;
+};
+
+/// One of the experts that a row goes through, and its weight in their sum.
+struct ExpertChoice {
+  std::int32_t expert = 0;
+  float weight = 0;
+};
+
 /// What a decoder layer's kernels need to know of the model. Plain data: it travels in codelet
 /// arguments.
 struct DecoderShape {

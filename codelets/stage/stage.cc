@@ -84,7 +84,7 @@ struct StageData {
   static void list(const StageArgs& args, Data& data);
 };
 
-/// The buffers of a running stage, and its scratch; no mixture of experts runs.
+/// The buffers of a running stage, and its scratch.
 struct StageOperands {
   BatchView batch{nullptr};
   float* x = nullptr;
@@ -368,8 +368,7 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
 
 void submit_stage(const StageArgs& args, const StageHandles& handles) {
   const SublayerRange range = args.range();
-  const bool is_mixture = !handles.layers.front().experts.empty();
-  if (range.is_single() && !is_mixture) return submit_single(args, handles);
+  if (range.is_single()) return submit_single(args, handles);
   if (range == SublayerRange{Sublayer::qk, Sublayer::sv}) {
     TaskTag tag = args.tag;
     tag.sublayer = tag.last_sublayer = Sublayer::attention;
@@ -382,17 +381,8 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
   StageData::list(args, maker);
   for (const LayerHandles& layer : handles.layers) {
     accesses.add_if(uses_vectors(range), reads(layer.vectors));
-    const auto add = [&](LayerWeight weight, const PerLayerWeight<const DataHandle*>& of) {
-      accesses.add_if(reads_weight(args, weight), reads(*of[weight]));
-    };
-    for (const LayerWeight weight : all_layer_weights) {
-      if (!is_mixture || sublayer_of(weight) < Sublayer::fc1) add(weight, layer.matrices);
-    }
-    for (const ExpertHandles& expert : layer.experts) {
-      for (const LayerWeight weight : all_layer_weights) {
-        if (sublayer_of(weight) >= Sublayer::fc1) add(weight, expert);
-      }
-    }
+    for (const LayerWeight weight : all_layer_weights)
+      accesses.add_if(reads_weight(args, weight), reads(*layer.matrices[weight]));
     KvAccess(args.kv, range).add_to(accesses, layer.slab, layer.new_kv);
   }
   codelet_of(range).submit(args.shape.dtype, args, accesses, first_format(args));

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "codelets/attention/attention.h"
 #include "codelets/runtime/codelet.h"
@@ -40,17 +39,12 @@ struct StageArgs {
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
 };
 
-/// One expert of an FFN that is a mixture of them: its gate, fc1 and fc2; see LayerHandles.
-using ExpertHandles = PerLayerWeight<const DataHandle*>;
-
-/// What is one layer's. Slab and new_kv are empty where StageArgs::kv has no use for them; of a
-/// mixture of experts, which is only simulated, gate, fc1 and fc2 are.
+/// What is one layer's. Slab and new_kv are empty where StageArgs::kv has no use for them.
 struct LayerHandles {
   HandleRef vectors;
   PerLayerWeight<const DataHandle*> matrices;
   HandleRef slab;
   HandleRef new_kv;
-  std::vector<ExpertHandles> experts = {};  ///< of a mixture those that some row goes through
 };
 
 /// What the range's sublayers read and write; see each codelet. Values that only sublayers of the

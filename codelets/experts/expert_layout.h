@@ -1,0 +1,58 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "codelets/weights/weight.h"
+
+namespace sluice {
+
+/// Where the packed weights of one expert lie, counted from its first byte. A chunk is experts, one
+/// behind the other. Plain data.
+struct ExpertLayout {
+  WeightType gate = {};        ///< [ffn_size, hidden_size]; nothing where the FFN is not gated
+  WeightType fc1 = {};         ///< [ffn_size, hidden_size]
+  WeightType fc2 = {};         ///< [hidden_size, ffn_size]
+  std::size_t gate_bytes = 0;  ///< with what fills them up to whole cache lines; its offset is 0
+  std::size_t fc1_bytes = 0;
+  std::size_t fc2_bytes = 0;
+
+  /// Of a layer's weights gate, fc1 and fc2, as each expert has them.
+  static ExpertLayout of(const LayerWeightTypes& types);
+
+  std::size_t offset(LayerWeight weight) const {
+    if (weight == LayerWeight::gate) return 0;
+    return weight == LayerWeight::fc1 ? gate_bytes : gate_bytes + fc1_bytes;
+  }
+  /// Of one expert.
+  std::size_t size_bytes() const { return gate_bytes + fc1_bytes + fc2_bytes; }
+  bool operator==(const ExpertLayout&) const = default;
+};
+
+/// How a layer's experts are cut into chunks of neighbouring ones, each of which is one piece of
+/// data, with one home. Plain data.
+struct ExpertChunks {
+  std::int32_t num_experts = 0;
+  std::int32_t per_chunk = 0;  ///< the last chunk may have fewer
+
+  /// Chunks of at most this size, but of one expert at least.
+  static constexpr std::size_t most_bytes = std::size_t{256} << 20;
+  static ExpertChunks cut(std::int64_t num_experts, std::size_t expert_bytes,
+                          std::size_t most_chunk_bytes = most_bytes);
+
+  std::int32_t count() const {
+    return num_experts == 0 ? 0 : (num_experts + per_chunk - 1) / per_chunk;
+  }
+  std::int32_t first_of(std::int32_t chunk) const { return chunk * per_chunk; }
+  std::int32_t size_of(std::int32_t chunk) const {
+    return std::min(per_chunk, num_experts - first_of(chunk));
+  }
+  std::int32_t chunk_of(std::int32_t expert) const { return expert / per_chunk; }
+  bool operator==(const ExpertChunks&) const = default;
+};
+
+/// A task has at most so many.
+inline constexpr std::int32_t most_chunks = 256;
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "codelets/experts/expert_layout.h"
+#include "codelets/runtime/handle_ref.h"
+#include "codelets/runtime/shape.h"
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+struct CpuContext;
+namespace cuda {
+struct Context;
+}
+
+/// Argument of the codelet of a mixture's experts: LIA's sublayers 5 and 6 as one (section 7.1).
+struct ExpertsArgs {
+  TaskTag tag;
+  DecoderShape shape;  ///< its ffn_size is one expert's
+  MixtureShape mixture;
+  ExpertLayout layout;
+  ExpertChunks chunks;
+};
+
+/// sum = the weighted sum of what a row's experts give, each act(n W_1^T) W_2^T, or gated as in
+/// FC1; added in f32, in the order of their numbers.
+struct ExpertsOperands {
+  const ExpertsArgs* args = nullptr;
+  const std::byte* normed = nullptr;  ///< see RouterOperands
+  const ExpertChoice* routing = nullptr;
+  const std::byte* const* chunks = nullptr;  ///< args->chunks.count() of them
+  float* sum = nullptr;                      ///< [num_tokens, hidden_size]
+};
+/// Reads the experts that some row goes through, and no others.
+void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands);
+
+/// All experts' plain weights in f32, one expert behind the other.
+struct ExpertMatrices {
+  const float* gate = nullptr;  ///< [num_experts, ffn_size, hidden_size]; none unless gated
+  const float* fc1 = nullptr;   ///< the same shape
+  const float* fc2 = nullptr;   ///< [num_experts, hidden_size, ffn_size]
+};
+/// Double precision: `normed` [num_tokens, hidden_size], `weights` [num_tokens, num_experts] as
+/// router_reference() gives them, `sum` [num_tokens, hidden_size].
+void experts_reference(const ExpertsArgs& args, const double* normed, const double* weights,
+                       const ExpertMatrices& of, double* sum);
+
+struct ExpertsHandles {
+  HandleRef normed;
+  HandleRef routing;
+  std::span<const HandleRef> chunks;
+  HandleRef sum;
+};
+void submit_experts(const ExpertsArgs& args, const ExpertsHandles& handles);
+
+}  // namespace sluice

@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "codelets/experts/experts.h"
+#include "codelets/kernels/linear.h"
+#include "codelets/runtime/runtime.h"
+
+namespace sluice {
+namespace {
+
+/// Rows whose experts are computed together: what passes between the products is theirs.
+constexpr std::int64_t block_rows = 1024;
+
+/// Rows by the experts that they go through. An entry is a row at one of its experts; those of an
+/// expert are neighbours.
+class RowsOfExperts {
+ public:
+  RowsOfExperts(const ExpertsArgs& args, const ExpertChoice* routing, std::int64_t rows)
+      : per_row_(args.mixture.experts_per_token) {
+    const std::int64_t num_entries = rows * per_row_;
+    std::vector<std::int64_t> next(static_cast<std::size_t>(args.mixture.num_experts));
+    for (std::int64_t i = 0; i < num_entries; ++i) ++next[number_of(routing[i])];
+    std::int64_t begin = 0;
+    for (std::size_t expert = 0; expert < next.size(); ++expert) {
+      const std::int64_t count = next[expert];
+      next[expert] = begin;
+      if (count > 0) ranges_.push_back({static_cast<std::int32_t>(expert), {begin, count}});
+      begin += count;
+    }
+    rows_.resize(static_cast<std::size_t>(num_entries));
+    entries_.resize(static_cast<std::size_t>(num_entries));
+    for (std::int64_t i = 0; i < num_entries; ++i) {
+      const std::int64_t entry = next[number_of(routing[i])]++;
+      entries_[static_cast<std::size_t>(i)] = entry;
+      rows_[static_cast<std::size_t>(entry)] = i / per_row_;
+    }
+  }
+
+  struct Range {
+    std::int32_t expert;
+    RowRange entries;
+  };
+  /// Of each expert that has rows, by number.
+  const std::vector<Range>& ranges() const { return ranges_; }
+  std::int64_t num_entries() const { return std::ssize(rows_); }
+  std::int64_t row_of(std::int64_t entry) const { return rows_[static_cast<std::size_t>(entry)]; }
+  /// Of a row's i-th expert.
+  std::int64_t entry_of(std::int64_t row, std::int64_t i) const {
+    return entries_[static_cast<std::size_t>(row * per_row_ + i)];
+  }
+
+ private:
+  static std::size_t number_of(const ExpertChoice& choice) {
+    return static_cast<std::size_t>(choice.expert);
+  }
+
+  std::int64_t per_row_;
+  std::vector<Range> ranges_;
+  std::vector<std::int64_t> rows_;
+  std::vector<std::int64_t> entries_;
+};
+
+const std::byte* weight_of(const ExpertsOperands& operands, std::int32_t expert,
+                           LayerWeight weight) {
+  const ExpertsArgs& args = *operands.args;
+  const std::int32_t chunk = args.chunks.chunk_of(expert);
+  const auto in_chunk = static_cast<std::size_t>(expert - args.chunks.first_of(chunk));
+  return operands.chunks[chunk] + in_chunk * args.layout.size_bytes() + args.layout.offset(weight);
+}
+
+/// dst = the weighted sum of `count` rows, each n wide, one after the other.
+void add_weighted(const RowsOfExperts& of, const ExpertChoice* choices, const float* outputs,
+                  std::int64_t row, std::int64_t count, std::int64_t n, float* dst) {
+  std::fill_n(dst, n, 0.0F);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float weight = choices[i].weight;
+    const float* from = outputs + of.entry_of(row, i) * n;
+    for (std::int64_t column = 0; column < n; ++column) dst[column] += weight * from[column];
+  }
+}
+
+void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int64_t rows) {
+  const ExpertsArgs& args = *operands.args;
+  const DecoderShape& shape = args.shape;
+  const std::int64_t count = args.mixture.experts_per_token;
+  const RowsOfExperts of(args, operands.routing, rows);
+  const std::size_t element = size_bytes(shape.dtype);
+  const std::int64_t x_stride = activation_stride(shape.hidden_size, shape.dtype);
+  const std::int64_t h_stride = activation_stride(shape.ffn_size, shape.dtype);
+  const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+  const auto entries = static_cast<std::size_t>(of.num_entries());
+  const std::size_t row_bytes = static_cast<std::size_t>(x_stride) * element;
+  const std::size_t x_bytes = aligned(entries * row_bytes);
+  const std::size_t h_bytes = aligned(entries * static_cast<std::size_t>(h_stride) * element);
+  const std::size_t y_bytes = entries * static_cast<std::size_t>(shape.hidden_size) * sizeof(float);
+  std::byte* x = cpu.workspace.reserve(x_bytes + h_bytes + y_bytes);
+  std::byte* h = x + x_bytes;
+  auto* y = reinterpret_cast<float*>(h + h_bytes);
+
+  cpu.pool.run(of.num_entries(), [&](std::int64_t entry) {
+    const auto row = static_cast<std::size_t>(of.row_of(entry));
+    std::memcpy(x + static_cast<std::size_t>(entry) * row_bytes, operands.normed + row * row_bytes,
+                row_bytes);
+  });
+  std::vector<WeightedRows> first;
+  std::vector<WeightedRows> second;
+  for (const RowsOfExperts::Range& range : of.ranges()) {
+    WeightedRows& rows_of_expert = first.emplace_back();
+    rows_of_expert.rows = range.entries;
+    rows_of_expert.weight = weight_of(operands, range.expert, LayerWeight::fc1);
+    if (shape.gated_ffn) rows_of_expert.gate = weight_of(operands, range.expert, LayerWeight::gate);
+    second.push_back(
+        {.rows = range.entries, .weight = weight_of(operands, range.expert, LayerWeight::fc2)});
+  }
+  if (shape.gated_ffn) {
+    gated_linear(cpu.pool, {.gate = {args.layout.gate, nullptr},
+                            .up = {args.layout.fc1, nullptr},
+                            .dtype = shape.dtype,
+                            .x = x,
+                            .rows = of.num_entries(),
+                            .x_stride = x_stride,
+                            .activation = epilogue_of(shape.activation),
+                            .dst = h,
+                            .dst_stride = h_stride,
+                            .groups = first});
+  } else {
+    linear(cpu.pool, {.weight = {args.layout.fc1, nullptr},
+                      .dtype = shape.dtype,
+                      .x = x,
+                      .rows = of.num_entries(),
+                      .x_stride = x_stride,
+                      .epilogue = epilogue_of(shape.activation),
+                      .dst = h,
+                      .dst_dtype = shape.dtype,
+                      .dst_stride = h_stride,
+                      .groups = first});
+  }
+  linear(cpu.pool, {.weight = {args.layout.fc2, nullptr},
+                    .dtype = shape.dtype,
+                    .x = h,
+                    .rows = of.num_entries(),
+                    .x_stride = h_stride,
+                    .dst = y,
+                    .groups = second});
+  cpu.pool.run(rows, [&](std::int64_t row) {
+    add_weighted(of, operands.routing + row * count, y, row, count, shape.hidden_size,
+                 operands.sum + row * shape.hidden_size);
+  });
+}
+
+}  // namespace
+
+void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands) {
+  const ExpertsArgs& args = *operands.args;
+  const DecoderShape& shape = args.shape;
+  const std::int64_t rows = args.tag.num_tokens;
+  const auto row_bytes =
+      static_cast<std::size_t>(activation_stride(shape.hidden_size, shape.dtype)) *
+      size_bytes(shape.dtype);
+  for (std::int64_t first = 0; first < rows; first += block_rows) {
+    ExpertsOperands block = operands;
+    block.normed += static_cast<std::size_t>(first) * row_bytes;
+    block.routing += first * args.mixture.experts_per_token;
+    block.sum += first * shape.hidden_size;
+    run_block(cpu, block, std::min(block_rows, rows - first));
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+
+#include "codelets/runtime/handle_ref.h"
+#include "codelets/runtime/shape.h"
+#include "codelets/weights/weight.h"
+#include "perfmodels/task.h"
+
+namespace sluice {
+
+struct CpuContext;
+namespace cuda {
+struct Context;
+}
+
+/// Argument of the codelet that chooses the experts of a mixture (LIA section 7.1).
+struct RouterArgs {
+  TaskTag tag;
+  DecoderShape shape;
+  VectorLayout vectors;
+  WeightType weight = {};
+  MixtureShape mixture;
+};
+
+/// Of each row n = norm(x), in the type of the GEMMs, and the experts_per_token largest of the
+/// logits n W_r^T, in f32; of equal ones the lower number. Their weights are MixtureShape's.
+struct RouterOperands {
+  const RouterArgs* args = nullptr;
+  const float* x = nullptr;        ///< [num_tokens, hidden_size]
+  const float* vectors = nullptr;  ///< see VectorLayout
+  Weight weight = {};              ///< W_r [num_experts, hidden_size]
+  std::byte* normed =
+      nullptr;  ///< [num_tokens, hidden_size], dtype, rows activation_stride() apart
+  ExpertChoice* routing = nullptr;  ///< [num_tokens, experts_per_token], by number in each row
+};
+/// Throws Error that names the row where a logit is NaN or infinite.
+void router_cpu(const CpuContext& cpu, const RouterOperands& operands);
+/// Operands in device memory; what is not finite is the device's failure, with its row.
+void router_cuda(const cuda::Context& gpu, const RouterOperands& operands);
+/// Double precision: of rows `normed` [num_tokens, hidden_size] by plain `weight` [num_experts,
+/// hidden_size] to `weights` [num_tokens, num_experts], 0 for experts that are not chosen. The
+/// result is the smallest distance, of all rows, of the last chosen logit from the first one left
+/// out; infinity where none is.
+double router_reference(const RouterArgs& args, const double* normed, const float* weight,
+                        double* weights);
+
+/// Chooses one row's experts by its logits [num_experts]. False where one is not finite.
+bool choose_experts(const MixtureShape& mixture, const float* logits, ExpertChoice* chosen);
+
+struct RouterHandles {
+  HandleRef x;
+  HandleRef vectors;
+  HandleRef weight;
+  HandleRef normed;
+  HandleRef routing;
+};
+void submit_router(const RouterArgs& args, const RouterHandles& handles);
+
+}  // namespace sluice

@@ -1,0 +1,140 @@
+#include "codelets/experts/experts.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/codelets/mixture_fixture.h"
+#include "tests/support/engine.h"
+
+namespace sluice {
+namespace {
+
+using test::PackedExperts;
+using test::Spread;
+
+class ExpertsTest : public test::ExpertsFixture {
+ protected:
+  std::vector<float> run(const PackedExperts& experts, const CpuContext& cpu) {
+    args_.layout = experts.layout;
+    args_.chunks = experts.cut;
+    std::vector<const std::byte*> chunks;
+    for (const Buffer& chunk : experts.chunks) chunks.push_back(chunk.data());
+    std::vector<float> sum(normed_values_.size(), 7.0F);
+    experts_cpu(cpu, {.args = &args_,
+                      .normed = normed_.data(),
+                      .routing = routing_.data(),
+                      .chunks = chunks.data(),
+                      .sum = sum.data()});
+    return sum;
+  }
+};
+
+TEST_P(ExpertsTest, MatchesReference) {
+  const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts,
+                              args_.mixture.num_experts);
+  for (const Spread spread : {Spread::random, Spread::all_to_one, Spread::none_to_the_first}) {
+    for (const std::int64_t rows : {1, 2, 5, 70}) {
+      SCOPED_TRACE(rows);
+      set_rows(rows, spread);
+      test::expect_close(run(experts, test::cpu()), expected(experts),
+                         test::tolerance(args_.shape.dtype, test::GemmInput::rounded, DType::f32));
+    }
+  }
+}
+
+/// More rows than are computed together, some alone at their expert.
+TEST_P(ExpertsTest, ManyRowsAreCutWithoutATrace) {
+  const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts,
+                              args_.mixture.num_experts);
+  set_rows(1024 + 3, Spread::random);
+  const std::vector<float> all = run(experts, test::cpu());
+  const std::int64_t hidden = args_.shape.hidden_size;
+  const std::int64_t per_token = args_.mixture.experts_per_token;
+  const auto row_bytes = static_cast<std::ptrdiff_t>(
+      static_cast<std::size_t>(activation_stride(hidden, args_.shape.dtype)) *
+      size_bytes(args_.shape.dtype));
+  for (const std::int64_t row : {0, 1, 511, 1023, 1024, 1026}) {
+    SCOPED_TRACE(row);
+    ExpertsArgs alone = args_;
+    alone.tag.num_tokens = 1;
+    std::vector<const std::byte*> chunks;
+    for (const Buffer& chunk : experts.chunks) chunks.push_back(chunk.data());
+    std::vector<float> sum(static_cast<std::size_t>(hidden));
+    experts_cpu(test::cpu(), {.args = &alone,
+                              .normed = normed_.data() + row * row_bytes,
+                              .routing = routing_.data() + row * per_token,
+                              .chunks = chunks.data(),
+                              .sum = sum.data()});
+    const std::vector<float> of_row(all.begin() + row * hidden, all.begin() + (row + 1) * hidden);
+    EXPECT_EQ(sum, of_row);
+  }
+}
+
+TEST_P(ExpertsTest, ThreadsAndChunksChangeNoBit) {
+  const std::int32_t num_experts = args_.mixture.num_experts;
+  for (const std::int32_t per_chunk : {1, 2, 3}) {
+    if (per_chunk > num_experts) continue;
+    random_ = test::Random(91);
+    const PackedExperts whole(random_, args_.shape, num_experts, num_experts);
+    random_ = test::Random(91);
+    const PackedExperts cut(random_, args_.shape, num_experts, per_chunk);
+    set_rows(37, Spread::random);
+    const std::vector<float> expected = run(whole, test::cpu());
+    EXPECT_EQ(run(cut, test::cpu()), expected) << per_chunk << " experts a chunk";
+    Workspace workspace;
+    for (const int threads : {1, 2}) {
+      const CpuContext cpu{.pool = test::pool_of(threads), .workspace = workspace};
+      EXPECT_EQ(run(cut, cpu), expected) << threads << " threads";
+    }
+  }
+}
+
+TEST_P(ExpertsTest, GivesTheSameBitsAsAStarPuTask) {
+  const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts, 1);
+  set_rows(9, Spread::random);
+  const std::vector<float> expected = run(experts, test::cpu());
+  std::vector<float> sum(expected.size());
+  test::runtime();
+  {
+    const DataHandle normed = DataHandle::of_memory(normed_.data(), normed_.size());
+    const DataHandle routing =
+        DataHandle::of_memory(routing_.data(), routing_.size() * sizeof(ExpertChoice));
+    std::vector<DataHandle> chunks;
+    for (const Buffer& chunk : experts.chunks)
+      chunks.push_back(DataHandle::of_memory(chunk.data(), chunk.size()));
+    const std::vector<HandleRef> refs(chunks.begin(), chunks.end());
+    const DataHandle to = DataHandle::of_memory(sum.data(), 4 * sum.size());
+    submit_experts(args_, {normed, routing, refs, to});
+  }
+  EXPECT_FALSE(run_failure().happened());
+  EXPECT_EQ(sum, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ExpertsTest, test::mixture_cases(),
+                         [](const auto& case_info) { return test::mixture_name(case_info); });
+
+TEST(ExpertChunksTest, AreAsFewAsTheirSizeAllows) {
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  struct Expected {
+    std::int64_t experts;
+    std::size_t expert_bytes;
+    std::int32_t count, per_chunk;
+  };
+  // 256 MiB hold 10 experts of 25 MiB: 128 of them make 13 chunks of 10, the last one of 8.
+  for (const Expected& of : {Expected{128, 25 * mib, 13, 10}, Expected{8, 32 * mib, 1, 8},
+                             Expected{8, 33 * mib, 2, 4}, Expected{8, 600 * mib, 8, 1},
+                             Expected{5, 100 * mib, 3, 2}, Expected{4096, 300 * mib, 256, 16}}) {
+    const ExpertChunks cut = ExpertChunks::cut(of.experts, of.expert_bytes);
+    EXPECT_EQ(cut.count(), of.count) << of.experts;
+    EXPECT_EQ(cut.per_chunk, of.per_chunk) << of.experts;
+    std::int32_t sum = 0;
+    for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) {
+      EXPECT_EQ(cut.first_of(chunk), sum);
+      EXPECT_EQ(cut.chunk_of(sum), chunk);
+      sum += cut.size_of(chunk);
+    }
+    EXPECT_EQ(sum, of.experts);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

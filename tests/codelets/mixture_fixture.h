@@ -1,0 +1,261 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "codelets/experts/experts.h"
+#include "codelets/kernels/norm.h"
+#include "codelets/router/router.h"
+#include "codelets/weights/weight_packing.h"
+#include "tests/codelets/codelet_data.h"
+
+namespace sluice::test {
+
+struct MixtureCase {
+  const char* name;
+  std::int64_t hidden_size;
+  std::int64_t ffn_size;
+  std::int32_t num_experts;
+  std::int32_t per_token;
+  RouterKind router;
+  bool norm_chosen;
+  bool gated;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const MixtureCase& of) { return out << of.name; }
+
+class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureCase>> {
+ protected:
+  static constexpr std::int64_t most_rows = 67;
+
+  RouterFixture() : random_(84) {
+    const auto& [dtype, from] = GetParam();
+    DecoderShape& shape = args_.shape;
+    shape.dtype = dtype;
+    shape.hidden_size = from.hidden_size;
+    shape.ffn_size = from.ffn_size;
+    shape.num_heads = shape.num_kv_heads = shape.head_dim = 1;
+    vectors_ = make_vectors(random_, shape, {.norm_weight = true});
+    args_.vectors = vectors_.layout;
+    args_.mixture = {.num_experts = from.num_experts,
+                     .experts_per_token = from.per_token,
+                     .router = from.router,
+                     .norm_chosen = from.norm_chosen};
+    x_ = random_.floats(most_rows * shape.hidden_size, 3.0);
+    weight_ = make_weight(random_, from.num_experts, shape.hidden_size, dtype);
+    args_.weight = weight_.type;
+  }
+
+  void set_rows(std::int64_t rows) {
+    args_.tag.num_tokens = rows;
+    normed_.assign(static_cast<std::size_t>(rows * normed_stride()) * size_bytes(args_.shape.dtype),
+                   std::byte{0});
+    routing_.assign(static_cast<std::size_t>(rows * args_.mixture.experts_per_token), {});
+  }
+  std::int64_t normed_stride() const {
+    return activation_stride(args_.shape.hidden_size, args_.shape.dtype);
+  }
+
+  RouterOperands operands() {
+    return {.args = &args_,
+            .x = x_.data(),
+            .vectors = vectors_.values.data(),
+            .weight = weight_.weight(),
+            .normed = normed_.data(),
+            .routing = routing_.data()};
+  }
+
+  /// What router_cpu() and router_cuda() gave: the norm, and the choice by it as it was rounded.
+  void expect_reference(const std::vector<std::byte>& normed,
+                        const std::vector<ExpertChoice>& routing) const {
+    const DecoderShape& shape = args_.shape;
+    const std::int64_t hidden = shape.hidden_size;
+    const std::int64_t num_experts = args_.mixture.num_experts;
+    const std::int64_t rows = args_.tag.num_tokens;
+    std::vector<float> given;
+    std::vector<double> expected;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::vector<float> row = to_floats(
+          normed.data() + static_cast<std::size_t>(r * normed_stride()) * size_bytes(shape.dtype),
+          hidden, shape.dtype);
+      given.insert(given.end(), row.begin(), row.end());
+      std::vector<double> of_row(x_.begin() + r * hidden, x_.begin() + (r + 1) * hidden);
+      norm_reference(
+          shape, {VectorLayout::at(vectors_.values.data(), args_.vectors.ffn_norm_weight), nullptr},
+          of_row.data(), hidden, of_row.data());
+      expected.insert(expected.end(), of_row.begin(), of_row.end());
+    }
+    expect_close(given, expected, tolerance(shape.dtype, GemmInput::rounded, shape.dtype));
+
+    std::vector<double> weights(static_cast<std::size_t>(rows * num_experts));
+    const double gap =
+        router_reference(args_, std::vector<double>(given.begin(), given.end()).data(),
+                         weight_.plain.values.data(), weights.data());
+    ASSERT_GT(gap, 1e-4) << "the rows do not tell a right choice from a wrong one";
+    std::vector<float> chosen(weights.size());
+    std::size_t i = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::int32_t before = -1;
+      for (std::int32_t k = 0; k < args_.mixture.experts_per_token; ++k) {
+        const ExpertChoice& choice = routing[i++];
+        ASSERT_GT(choice.expert, before) << "row " << r;
+        ASSERT_LT(choice.expert, num_experts) << "row " << r;
+        before = choice.expert;
+        chosen[static_cast<std::size_t>(r * num_experts + choice.expert)] = choice.weight;
+      }
+    }
+    for (std::size_t e = 0; e < weights.size(); ++e)
+      ASSERT_EQ(chosen[e] != 0, weights[e] != 0) << "row and expert " << e;
+    expect_close(chosen, weights, {.of_value = 0, .of_largest = 2e-5});
+  }
+
+  Random random_;
+  RouterArgs args_;
+  LayerVectors vectors_;
+  std::vector<float> x_;
+  PackedWeight weight_;
+  std::vector<std::byte> normed_;
+  std::vector<ExpertChoice> routing_;
+};
+
+inline auto mixture_cases() {
+  constexpr auto first = RouterKind::softmax_first;
+  constexpr auto of_chosen = RouterKind::softmax_of_chosen;
+  return ::testing::Combine(
+      ::testing::Values(DType::f32, DType::bf16),
+      ::testing::Values(MixtureCase{"mixtral_2_of_8", 72, 100, 8, 2, first, true, true},
+                        MixtureCase{"raw_weights_3_of_20", 200, 65, 20, 3, first, false, true},
+                        MixtureCase{"chosen_only_4_of_130", 64, 96, 130, 4, of_chosen, true, true},
+                        MixtureCase{"one_expert", 63, 101, 1, 1, first, true, false},
+                        MixtureCase{"one_of_5", 128, 64, 5, 1, first, false, false},
+                        MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true}));
+}
+
+template <typename ParamInfo>
+std::string mixture_name(const ParamInfo& info) {
+  return name_of(std::get<0>(info.param)) + "_" + std::get<1>(info.param).name;
+}
+
+/// All experts' weights, plain and packed in chunks.
+struct PackedExperts {
+  Operand gate, fc1, fc2;  ///< one expert behind the other
+  ExpertLayout layout;
+  ExpertChunks cut;
+  std::vector<Buffer> chunks;
+
+  PackedExperts(Random& random, const DecoderShape& shape, std::int32_t num_experts,
+                std::int32_t per_chunk)
+      : cut{.num_experts = num_experts, .per_chunk = per_chunk} {
+    const std::int64_t count = shape.hidden_size * shape.ffn_size;
+    const auto draw = [&] {
+      return make_operand(random.floats(num_experts * count, 0.2), shape.dtype);
+    };
+    LayerWeightTypes types;
+    types[LayerWeight::fc1] = plain_type(shape.hidden_size, shape.ffn_size, shape.dtype);
+    types[LayerWeight::fc2] = plain_type(shape.ffn_size, shape.hidden_size, shape.dtype);
+    if (shape.gated_ffn) types[LayerWeight::gate] = types[LayerWeight::fc1];
+    if (shape.gated_ffn) gate = draw();
+    fc1 = draw();
+    fc2 = draw();
+    layout = ExpertLayout::of(types);
+    for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) {
+      Buffer& memory =
+          chunks.emplace_back(static_cast<std::size_t>(cut.size_of(chunk)) * layout.size_bytes());
+      for (std::int32_t i = 0; i < cut.size_of(chunk); ++i) {
+        std::byte* expert = memory.data() + static_cast<std::size_t>(i) * layout.size_bytes();
+        const auto put = [&](const Operand& all, LayerWeight weight, std::int64_t out,
+                             std::int64_t in) {
+          const auto begin = all.values.begin() + (cut.first_of(chunk) + i) * count;
+          const Buffer packed =
+              pack(make_operand(std::vector<float>(begin, begin + count), shape.dtype), out, in);
+          std::memcpy(expert + layout.offset(weight), packed.data(), packed.size());
+        };
+        if (shape.gated_ffn) put(gate, LayerWeight::gate, shape.ffn_size, shape.hidden_size);
+        put(fc1, LayerWeight::fc1, shape.ffn_size, shape.hidden_size);
+        put(fc2, LayerWeight::fc2, shape.hidden_size, shape.ffn_size);
+      }
+    }
+  }
+
+  ExpertMatrices matrices() const {
+    return {gate.values.data(), fc1.values.data(), fc2.values.data()};
+  }
+};
+
+/// Which experts rows go through.
+enum class Spread : std::uint8_t { random, all_to_one, none_to_the_first };
+
+class ExpertsFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureCase>> {
+ protected:
+  ExpertsFixture() : random_(91) {
+    const auto& [dtype, from] = GetParam();
+    DecoderShape& shape = args_.shape;
+    shape.dtype = dtype;
+    shape.hidden_size = from.hidden_size;
+    shape.ffn_size = from.ffn_size;
+    shape.gated_ffn = from.gated;
+    shape.num_heads = shape.num_kv_heads = shape.head_dim = 1;
+    args_.mixture = {.num_experts = from.num_experts, .experts_per_token = from.per_token};
+  }
+
+  /// Rows whose k experts are drawn; weights that do not add up to 1.
+  void set_rows(std::int64_t rows, Spread spread) {
+    args_.tag.num_tokens = rows;
+    const std::int64_t hidden = args_.shape.hidden_size;
+    const std::int64_t stride = activation_stride(hidden, args_.shape.dtype);
+    normed_values_.clear();
+    normed_.assign(static_cast<std::size_t>(rows * stride) * size_bytes(args_.shape.dtype),
+                   std::byte{0});
+    routing_.clear();
+    weights_.assign(static_cast<std::size_t>(rows * args_.mixture.num_experts), 0.0);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const Operand row = make_operand(random_.floats(hidden, 2.0), args_.shape.dtype);
+      std::memcpy(
+          normed_.data() + static_cast<std::size_t>(r * stride) * size_bytes(args_.shape.dtype),
+          row.data(), row.memory.size());
+      normed_values_.insert(normed_values_.end(), row.values.begin(), row.values.end());
+      for (const std::int32_t expert : experts_of_row(spread)) {
+        const auto weight = static_cast<float>(0.1 + random_.uniform());
+        routing_.push_back({expert, weight});
+        weights_[static_cast<std::size_t>(r * args_.mixture.num_experts + expert)] = weight;
+      }
+    }
+  }
+
+  std::vector<double> expected(const PackedExperts& experts) const {
+    std::vector<double> sum(normed_values_.size());
+    experts_reference(args_, normed_values_.data(), weights_.data(), experts.matrices(),
+                      sum.data());
+    return sum;
+  }
+
+  Random random_;
+  ExpertsArgs args_;
+  std::vector<double> normed_values_;
+  std::vector<std::byte> normed_;
+  std::vector<ExpertChoice> routing_;
+  std::vector<double> weights_;
+
+ private:
+  std::vector<std::int32_t> experts_of_row(Spread spread) {
+    const std::int32_t all = args_.mixture.num_experts;
+    const std::int32_t count = args_.mixture.experts_per_token;
+    const std::int32_t first = spread == Spread::none_to_the_first && count < all ? 1 : 0;
+    std::vector<std::int32_t> order = random_.permutation(all - first);
+    for (std::int32_t& expert : order) expert += first;
+    if (spread == Spread::all_to_one) std::iota(order.begin(), order.end(), 0);
+    order.resize(static_cast<std::size_t>(count));
+    std::sort(order.begin(), order.end());
+    return order;
+  }
+};
+
+}  // namespace sluice::test
