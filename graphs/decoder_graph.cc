@@ -8,15 +8,17 @@
 
 #include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
+#include "codelets/expert_join/expert_join.h"
+#include "codelets/experts/experts.h"
 #include "codelets/kv_move/kv_move.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
+#include "codelets/router/router.h"
 #include "codelets/runtime/trace_recorder.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/select_rows/select_rows.h"
 #include "codelets/stage/stage.h"
 #include "perfmodels/layer_run.h"
-#include "perfmodels/work.h"
 
 namespace sluice {
 
@@ -150,18 +152,21 @@ struct DecoderGraph::Rows {
 /// done.
 struct DecoderGraph::Chain {
   Rows all;
-  std::deque<Rows> parts;  ///< none when the sub-batch is one part
-  DataHandle x;            ///< [tokens, hidden_size] f32
-  DataHandle rope;         ///< [tokens, head_dim] f32, rotary models only
-  DataHandle h;            ///< [tokens, ffn_size], where a stage ends with sublayer 5
+  std::deque<Rows> parts;   ///< none when the sub-batch is one part
+  DataHandle x;             ///< [tokens, hidden_size] f32
+  DataHandle rope;          ///< [tokens, head_dim] f32, rotary models only
+  DataHandle h;             ///< [tokens, ffn_size], where a stage ends with sublayer 5
+  std::int64_t widest_ffn;  ///< of any layer with one FFN
   std::int64_t num_logit_rows;
   std::int64_t num_scored_rows;
 
-  Chain(const TaskTag& tag, const DecoderShape& shape, const DataHandle& handle,
+  Chain(const TaskTag& tag, const ModelWeights& model, const DataHandle& handle,
         const BatchPart& whole)
-      : all(tag, shape, handle, whole),
+      : all(tag, model.shape(), handle, whole),
+        widest_ffn(std::max(model.config().ffn_size, model.config().dense_ffn_size)),
         num_logit_rows(whole.batch.num_logit_rows()),
         num_scored_rows(whole.batch.num_scored_rows()) {
+    const DecoderShape& shape = all.shape;
     x = DataHandle::temporary(all.bytes(shape.hidden_size, sizeof(float)));
     if (shape.rope) rope = DataHandle::temporary(all.bytes(shape.head_dim, sizeof(float)));
   }
@@ -177,7 +182,7 @@ struct DecoderGraph::Chain {
   void make_h(const Stages& stages) {
     const auto ends = [](const SublayerRange& stage) { return stage.last == Sublayer::fc1; };
     if (std::none_of(stages.begin(), stages.end(), ends)) return;
-    const std::int64_t width = activation_stride(all.shape.ffn_size, all.shape.dtype);
+    const std::int64_t width = activation_stride(widest_ffn, all.shape.dtype);
     Rows::make(h, all.bytes(width, size_bytes(all.shape.dtype)));
   }
   ~Chain() {
@@ -263,9 +268,16 @@ DecoderGraph::DecoderGraph(const ModelWeights& model, std::span<const KvCache> c
   for (const KvCache& kv : cohorts) kv.clear();
   for (unsigned bits = 0; bits < num_placements; ++bits) {
     const Placement placement = Placement::from_bits(bits);
-    stages_.at(bits) = cut_layer(options, placement, {});
-    stages_dropping_rows_.at(bits) = cut_layer(options, placement, {Sublayer::out_proj});
-    stages_in_parts_.at(bits) = cut_layer(options, placement, {Sublayer::qk, Sublayer::out_proj});
+    const auto cut = [&](std::initializer_list<Sublayer> cuts) {
+      return cut_layer(options, placement, cuts);
+    };
+    using enum Sublayer;
+    dense_.whole.at(bits) = cut({});
+    dense_.dropping_rows.at(bits) = cut({out_proj});
+    dense_.in_parts.at(bits) = cut({qk, out_proj});
+    mixture_.whole.at(bits) = cut({fc1});
+    mixture_.dropping_rows.at(bits) = cut({out_proj, fc1});
+    mixture_.in_parts.at(bits) = cut({qk, out_proj, fc1});
   }
 }
 
@@ -321,8 +333,8 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
     const BatchPart& whole = joined ? *joined : sub_batch.parts.at(0);
     const PendingIteration& out = pending.emplace_back(begin(sub_batch, whole));
     const std::size_t index = chains.size();
-    Chain& chain = chains.emplace_back(tag_of(whole, index), model_.shape(),
-                                       out.batches_.front().handle, whole);
+    Chain& chain =
+        chains.emplace_back(tag_of(whole, index), model_, out.batches_.front().handle, whole);
     for (std::size_t i = 1; i < out.batches_.size(); ++i) {
       const BatchPart& part = sub_batch.parts[i - 1];
       chain.parts.emplace_back(tag_of(part, index), model_.shape(), out.batches_[i].handle, part);
@@ -478,7 +490,8 @@ std::int64_t DecoderGraph::layers_of_task(const Chain& chain, const SubBatch& su
   const BatchPart& part = sub_batch.parts.front();
   const auto form_of = [&](std::int64_t layer) -> std::optional<LayerForm> {
     const Placement placement = placement_of(part, layer);
-    if (stages_.at(placement.bits()).size() > 1 || drops_rows(chain, layer)) return std::nullopt;
+    if (cuts_of(layer).whole.at(placement.bits()).size() > 1 || drops_rows(chain, layer))
+      return std::nullopt;
     return LayerForm{placement, weight_reader(layer), home_of(chain.all, layer)};
   };
   return sluice::layers_of_task(first, model_.config().num_layers, chain.all.tag.num_tokens,
@@ -493,7 +506,7 @@ std::optional<Device> DecoderGraph::weight_reader(std::int64_t layer) const {
 void DecoderGraph::submit_layer_run(const Chain& chain, std::int64_t first, std::int64_t count,
                                     const Placement& placement) {
   const Device device = placement[Sublayer::qkv];
-  const SublayerRange range = stages_.at(placement.bits()).front();
+  const SublayerRange range = cuts_of(first).whole.at(placement.bits()).front();
   TaskTag tag = tagged(chain.all.tag, range, first, device);
   tag.num_layers = static_cast<std::int16_t>(count);
   const DataHandle no_new_kv;
@@ -512,35 +525,60 @@ LayerHandles DecoderGraph::handles_of(const Rows& rows, std::int64_t layer,
   return {.vectors = weights.vectors,
           .matrices = matrices,
           .slab = rows.cached_kv ? rows.cached_kv : cohorts_[rows.cohort].slab(layer),
-          .new_kv = new_kv,
-          .experts = experts_of(rows, layer)};
+          .new_kv = new_kv};
 }
 
-/// As many as some row is expected to go through, on average over the layers; in each iteration
-/// others.
-std::vector<ExpertHandles> DecoderGraph::experts_of(const Rows& rows, std::int64_t layer) const {
-  const std::vector<ExpertWeights>& all = model_.layers()[static_cast<std::size_t>(layer)].experts;
-  std::vector<ExpertHandles> touched;
-  if (all.empty()) return touched;
-  const auto count = static_cast<std::int64_t>(all.size());
-  const double expected = experts_touched(count, model_.config().experts_per_token,
-                                          static_cast<double>(rows.tag.num_tokens));
-  const auto before = [&](std::int64_t layers) {
-    return std::llround(expected * static_cast<double>(layers));
-  };
-  for (std::int64_t i = before(layer); i < before(layer + 1); ++i) {
-    const std::int64_t turn = i + iteration_ * model_.config().experts_per_token;
-    const ExpertWeights& expert = all[static_cast<std::size_t>(turn % count)];
-    ExpertHandles& handles = touched.emplace_back();
-    for (const LayerWeight weight : all_layer_weights) handles[weight] = &expert[weight];
+void DecoderGraph::submit_experts_of(const Chain& chain, std::int64_t layer,
+                                     const Placement& placement) {
+  const Device device = placement[Sublayer::fc1];
+  if (placement[Sublayer::fc2] != device) {
+    throw Error(
+        "layer {} has experts, which run whole: p5 and p6 of its placement {} must be the same",
+        layer, placement.to_string());
   }
-  return touched;
+  const Device beside = placement[Sublayer::out_proj];
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  const DecoderShape shape = model_.shape(layer);
+  const MixtureShape mixture = mixture_shape(model_.config());
+  const auto rows = static_cast<std::size_t>(chain.all.tag.num_tokens);
+  DataHandle normed = DataHandle::temporary(
+      rows * static_cast<std::size_t>(activation_stride(shape.hidden_size, shape.dtype)) *
+      size_bytes(shape.dtype));
+  DataHandle routing = DataHandle::temporary(
+      rows * static_cast<std::size_t>(mixture.experts_per_token) * sizeof(ExpertChoice));
+  DataHandle sum =
+      DataHandle::temporary(rows * static_cast<std::size_t>(shape.hidden_size) * sizeof(float));
+  const WeightHandle& router = weights.matrices[LayerWeight::router];
+  submit_router({.tag = tagged(chain.all.tag, Sublayer::router, layer, beside),
+                 .shape = shape,
+                 .vectors = model_.vectors(),
+                 .weight = router.type,
+                 .mixture = mixture},
+                {.x = chain.x,
+                 .vectors = weights.vectors,
+                 .weight = router.data,
+                 .normed = normed,
+                 .routing = routing});
+  const std::vector<HandleRef> chunks(weights.experts.chunks.begin(), weights.experts.chunks.end());
+  submit_experts(
+      {.tag = tagged(chain.all.tag, SublayerRange{Sublayer::fc1, Sublayer::fc2}, layer, device),
+       .shape = shape,
+       .mixture = mixture,
+       .layout = weights.experts.layout,
+       .chunks = weights.experts.cut},
+      {.normed = normed, .routing = routing, .chunks = chunks, .sum = sum});
+  submit_expert_join({.tag = tagged(chain.all.tag, Sublayer::expert_join, layer, beside),
+                      .shape = shape,
+                      .vectors = model_.vectors()},
+                     {.sum = sum, .vectors = weights.vectors, .x = chain.x});
+  for (DataHandle* handle : {&normed, &routing, &sum}) handle->release_after_use();
 }
 
 void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const BatchPart& part) {
   const Placement placement = placement_of(part, layer);
+  const Cuts& cuts = cuts_of(layer);
   const Stages& stages =
-      (drops_rows(chain, layer) ? stages_dropping_rows_ : stages_).at(placement.bits());
+      (drops_rows(chain, layer) ? cuts.dropping_rows : cuts.whole).at(placement.bits());
   chain.add_passing(stages);
   const KvPlan kv(placement, home_of(chain.all, layer), chain.all.cached);
   DataHandle new_kv;  // the layer's own: the next layer need not wait until it is stored
@@ -550,6 +588,10 @@ void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const BatchPar
     if (range.first == Sublayer::out_proj &&
         !keep_drawing_rows(chain, layer, stages, placement[Sublayer::sv], placement[Sublayer::fc2]))
       break;
+    if (range.first >= Sublayer::fc1 && model_.config().has_experts(layer)) {
+      submit_experts_of(chain, layer, placement);
+      break;
+    }
     const Device device = placement[range.first];
     submit_range(chain, chain.all, layer, range, device, kv.path_on(device), new_kv);
     if (kv.store_after() && range.has(*kv.store_after())) submit_store(chain.all, layer, new_kv);
@@ -561,7 +603,7 @@ void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const BatchPar
 void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
                                          const SubBatch& sub_batch) {
   const Placement placement = placement_of(sub_batch.parts.front(), layer);
-  const Stages& stages = stages_in_parts_.at(placement.bits());
+  const Stages& stages = cuts_of(layer).in_parts.at(placement.bits());
   chain.all.make_context();
   chain.make_h(stages);
   const DecoderShape shape = model_.shape(layer);
@@ -602,6 +644,10 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
                         contexts, chain.all.context);
   if (!keep_drawing_rows(chain, layer, stages, device, placement[Sublayer::fc2])) return;
   for (const SublayerRange& range : stages) {
+    if (range.first >= Sublayer::fc1 && model_.config().has_experts(layer)) {
+      submit_experts_of(chain, layer, placement);
+      break;
+    }
     if (range.first >= Sublayer::out_proj)
       submit_range(chain, chain.all, layer, range, placement[range.first], KvPath::slab, {});
   }
@@ -613,7 +659,7 @@ void DecoderGraph::submit_attention_of(const Chain& chain, Rows& part, std::int6
   const KvPlan kv(placement, home_of(part, layer), part.cached, NewKv::passes);
   if (kv.store_after() == Sublayer::qkv) submit_store(part, layer, new_kv);
   if (brings_pages(batch_part, layer)) submit_gather(part, layer);
-  for (const SublayerRange& range : stages_in_parts_.at(placement.bits())) {
+  for (const SublayerRange& range : cuts_of(layer).in_parts.at(placement.bits())) {
     if (range.first != Sublayer::qk && range.first != Sublayer::sv) continue;
     if (range.last == Sublayer::qk) part.make_scores();
     const Device device = placement[range.first];
@@ -636,6 +682,7 @@ void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const Tas
                       weight_reader(tag.layer) == tag.device;
   StageArgs args{
       .tag = tag, .shape = rows.shape, .vectors = model_.vectors(), .kv = path, .recurs = recurs};
+  args.shape.ffn_size = model_.config().ffn_size_of(tag.layer);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     args.window_tokens.at(i) =
         model_.config().window_tokens(tag.layer + static_cast<std::int64_t>(i));

@@ -105,7 +105,9 @@ class PendingIteration {
 /// 4. Attention of different parts does not wait for each other; their rows share 1 and 4 to 6.
 /// 5. Sub-batches follow each other where they share a slab, layer by layer, and in sampling.
 /// 6. Rows that draw no token, and are not scored, end with the last layer's attention.
-/// 7. There are logprobs where a sequence asks. Of a prompt's scored rows only the logits of two
+/// 7. In a layer with experts, router > experts > expert_join stand in place of 5 and 6: the router
+///    and the join where 4 runs, the experts where p5 = p6 says.
+/// 8. There are logprobs where a sequence asks. Of a prompt's scored rows only the logits of two
 ///    blocks are there at once.
 /// docs/design/overview.md has the reasons.
 class DecoderGraph {
@@ -177,8 +179,8 @@ class DecoderGraph {
   void submit_stages(const Chain& chain, const Rows& rows, const TaskTag& tag, KvPath path,
                      std::span<const LayerHandles> layers);
   LayerHandles handles_of(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) const;
-  /// Of a mixture of experts.
-  std::vector<ExpertHandles> experts_of(const Rows& rows, std::int64_t layer) const;
+  /// A layer's router, experts and what adds them: in place of sublayers 5 and 6.
+  void submit_experts_of(const Chain& chain, std::int64_t layer, const Placement& placement);
   void submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv);
   /// Whether a layer is the last one, and drops rows before sublayer 4.
   bool drops_rows(const Chain& chain, std::int64_t layer) const;
@@ -200,11 +202,18 @@ class DecoderGraph {
   const ModelWeights& model_;
   std::span<const KvCache> cohorts_;
   Options options_;
-  /// Of a layer, by its placement's bits; the second cut before sublayer 4, where rows are dropped,
-  /// the third with attention cut off from both neighbours.
-  std::array<Stages, num_placements> stages_;
-  std::array<Stages, num_placements> stages_dropping_rows_;
-  std::array<Stages, num_placements> stages_in_parts_;
+  /// Of a layer, by its placement's bits.
+  struct Cuts {
+    using ByPlacement = std::array<Stages, num_placements>;
+    ByPlacement whole;
+    ByPlacement dropping_rows;  ///< cut before sublayer 4, where rows are dropped
+    ByPlacement in_parts;       ///< with attention cut off from both neighbours
+  };
+  Cuts dense_;
+  Cuts mixture_;  ///< of a layer with experts: cut before sublayer 5, too
+  const Cuts& cuts_of(std::int64_t layer) const {
+    return model_.config().has_experts(layer) ? mixture_ : dense_;
+  }
   std::int64_t iteration_ = -1;
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;

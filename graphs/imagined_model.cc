@@ -34,6 +34,16 @@ struct ImaginedModel::Maker {
     if (resident > 0) model.resident_parts_.push_back(bytes(weight_bytes(resident), Tier::hbm));
     return bytes(weight_bytes(streamed), slowest);
   }
+
+  /// A chunk has one home: the slower one of what its experts' weights have.
+  void add_chunks(std::size_t expert_bytes, const LayerHomes& homes, ExpertWeights& experts) {
+    const Tier home = std::max(homes[WeightKind::fc1], homes[WeightKind::fc2]);
+    experts.cut = ExpertChunks::cut(model.config_.num_experts, expert_bytes);
+    for (std::int32_t chunk = 0; chunk < experts.cut.count(); ++chunk) {
+      experts.chunks.push_back(
+          bytes(static_cast<std::size_t>(experts.cut.size_of(chunk)) * expert_bytes, home));
+    }
+  }
 };
 
 ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
@@ -68,24 +78,22 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
     final_norm = imagined.bytes(static_cast<std::size_t>(2 * config.hidden_size) * sizeof(float),
                                 memory.lm_head);
 
-  const std::vector<LayerMatrix> matrices = layer_matrices(config);
   layers_.reserve(memory.layers.size());
-  for (const LayerHomes& homes : memory.layers) {
+  for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
+    const LayerHomes& homes = memory.layers[layer];
     LayerWeights& weights = layers_.emplace_back();
     const std::int64_t num_floats = std::max<std::int64_t>(1, vectors_.num_elements);
     weights.vectors = imagined.bytes(static_cast<std::size_t>(num_floats) * sizeof(float),
                                      homes[WeightKind::vectors]);
-    weights.experts.resize(static_cast<std::size_t>(config.num_experts));
-    for (const LayerMatrix& matrix : matrices) {
-      if (weights.experts.empty() || sublayer_of(matrix.weight) < Sublayer::fc1)
+    std::size_t expert_bytes = 0;
+    for (const LayerMatrix& matrix : layer_matrices(config, static_cast<std::int64_t>(layer))) {
+      if (matrix.of_each_expert) {
+        expert_bytes += imagined.weight_bytes(matrix.in * matrix.out);
+      } else {
         weights.matrices[matrix.weight].data = imagined.weight(matrix, homes);
-    }
-    for (ExpertWeights& expert : weights.experts) {
-      for (const LayerMatrix& matrix : matrices) {
-        if (sublayer_of(matrix.weight) >= Sublayer::fc1)
-          expert[matrix.weight] = imagined.weight(matrix, homes);
       }
     }
+    if (expert_bytes > 0) imagined.add_chunks(expert_bytes, homes, weights.experts);
   }
 }
 

@@ -82,21 +82,44 @@ struct LoadedModel::Packing {
   }
 
   DataHandle data_of(std::span<const TensorId> ids, const WeightType& type, Tier home) {
-    const std::size_t size = WeightPacking::size_bytes(type);
+    return data_of(WeightPacking::size_bytes(type), ids.front().layer, home,
+                   [&](std::byte* memory) { plan(ids, type, memory); });
+  }
+
+  /// A chunk of neighbouring experts.
+  DataHandle chunk_of(std::span<const LayerMatrix> matrices, const LayerWeightTypes& types,
+                      std::int64_t layer, const ExpertChunks& cut, std::int32_t chunk, Tier home) {
+    const ExpertLayout layout = ExpertLayout::of(types);
+    const std::int32_t count = cut.size_of(chunk);
+    const auto plan_all = [&](std::byte* memory) {
+      for (std::int32_t i = 0; i < count; ++i, memory += layout.size_bytes()) {
+        for (const LayerMatrix& matrix : matrices) {
+          if (!matrix.of_each_expert) continue;
+          plan(matrix.ids(layer, cut.first_of(chunk) + i), types[matrix.weight],
+               memory + layout.offset(matrix.weight));
+        }
+      }
+    };
+    return data_of(static_cast<std::size_t>(count) * layout.size_bytes(), layer, home, plan_all);
+  }
+
+  /// A piece of data; `plan_into(memory)` plans what is packed there.
+  template <typename PlanInto>
+  DataHandle data_of(std::size_t size, std::int64_t layer, Tier home, const PlanInto& plan_into) {
     const std::uint64_t offset = homes.file != nullptr ? homes.file->place(size) : 0;
     const bool packs = homes.file == nullptr || !homes.file->is_whole();
     std::byte* memory = nullptr;
     if (home != Tier::disk) {
       const Buffer& buffer = model.keep(size);
       memory = buffer.data();
-      if (ids.front().layer >= 0) model.layer_buffers_[home].push_back(&buffer);
+      if (layer >= 0) model.layer_buffers_[home].push_back(&buffer);
       if (home == Tier::cxl && !homes.cxl_nodes.empty()) interleave(buffer, homes.cxl_nodes);
       if (home == Tier::ddr) interleave_if_allowed(buffer, homes.ddr_nodes);
     } else if (packs) {
       memory = passing.emplace_back(size).data();
     }
     model.weight_bytes_ += size;
-    if (packs) plan(ids, type, memory);
+    if (packs) plan_into(memory);
     if (homes.file != nullptr && memory != nullptr) in_file.push_back({offset, memory, size});
     if (home == Tier::disk) return homes.node->data(*model.file, offset, size);
     return home == Tier::cxl ? DataHandle::of_cxl_memory(memory, size, CxlData::weights)
@@ -260,7 +283,7 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   const PausedWorkers paused;
   Packing packing{*this, pool, progress, homes, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
-  const PackedWeights packed(config_, dtype);
+  const PackedWeights packed(config_, dtype, homes.chunk_bytes);
   const Tier head_home = homes.head_on_disk ? Tier::disk : Tier::ddr;
 
   token_table = register_table({Role::token_embedding}, &table_dtype);
@@ -284,12 +307,20 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     load_vectors(layer, &weights.vectors);
     const Tier home = homes.of_layer(layer);
     const LayerWeightTypes& types = packed.layers.at(static_cast<std::size_t>(layer));
-    for (const LayerMatrix& matrix : packed.matrices) {
-      std::vector<TensorId> ids;
-      for (const LayerTensor& tensor : matrix.tensors) ids.push_back({tensor.role, layer});
-      weights.matrices[matrix.weight] = packing.add(ids, types[matrix.weight], home);
+    const std::vector<LayerMatrix> matrices = layer_matrices(config_, layer);
+    for (const LayerMatrix& matrix : matrices) {
+      if (matrix.of_each_expert) continue;
+      weights.matrices[matrix.weight] = packing.add(matrix.ids(layer), types[matrix.weight], home);
     }
     packing.run_round();
+    weights.experts = {.layout = ExpertLayout::of(types),
+                       .cut = packed.experts.at(static_cast<std::size_t>(layer)),
+                       .chunks = {}};
+    for (std::int32_t chunk = 0; chunk < weights.experts.cut.count(); ++chunk) {
+      weights.experts.chunks.push_back(
+          packing.chunk_of(matrices, types, layer, weights.experts.cut, chunk, home));
+      packing.run_round();
+    }
   }
   if (homes.file != nullptr) {
     if (!homes.file->is_whole()) homes.file->publish();
@@ -344,9 +375,9 @@ DataHandle LoadedModel::register_floats(const std::vector<float>& values) {
 
 void LoadedModel::load_vectors(std::int64_t layer, DataHandle* handle) {
   std::vector<float> values;
-  for (const LayerTensor& of_layer : layer_schema(config_)) {
-    if (of_layer.weight) continue;
-    const TensorView tensor = source->tensor({of_layer.role, layer});
+  for (const LayerTensor& of_layer : layer_schema(config_, layer)) {
+    if (!of_layer.is_vector()) continue;
+    const TensorView tensor = source->tensor(of_layer.id(layer));
     const std::int64_t count = tensor.shape.at(0);
     check_finite(tensor, tensor.data.data(), 0, count);
     const std::size_t begin = values.size();

@@ -1,9 +1,11 @@
 #include "graphs/model_weights.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "codelets/weights/weight_packing.h"
+#include "models/family.h"
 
 namespace sluice {
 
@@ -17,10 +19,9 @@ void check_runs(const ModelConfig& config) {
         "run",
         config.family);
   }
-  if (config.num_experts > 0) {
-    throw Error(
-        "mixtures of experts ({}) are known for planning and simulation only; they cannot run",
-        config.family);
+  if (find_family(config.family) == nullptr) {
+    throw Error("models of family {} are known for planning and simulation only; they cannot run",
+                config.family);
   }
 }
 
@@ -64,7 +65,7 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
       .num_heads = config.num_heads,
       .num_kv_heads = config.num_kv_heads,
       .head_dim = config.head_dim,
-      .ffn_size = config.ffn_size * std::max<std::int64_t>(1, config.experts_per_token),
+      .ffn_size = config.ffn_size,
       .sliding_window_tokens = config.windowed_layers.empty() ? config.sliding_window_tokens : 0,
       .norm = config.norm,
       .norm_place = config.norm_place,
@@ -75,10 +76,37 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
       .dtype = dtype};
 }
 
+MixtureShape mixture_shape(const ModelConfig& config) {
+  return {.num_experts = static_cast<std::int32_t>(config.num_experts),
+          .experts_per_token = static_cast<std::int32_t>(config.experts_per_token),
+          .router = config.router,
+          .norm_chosen = config.norm_chosen};
+}
+
 LayerWeightTypes LayerWeights::types() const {
   LayerWeightTypes types;
   for (const LayerWeight weight : all_layer_weights) types[weight] = matrices[weight].type;
   return types;
+}
+
+std::span<const WeightKind> kinds_of(LayerWeight weight) {
+  using Kind = WeightKind;
+  static constexpr std::array attention = {Kind::query, Kind::key, Kind::value};
+  static constexpr std::array out = {Kind::out_proj};
+  static constexpr std::array fc1 = {Kind::fc1};
+  static constexpr std::array fc2 = {Kind::fc2};
+  switch (weight) {
+    case LayerWeight::qkv:
+      return attention;
+    case LayerWeight::out:
+    case LayerWeight::router:
+      return out;
+    case LayerWeight::gate:
+    case LayerWeight::fc1:
+      return fc1;
+    default:
+      return fc2;
+  }
 }
 
 WeightKind kind_of(TensorRole role) {
@@ -91,6 +119,7 @@ WeightKind kind_of(TensorRole role) {
     case Role::v_weight:
       return WeightKind::value;
     case Role::out_weight:
+    case Role::router_weight:
       return WeightKind::out_proj;
     case Role::gate_weight:
     case Role::fc1_weight:
@@ -104,16 +133,15 @@ WeightKind kind_of(TensorRole role) {
 
 VectorLayout vector_layout(const ModelConfig& config) {
   VectorLayout layout;
-  for (const LayerTensor& tensor : layer_schema(config)) {
-    if (tensor.weight) continue;
+  for (const LayerTensor& tensor : layer_schema(config, 0)) {
+    if (!tensor.is_vector()) continue;
     if (std::int64_t* start = start_of(tensor.role, layout)) *start = layout.num_elements;
     layout.num_elements += tensor.shape[0];
   }
   return layout;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype)
-    : matrices(layer_matrices(config)) {
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t most_chunk_bytes) {
   check_runs(config);
   const WeightFormat plain = WeightFormat::plain(dtype);
   const auto format_of = [&plain](const WeightFormat& stored) {
@@ -129,34 +157,74 @@ PackedWeights::PackedWeights(const ModelConfig& config, DType dtype)
                                     ? LayerFormats()
                                     : config.layer_formats.at(static_cast<std::size_t>(i));
     LayerWeightTypes& types = layers.emplace_back();
-    for (const LayerMatrix& matrix : matrices)
+    for (const LayerMatrix& matrix : layer_matrices(config, i))
       types[matrix.weight] = {matrix.in, matrix.out, format_of(stored[matrix.weight])};
+    ExpertChunks& chunks = experts.emplace_back();
+    if (config.has_experts(i)) {
+      chunks = ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(),
+                                 most_chunk_bytes);
+    }
   }
 }
 
-std::vector<WeightType> PackedWeights::layer(std::size_t index) const {
-  std::vector<WeightType> of_layer;
-  for (const LayerMatrix& matrix : matrices) of_layer.push_back(layers.at(index)[matrix.weight]);
-  return of_layer;
-}
-
-std::vector<WeightType> PackedWeights::all() const {
+std::vector<WeightType> PackedWeights::types_of_layer(std::size_t index) const {
   std::vector<WeightType> types;
-  if (project_in) types.push_back(*project_in);
-  if (project_out) types.push_back(*project_out);
-  types.push_back(head);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::vector<WeightType> of_one = layer(i);
-    types.insert(types.end(), of_one.begin(), of_one.end());
+  for (const WeightType& type : layers.at(index)) {
+    if (type.out > 0) types.push_back(type);
   }
   return types;
+}
+
+std::vector<std::size_t> PackedWeights::layer_sizes(std::size_t index) const {
+  const LayerWeightTypes& types = layers.at(index);
+  const ExpertChunks& chunks = experts.at(index);
+  std::vector<std::size_t> sizes;
+  for (const LayerWeight weight : all_layer_weights) {
+    const bool in_chunks = chunks.num_experts > 0 && is_of_ffn(weight);
+    if (types[weight].out > 0 && !in_chunks)
+      sizes.push_back(WeightPacking::size_bytes(types[weight]));
+  }
+  const std::size_t of_expert = ExpertLayout::of(types).size_bytes();
+  for (std::int32_t chunk = 0; chunk < chunks.count(); ++chunk)
+    sizes.push_back(static_cast<std::size_t>(chunks.size_of(chunk)) * of_expert);
+  return sizes;
+}
+
+std::vector<std::size_t> PackedWeights::sizes() const {
+  std::vector<std::size_t> sizes;
+  for (const auto& type : {project_in, project_out, std::optional(head)}) {
+    if (type) sizes.push_back(WeightPacking::size_bytes(*type));
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::vector<std::size_t> of_one = layer_sizes(i);
+    sizes.insert(sizes.end(), of_one.begin(), of_one.end());
+  }
+  return sizes;
+}
+
+std::string PackedWeights::identity() const {
+  std::string text;
+  const auto add = [&](const WeightType& type) {
+    const WeightPacking& packing = WeightPacking::of(type.format);
+    text += fmt::format("{}x{}:{}/{} ", type.out, type.in, packing.size_of(type),
+                        packing.num_panels(type));
+    if (!type.format.is_plain()) text += fmt::format("{} ", to_string(type.format));
+  };
+  for (const auto& type : {project_in, project_out, std::optional(head)}) {
+    if (type) add(*type);
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (const WeightType& type : types_of_layer(i)) add(type);
+    if (experts[i].num_experts > 0)
+      text += fmt::format("{} experts by {} ", experts[i].num_experts, experts[i].per_chunk);
+  }
+  return text;
 }
 
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
   std::uint64_t total = static_cast<std::uint64_t>(config.num_layers) * sizeof(float) *
                         static_cast<std::uint64_t>(vector_layout(config).num_elements);
-  for (const WeightType& type : PackedWeights(config, dtype).all())
-    total += WeightPacking::size_bytes(type);
+  for (const std::size_t size : PackedWeights(config, dtype).sizes()) total += size;
   return total;
 }
 

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "codelets/experts/expert_layout.h"
 #include "codelets/runtime/runtime.h"
 #include "codelets/runtime/shape.h"
 #include "codelets/weights/weight_handle.h"
@@ -13,14 +16,18 @@
 
 namespace sluice {
 
-/// Of one expert of a mixture: its gate, fc1 and fc2.
-using ExpertWeights = PerLayerWeight<DataHandle>;
+/// The experts of one layer, in place of its gate, fc1 and fc2.
+struct ExpertWeights {
+  ExpertLayout layout;
+  ExpertChunks cut;
+  std::vector<DataHandle> chunks;  ///< cut.count(); none in a layer with one FFN
+};
 
 /// The weights of one decoder layer as StarPU handles.
 struct LayerWeights {
   DataHandle vectors;  ///< f32, see VectorLayout
   PerLayerWeight<WeightHandle> matrices;
-  std::vector<ExpertWeights> experts;  ///< imagined mixtures only, in place of gate, fc1, fc2
+  ExpertWeights experts;
 
   LayerWeightTypes types() const;
 };
@@ -29,9 +36,13 @@ struct LayerWeights {
 /// for one that cannot run. The window is none where layers differ: what is sized by it does for
 /// every layer.
 DecoderShape decoder_shape(const ModelConfig& config, DType dtype);
-/// The same for a graph without kernels: ALiBi's positions are in no data, and of a mixture of
-/// experts ffn_size is what passes from fc1 to fc2 of all the experts that a row goes through.
+/// The same for a graph without kernels: ALiBi's positions are in no data.
 DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype);
+/// What the kernels need to know of its experts.
+MixtureShape mixture_shape(const ModelConfig& config);
+/// As what the tensors are placed that become a layer's weight; the router beside the weight of the
+/// sublayer that runs where it does.
+std::span<const WeightKind> kinds_of(LayerWeight weight);
 /// As what a layer's tensor is placed.
 WeightKind kind_of(TensorRole role);
 /// Where each small vector of a layer lies.
@@ -41,18 +52,23 @@ VectorLayout vector_layout(const ModelConfig& config);
 /// type of the arithmetic.
 struct PackedWeights {
   /// Throws Error for a model that cannot run.
-  PackedWeights(const ModelConfig& config, DType dtype);
+  PackedWeights(const ModelConfig& config, DType dtype,
+                std::size_t most_chunk_bytes = ExpertChunks::most_bytes);
 
   std::optional<WeightType> project_in;
   std::optional<WeightType> project_out;
   WeightType head;
-  std::vector<LayerMatrix> matrices;     ///< of each layer
   std::vector<LayerWeightTypes> layers;  ///< those that are no matrix are nothing
+  std::vector<ExpertChunks> experts;     ///< of each layer; their types are the layer's
 
-  /// Those of one layer, and those of all with what stands before and behind them; in the order in
-  /// which LoadedModel packs them.
-  std::vector<WeightType> layer(std::size_t index) const;
-  std::vector<WeightType> all() const;
+  /// The types of one layer's weights, those of an expert once.
+  std::vector<WeightType> types_of_layer(std::size_t index) const;
+  /// Bytes of one layer's pieces of data, and of all with what stands before and behind them; in
+  /// the order in which LoadedModel packs them: the experts' chunks behind the layer's matrices.
+  std::vector<std::size_t> layer_sizes(std::size_t index) const;
+  std::vector<std::size_t> sizes() const;
+  /// One line that changes with whatever changes a packed weight's bytes.
+  std::string identity() const;
 };
 
 /// Bytes of all packed weights and vectors: what LoadedModel will take of memory.
@@ -64,10 +80,11 @@ class ModelWeights {
   const ModelConfig& config() const { return config_; }
   /// What all layers share: its window too, or none where they differ.
   const DecoderShape& shape() const { return shape_; }
-  /// With this layer's own window.
+  /// With this layer's own window and FFN.
   DecoderShape shape(std::int64_t layer) const {
     DecoderShape of_layer = shape_;
     of_layer.sliding_window_tokens = config_.window_tokens(layer);
+    of_layer.ffn_size = config_.ffn_size_of(layer);
     return of_layer;
   }
   const VectorLayout& vectors() const { return vectors_; }

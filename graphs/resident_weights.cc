@@ -10,10 +10,15 @@ namespace sluice {
 namespace {
 
 /// Whether all that becomes this weight has its home in HBM.
-bool stays(const LayerHomes& homes, const LayerMatrix& matrix) {
-  return std::all_of(matrix.tensors.begin(), matrix.tensors.end(), [&](const LayerTensor& tensor) {
-    return homes[kind_of(tensor.role)] == Tier::hbm;
-  });
+bool stays(const LayerHomes& homes, LayerWeight weight) {
+  const std::span<const WeightKind> kinds = kinds_of(weight);
+  return std::all_of(kinds.begin(), kinds.end(),
+                     [&](WeightKind kind) { return homes[kind] == Tier::hbm; });
+}
+
+/// The same of a layer's experts: a chunk has one home.
+bool experts_stay(const LayerHomes& homes) {
+  return stays(homes, LayerWeight::fc1) && stays(homes, LayerWeight::fc2);
 }
 
 std::uint64_t packed_bytes(const std::optional<WeightType>& type) {
@@ -27,7 +32,7 @@ std::uint64_t float_bytes(std::int64_t count) {
 }  // namespace
 
 WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t table_bytes)
-    : before_layers(table_bytes), matrices(layer_matrices(config)) {
+    : before_layers(table_bytes) {
   const PackedWeights packed(config, dtype);
   before_layers += packed_bytes(packed.project_in);
   if (config.position == PositionKind::rope) before_layers += float_bytes(config.head_dim / 2);
@@ -35,11 +40,18 @@ WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t t
   before_head += packed_bytes(packed.project_out);
   const std::uint64_t vectors =
       float_bytes(std::max<std::int64_t>(1, vector_layout(config).num_elements));
-  for (const LayerWeightTypes& types : packed.layers) {
+  for (std::int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerWeightTypes& types = packed.layers[static_cast<std::size_t>(i)];
     Layer& layer = layers.emplace_back();
     layer.vectors = vectors;
-    for (const LayerMatrix& matrix : matrices)
+    for (const LayerMatrix& matrix : layer_matrices(config, i)) {
+      if (matrix.of_each_expert) continue;
       layer.matrices[matrix.weight] = WeightPacking::size_bytes(types[matrix.weight]);
+    }
+    if (config.has_experts(i)) {
+      layer.experts =
+          static_cast<std::uint64_t>(config.num_experts) * ExpertLayout::of(types).size_bytes();
+    }
   }
   if (config.final_norm && config.norm_affine)
     before_head += float_bytes(config.hidden_size) * (config.norm == NormKind::layer_norm ? 2 : 1);
@@ -52,15 +64,16 @@ std::uint64_t WeightSizes::resident(const MemoryPlan& memory) const {
     const LayerHomes& homes = memory.layers[i];
     const Layer& layer = layers.at(i);
     if (homes[WeightKind::vectors] == Tier::hbm) bytes += layer.vectors;
-    for (const LayerMatrix& matrix : matrices) {
-      if (stays(homes, matrix)) bytes += layer.matrices[matrix.weight];
+    for (const LayerWeight weight : all_layer_weights) {
+      if (stays(homes, weight)) bytes += layer.matrices[weight];
     }
+    if (experts_stay(homes)) bytes += layer.experts;
   }
   return bytes;
 }
 
 std::uint64_t WeightSizes::Layer::total() const {
-  return std::accumulate(matrices.begin(), matrices.end(), vectors);
+  return std::accumulate(matrices.begin(), matrices.end(), vectors + experts);
 }
 
 std::uint64_t WeightSizes::largest_pair() const {
@@ -80,14 +93,15 @@ ResidentWeights::ResidentWeights(const ModelWeights& model, const MemoryPlan& me
     for (const DataHandle* handle : {&model.head.data, &model.project_out.data, &model.final_norm})
       add(*handle);
   }
-  const std::vector<LayerMatrix> matrices = layer_matrices(model.config());
   for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
     const LayerHomes& homes = memory.layers[layer];
     const LayerWeights& weights = model.layers()[layer];
     if (homes[WeightKind::vectors] == Tier::hbm) add(weights.vectors);
-    for (const LayerMatrix& matrix : matrices) {
-      if (stays(homes, matrix)) add(weights.matrices[matrix.weight].data);
+    for (const LayerWeight weight : all_layer_weights) {
+      if (stays(homes, weight)) add(weights.matrices[weight].data);
     }
+    if (!experts_stay(homes)) continue;
+    for (const DataHandle& chunk : weights.experts.chunks) add(chunk);
   }
 }
 

@@ -19,10 +19,10 @@ struct WeightSizes {
   struct Layer {
     std::uint64_t vectors = 0;
     PerLayerWeight<std::uint64_t> matrices;
+    std::uint64_t experts = 0;  ///< all of the layer's
     std::uint64_t total() const;
   };
   std::vector<Layer> layers;
-  std::vector<LayerMatrix> matrices;  ///< of each layer
 
   /// Of two neighbouring layers, the most.
   std::uint64_t largest_pair() const;

@@ -29,18 +29,13 @@ constexpr const char* temporary_mark = ".partial-";
 constexpr std::uint64_t header_bytes = 64 * 1024;
 
 /// What packs, and how: changes when a packed weight's bytes do.
-constexpr int packing_version = 5;
+constexpr int packing_version = 6;
 
 std::string identity_of(const Model& model, DType dtype) {
   std::string text =
       fmt::format("sluice packed weights {}\n{}\n{} {}, oneDNN {}\n", packing_version, model.name,
                   to_string(dtype), onednn_isa_name(), onednn_version());
-  for (const WeightType& type : PackedWeights(model.config, dtype).all()) {
-    const WeightPacking& packing = WeightPacking::of(type.format);
-    text += fmt::format("{}x{}:{}/{} ", type.out, type.in, packing.size_of(type),
-                        packing.num_panels(type));
-    if (!type.format.is_plain()) text += fmt::format("{} ", to_string(type.format));
-  }
+  text += PackedWeights(model.config, dtype).identity();
   text += fmt::format("\n{} layers\n{}\n", model.config.num_layers, model.weights->identity());
   return text;
 }
@@ -67,8 +62,8 @@ std::string gigabytes(std::uint64_t bytes) {
 
 std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype) {
   std::uint64_t bytes = header_bytes;
-  for (const WeightType& type : PackedWeights(config, dtype).all())
-    bytes += DirectFile::aligned(WeightPacking::size_bytes(type));
+  for (const std::size_t size : PackedWeights(config, dtype).sizes())
+    bytes += DirectFile::aligned(size);
   return bytes;
 }
 

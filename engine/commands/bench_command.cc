@@ -312,7 +312,7 @@ std::string weights_name(const ModelConfig& config, DType dtype) {
   const PackedWeights packed(config, dtype);
   const WeightFormat first = packed.layers.front()[LayerWeight::qkv].format;
   for (std::size_t i = 0; i < packed.layers.size(); ++i) {
-    for (const WeightType& type : packed.layer(i)) {
+    for (const WeightType& type : packed.types_of_layer(i)) {
       if (type.format != first) return "mixed";
     }
   }

@@ -67,13 +67,15 @@ double mean_bits(const WeightFormat& format, std::int64_t in) {
 
 /// The mean of the layers' weights, as they are multiplied.
 void count_codes(const ModelConfig& config, ModelDimensions& model) {
-  const std::vector<LayerMatrix> matrices = layer_matrices(config);
   double bits = 0;
   double elements = 0;
-  for (const LayerFormats& formats : config.layer_formats) {
-    for (const LayerMatrix& matrix : matrices) {
-      const WeightFormat& format = formats[matrix.weight];
-      const auto count = static_cast<double>(matrix.in * matrix.out);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const LayerMatrix& matrix : layer_matrices(config, layer)) {
+      if (matrix.weight == LayerWeight::router) continue;  // no part of ModelDimensions
+      const WeightFormat& format =
+          config.layer_formats.at(static_cast<std::size_t>(layer))[matrix.weight];
+      const std::int64_t experts = matrix.of_each_expert ? config.num_experts : 1;
+      const auto count = static_cast<double>(matrix.in * matrix.out * experts);
       bits += count * (format.is_plain() ? model.weight_bits : mean_bits(format, matrix.in));
       elements += count;
     }

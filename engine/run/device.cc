@@ -197,6 +197,7 @@ void pin_all(PinnedMemory& pinned, const ModelWeights& model, std::span<const Kv
   for (const LayerWeights& layer : model.layers()) {
     pin(pinned, layer.vectors);
     for (const WeightHandle& weight : layer.matrices) pin(pinned, weight.data);
+    for (const DataHandle& chunk : layer.experts.chunks) pin(pinned, chunk);
   }
   for (const KvCache& kv : caches) {
     for (std::int64_t layer = 0; layer < model.config().num_layers; ++layer)

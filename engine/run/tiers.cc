@@ -127,7 +127,7 @@ HostPlan::HostPlan(const ModelConfig& config, DType dtype, const HostNeed& need,
   const PackedWeights packed(config, dtype);
   for (std::size_t i = 0; i < packed.layers.size(); ++i) {
     std::uint64_t& bytes = bytes_of_layer_.emplace_back(0);
-    for (const WeightType& type : packed.layer(i)) bytes += WeightPacking::size_bytes(type);
+    for (const std::size_t size : packed.layer_sizes(i)) bytes += size;
     largest_layer_bytes_ = std::max(largest_layer_bytes_, bytes);
   }
   head_bytes_ = WeightPacking::size_bytes(packed.head);

@@ -33,6 +33,12 @@ Colour colour_of(Sublayer sublayer) {
       return {0.85, 0.45, 0.70};
     case Sublayer::logprobs:
       return {0.45, 0.55, 0.35};
+    case Sublayer::router:
+      return {0.90, 0.60, 0.00};
+    case Sublayer::shared_ffn:
+      return {0.60, 0.20, 0.10};
+    case Sublayer::expert_join:
+      return {0.30, 0.60, 0.80};
   }
   return {0.5, 0.5, 0.5};
 }

@@ -50,12 +50,9 @@ TEST_P(WeightSizesTest, AreThoseOfTheLoadedModel) {
     expect_equal_sizes(model.loaded(), dtype, all);
     const WeightSizes sizes(model.loaded().config(), dtype, 0);
     const LayerWeights& layer = model.loaded().layers().front();
-    const std::uint64_t of_layer = bytes_of(layer.vectors) +
-                                   bytes_of(layer.matrices[LayerWeight::qkv].data) +
-                                   bytes_of(layer.matrices[LayerWeight::out].data) +
-                                   bytes_of(layer.matrices[LayerWeight::gate].data) +
-                                   bytes_of(layer.matrices[LayerWeight::fc1].data) +
-                                   bytes_of(layer.matrices[LayerWeight::fc2].data);
+    std::uint64_t of_layer = bytes_of(layer.vectors);
+    for (const WeightHandle& weight : layer.matrices) of_layer += bytes_of(weight.data);
+    for (const DataHandle& chunk : layer.experts.chunks) of_layer += bytes_of(chunk);
     EXPECT_EQ(sizes.layers.front().total(), of_layer);
     EXPECT_EQ(sizes.largest_pair(), 2 * of_layer);
     EXPECT_EQ(sizes.head, bytes_of(model.loaded().head.data));
