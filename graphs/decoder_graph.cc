@@ -247,6 +247,12 @@ std::vector<SublayerRange> cut_layer(const DecoderGraph::Options& options,
   return stages;
 }
 
+bool experts_fit_stages(const ModelWeights& model) {
+  return std::ranges::all_of(model.layers(), [](const LayerWeights& layer) {
+    return layer.experts.cut.count() <= most_chunks_in_stage;
+  });
+}
+
 Placement placement_of(const BatchPart& part, std::int64_t layer) {
   if (part.placements.empty()) return Placement(Device::cpu);
   return part.placements.at(static_cast<std::size_t>(layer));
@@ -275,9 +281,11 @@ DecoderGraph::DecoderGraph(const ModelWeights& model, std::span<const KvCache> c
     dense_.whole.at(bits) = cut({});
     dense_.dropping_rows.at(bits) = cut({out_proj});
     dense_.in_parts.at(bits) = cut({qk, out_proj});
-    mixture_.whole.at(bits) = cut({fc1});
-    mixture_.dropping_rows.at(bits) = cut({out_proj, fc1});
-    mixture_.in_parts.at(bits) = cut({qk, out_proj, fc1});
+    // A GPU's experts are tasks of their own, and so are those in many chunks.
+    const bool apart = placement[fc1] == Device::gpu || !experts_fit_stages(model);
+    mixture_.whole.at(bits) = apart ? cut({fc1}) : dense_.whole.at(bits);
+    mixture_.dropping_rows.at(bits) = apart ? cut({out_proj, fc1}) : dense_.dropping_rows.at(bits);
+    mixture_.in_parts.at(bits) = apart ? cut({qk, out_proj, fc1}) : dense_.in_parts.at(bits);
   }
 }
 
@@ -525,53 +533,82 @@ LayerHandles DecoderGraph::handles_of(const Rows& rows, std::int64_t layer,
   return {.vectors = weights.vectors,
           .matrices = matrices,
           .slab = rows.cached_kv ? rows.cached_kv : cohorts_[rows.cohort].slab(layer),
-          .new_kv = new_kv};
+          .new_kv = new_kv,
+          .chunks = weights.experts.chunks};
+}
+
+/// What passes from a layer's router to its experts, and from them back, where they are tasks.
+struct DecoderGraph::ExpertData {
+  DataHandle normed;  ///< see RouterOperands
+  DataHandle routing;
+  DataHandle sum;
+
+  ExpertData() = default;
+  void make(const DecoderShape& shape, const MixtureShape& mixture, std::int64_t rows) {
+    const auto temporary = [&](std::int64_t width, std::size_t each) {
+      return DataHandle::temporary(static_cast<std::size_t>(rows * width) * each);
+    };
+    normed = temporary(activation_stride(shape.hidden_size, shape.dtype), size_bytes(shape.dtype));
+    routing = temporary(mixture.experts_per_token, sizeof(ExpertChoice));
+    sum = temporary(shape.hidden_size, sizeof(float));
+  }
+  ~ExpertData() {
+    for (DataHandle* handle : {&normed, &routing, &sum}) handle->release_after_use();
+  }
+  ExpertData(const ExpertData&) = delete;
+  ExpertData& operator=(const ExpertData&) = delete;
+};
+
+void DecoderGraph::submit_router_of(const Chain& chain, std::int64_t layer, Device device,
+                                    const ExpertData& data) {
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  const WeightHandle& router = weights.matrices[LayerWeight::router];
+  submit_router({.tag = tagged(chain.all.tag, Sublayer::router, layer, device),
+                 .shape = model_.shape(layer),
+                 .vectors = model_.vectors(),
+                 .weight = router.type,
+                 .mixture = mixture_shape(model_.config())},
+                {.x = chain.x,
+                 .vectors = weights.vectors,
+                 .weight = router.data,
+                 .normed = data.normed,
+                 .routing = data.routing});
 }
 
 void DecoderGraph::submit_experts_of(const Chain& chain, std::int64_t layer,
-                                     const Placement& placement) {
-  const Device device = placement[Sublayer::fc1];
-  if (placement[Sublayer::fc2] != device) {
+                                     const Placement& placement, const ExpertData& data) {
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  const DecoderShape shape = model_.shape(layer);
+  const std::vector<HandleRef> chunks(weights.experts.chunks.begin(), weights.experts.chunks.end());
+  const SublayerRange both{Sublayer::fc1, Sublayer::fc2};
+  submit_experts(
+      {.tag = tagged(chain.all.tag, both, layer, placement[Sublayer::fc1]),
+       .shape = shape,
+       .mixture = mixture_shape(model_.config()),
+       .layout = weights.experts.layout,
+       .chunks = weights.experts.cut},
+      {.normed = data.normed, .routing = data.routing, .chunks = chunks, .sum = data.sum});
+  const TaskTag tag =
+      tagged(chain.all.tag, Sublayer::expert_join, layer, placement[Sublayer::out_proj]);
+  submit_expert_join({.tag = tag, .shape = shape, .vectors = model_.vectors()},
+                     {.sum = data.sum, .vectors = weights.vectors, .x = chain.x});
+}
+
+void DecoderGraph::submit_with_experts(const Chain& chain, std::int64_t layer,
+                                       const Placement& placement, const SublayerRange& range,
+                                       const KvUse& kv, ExpertData& data) {
+  if (placement[Sublayer::fc1] != placement[Sublayer::fc2]) {
     throw Error(
         "layer {} has experts, which run whole: p5 and p6 of its placement {} must be the same",
         layer, placement.to_string());
   }
-  const Device beside = placement[Sublayer::out_proj];
-  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
-  const DecoderShape shape = model_.shape(layer);
-  const MixtureShape mixture = mixture_shape(model_.config());
-  const auto rows = static_cast<std::size_t>(chain.all.tag.num_tokens);
-  DataHandle normed = DataHandle::temporary(
-      rows * static_cast<std::size_t>(activation_stride(shape.hidden_size, shape.dtype)) *
-      size_bytes(shape.dtype));
-  DataHandle routing = DataHandle::temporary(
-      rows * static_cast<std::size_t>(mixture.experts_per_token) * sizeof(ExpertChoice));
-  DataHandle sum =
-      DataHandle::temporary(rows * static_cast<std::size_t>(shape.hidden_size) * sizeof(float));
-  const WeightHandle& router = weights.matrices[LayerWeight::router];
-  submit_router({.tag = tagged(chain.all.tag, Sublayer::router, layer, beside),
-                 .shape = shape,
-                 .vectors = model_.vectors(),
-                 .weight = router.type,
-                 .mixture = mixture},
-                {.x = chain.x,
-                 .vectors = weights.vectors,
-                 .weight = router.data,
-                 .normed = normed,
-                 .routing = routing});
-  const std::vector<HandleRef> chunks(weights.experts.chunks.begin(), weights.experts.chunks.end());
-  submit_experts(
-      {.tag = tagged(chain.all.tag, SublayerRange{Sublayer::fc1, Sublayer::fc2}, layer, device),
-       .shape = shape,
-       .mixture = mixture,
-       .layout = weights.experts.layout,
-       .chunks = weights.experts.cut},
-      {.normed = normed, .routing = routing, .chunks = chunks, .sum = sum});
-  submit_expert_join({.tag = tagged(chain.all.tag, Sublayer::expert_join, layer, beside),
-                      .shape = shape,
-                      .vectors = model_.vectors()},
-                     {.sum = sum, .vectors = weights.vectors, .x = chain.x});
-  for (DataHandle* handle : {&normed, &routing, &sum}) handle->release_after_use();
+  if (range.first == Sublayer::fc2) return;  // with fc1
+  if (range.first == Sublayer::fc1) return submit_experts_of(chain, layer, placement, data);
+  const Device device = placement[range.first];
+  if (!range.has(Sublayer::fc2))
+    data.make(model_.shape(layer), mixture_shape(model_.config()), chain.all.tag.num_tokens);
+  submit_range(chain, chain.all, layer, range, device, kv, &data);
+  if (range.is_single()) submit_router_of(chain, layer, device, data);
 }
 
 void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const BatchPart& part) {
@@ -584,16 +621,18 @@ void DecoderGraph::submit_layer(Chain& chain, std::int64_t layer, const BatchPar
   DataHandle new_kv;  // the layer's own: the next layer need not wait until it is stored
   if (kv.passes_new_kv()) new_kv = chain.all.new_kv();
   if (brings_pages(part, layer)) submit_gather(chain.all, layer);
+  ExpertData experts;
   for (const SublayerRange& range : stages) {
     if (range.first == Sublayer::out_proj &&
         !keep_drawing_rows(chain, layer, stages, placement[Sublayer::sv], placement[Sublayer::fc2]))
       break;
-    if (range.first >= Sublayer::fc1 && model_.config().has_experts(layer)) {
-      submit_experts_of(chain, layer, placement);
-      break;
-    }
     const Device device = placement[range.first];
-    submit_range(chain, chain.all, layer, range, device, kv.path_on(device), new_kv);
+    const KvUse use{kv.path_on(device), new_kv};
+    if (range.last >= Sublayer::out_proj && model_.config().has_experts(layer)) {
+      submit_with_experts(chain, layer, placement, range, use, experts);
+    } else {
+      submit_range(chain, chain.all, layer, range, device, use);
+    }
     if (kv.store_after() && range.has(*kv.store_after())) submit_store(chain.all, layer, new_kv);
   }
   new_kv.release_after_use();
@@ -643,13 +682,16 @@ void DecoderGraph::submit_layer_in_parts(Chain& chain, std::int64_t layer,
                          .parts = rows},
                         contexts, chain.all.context);
   if (!keep_drawing_rows(chain, layer, stages, device, placement[Sublayer::fc2])) return;
+  const DataHandle nothing;
+  ExpertData experts;
   for (const SublayerRange& range : stages) {
-    if (range.first >= Sublayer::fc1 && model_.config().has_experts(layer)) {
-      submit_experts_of(chain, layer, placement);
-      break;
+    if (range.first < Sublayer::out_proj) continue;
+    const KvUse no_kv{KvPath::slab, nothing};
+    if (model_.config().has_experts(layer)) {
+      submit_with_experts(chain, layer, placement, range, no_kv, experts);
+    } else {
+      submit_range(chain, chain.all, layer, range, placement[range.first], no_kv);
     }
-    if (range.first >= Sublayer::out_proj)
-      submit_range(chain, chain.all, layer, range, placement[range.first], KvPath::slab, {});
   }
 }
 
@@ -663,21 +705,23 @@ void DecoderGraph::submit_attention_of(const Chain& chain, Rows& part, std::int6
     if (range.first != Sublayer::qk && range.first != Sublayer::sv) continue;
     if (range.last == Sublayer::qk) part.make_scores();
     const Device device = placement[range.first];
-    submit_range(chain, part, layer, range, device, kv.path_on(device), new_kv);
+    submit_range(chain, part, layer, range, device, {kv.path_on(device), new_kv});
   }
   if (kv.store_after() == Sublayer::sv) submit_store(part, layer, new_kv);
   part.cached_kv.release_after_use();
 }
 
 void DecoderGraph::submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
-                                const SublayerRange& range, Device device, KvPath path,
-                                const DataHandle& new_kv) {
-  const LayerHandles handles = handles_of(rows, layer, new_kv);
-  submit_stages(chain, rows, tagged(rows.tag, range, layer, device), path, {&handles, 1});
+                                const SublayerRange& range, Device device, const KvUse& kv,
+                                const ExpertData* experts) {
+  const LayerHandles handles = handles_of(rows, layer, kv.new_kv);
+  submit_stages(chain, rows, tagged(rows.tag, range, layer, device), kv.path, {&handles, 1},
+                experts);
 }
 
 void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const TaskTag& tag,
-                                 KvPath path, std::span<const LayerHandles> layers) {
+                                 KvPath path, std::span<const LayerHandles> layers,
+                                 const ExpertData* experts) {
   const bool recurs = tag.num_tokens <= most_rows_of_layer_run && at_home(path) &&
                       weight_reader(tag.layer) == tag.device;
   StageArgs args{
@@ -686,8 +730,12 @@ void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const Tas
   for (std::size_t i = 0; i < layers.size(); ++i) {
     args.window_tokens.at(i) =
         model_.config().window_tokens(tag.layer + static_cast<std::int64_t>(i));
-    args.weights.at(i) = model_.layers()[static_cast<std::size_t>(tag.layer) + i].types();
+    const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(tag.layer) + i];
+    args.weights.at(i) = weights.types();
+    args.chunks.at(i) = weights.experts.cut;
   }
+  if (model_.config().has_experts(tag.layer)) args.mixture = mixture_shape(model_.config());
+  const DataHandle none;
   submit_stage(args, {.layers = layers,
                       .batch = rows.cached_kv ? *rows.batch_of_cached : rows.batch,
                       .x = chain.x,
@@ -695,7 +743,9 @@ void DecoderGraph::submit_stages(const Chain& chain, const Rows& rows, const Tas
                       .q = rows.q,
                       .scores = rows.scores,
                       .context = rows.context,
-                      .h = chain.h});
+                      .h = chain.h,
+                      .normed = experts != nullptr ? experts->normed : none,
+                      .routing = experts != nullptr ? experts->routing : none});
 }
 
 void DecoderGraph::submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) {

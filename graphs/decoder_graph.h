@@ -145,6 +145,12 @@ class DecoderGraph {
   using FlatWords = PendingIteration::FlatWords;
   struct Rows;   // what passes to and from the attention of a sub-batch or of one part
   struct Chain;  // the handles that the tasks of one sub-batch share
+  struct ExpertData;
+  /// How a layer's attention reaches its KV.
+  struct KvUse {
+    KvPath path;
+    HandleRef new_kv;
+  };
   PendingIteration begin(const SubBatch& sub_batch, const BatchPart& whole) const;
   TaskTag tag_of(const BatchPart& part, std::size_t sub_batch) const;
   /// What reads the tier of a layer's KV.
@@ -173,14 +179,20 @@ class DecoderGraph {
   void submit_attention_of(const Chain& chain, Rows& part, std::int64_t layer,
                            const BatchPart& batch_part, const DataHandle& new_kv);
   void submit_range(const Chain& chain, const Rows& rows, std::int64_t layer,
-                    const SublayerRange& range, Device device, KvPath path,
-                    const DataHandle& new_kv);
+                    const SublayerRange& range, Device device, const KvUse& kv,
+                    const ExpertData* experts = nullptr);
   /// A range of some layers, for `rows` of the chain.
   void submit_stages(const Chain& chain, const Rows& rows, const TaskTag& tag, KvPath path,
-                     std::span<const LayerHandles> layers);
+                     std::span<const LayerHandles> layers, const ExpertData* experts = nullptr);
   LayerHandles handles_of(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) const;
-  /// A layer's router, experts and what adds them: in place of sublayers 5 and 6.
-  void submit_experts_of(const Chain& chain, std::int64_t layer, const Placement& placement);
+  void submit_router_of(const Chain& chain, std::int64_t layer, Device device,
+                        const ExpertData& data);
+  /// Those of a layer, and what adds them to x.
+  void submit_experts_of(const Chain& chain, std::int64_t layer, const Placement& placement,
+                         const ExpertData& data);
+  /// A range that ends behind attention, of a layer with experts: as one stage as far as it goes.
+  void submit_with_experts(const Chain& chain, std::int64_t layer, const Placement& placement,
+                           const SublayerRange& range, const KvUse& kv, ExpertData& data);
   void submit_store(const Rows& rows, std::int64_t layer, const DataHandle& new_kv);
   /// Whether a layer is the last one, and drops rows before sublayer 4.
   bool drops_rows(const Chain& chain, std::int64_t layer) const;

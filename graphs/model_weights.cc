@@ -86,6 +86,11 @@ MixtureShape mixture_shape(const ModelConfig& config) {
 LayerWeightTypes LayerWeights::types() const {
   LayerWeightTypes types;
   for (const LayerWeight weight : all_layer_weights) types[weight] = matrices[weight].type;
+  if (experts.cut.num_experts > 0) {
+    types[LayerWeight::gate] = experts.layout.gate;
+    types[LayerWeight::fc1] = experts.layout.fc1;
+    types[LayerWeight::fc2] = experts.layout.fc2;
+  }
   return types;
 }
 

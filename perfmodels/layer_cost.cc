@@ -219,6 +219,7 @@ LayerCost best_placement(const CostModel& costs, const BatchShape& shape, const 
   double best_s = std::numeric_limits<double>::infinity();
   for (unsigned bits = 0; bits < num_placements; ++bits) {
     const Placement placement = Placement::from_bits(bits);
+    if (!can_place(costs.model(), placement)) continue;
     if (placement.uses(Device::gpu) && !costs.has(Device::gpu)) continue;
     if (placement.uses(Device::cpu) && !costs.has(Device::cpu)) continue;
     const LayerCost cost = layer.cost(placement);

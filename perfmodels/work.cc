@@ -40,6 +40,10 @@ double kv_bytes_per_token(const ModelDimensions& model) {
   return 2 * model.kv_size() * static_cast<double>(model.kv_element_bytes);
 }
 
+bool can_place(const ModelDimensions& model, const Placement& placement) {
+  return model.num_experts == 0 || placement[Sublayer::fc1] == placement[Sublayer::fc2];
+}
+
 double experts_touched(const ModelDimensions& model, double rows) {
   return experts_touched(model.num_experts, model.experts_per_token, rows);
 }

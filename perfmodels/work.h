@@ -68,6 +68,9 @@ double layer_weight_bytes(const ModelDimensions& model);
 /// Bytes that one token's K and V take in one layer.
 double kv_bytes_per_token(const ModelDimensions& model);
 
+/// Whether layers of the model can run so: a mixture's experts run whole, p5 = p6.
+bool can_place(const ModelDimensions& model, const Placement& placement);
+
 /// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
 /// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
 double experts_touched(const ModelDimensions& model, double rows);

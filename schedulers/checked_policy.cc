@@ -401,6 +401,12 @@ Placement CheckedPolicy::place(std::int64_t layer, const BatchShape& shape,
       device = check_device(
           device, [&] { return fmt::format("layer {}'s {}", layer, to_string(sublayer)); });
     }
+    if (costs_ != nullptr && !can_place(costs_->model(), placement)) {
+      throw Error(
+          "layer {}'s placement is {}: the model has experts, which run whole, so that p5 and p6 "
+          "must be the same",
+          layer, placement.to_string());
+    }
     return placement;
   });
 }

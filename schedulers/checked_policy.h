@@ -63,7 +63,7 @@ class CheckedPolicy {
   Pipeline pipeline(Phase phase);
   /// Sublayers for a device that the machine does not have go to the one that it has;
   /// lacked_device() tells. Refused: a device that is neither, and the GPU behind a memory plan
-  /// that does not use it.
+  /// that does not use it, and p5 other than p6 where the model has experts.
   Placement place(std::int64_t layer, const BatchShape& shape, const LayerHomes& homes);
   bool lacked_device() const { return lacked_device_; }
   /// Refused: an id that is not in the situation, one that comes twice, rows that a request cannot

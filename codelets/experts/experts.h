@@ -33,7 +33,7 @@ struct ExpertsOperands {
   const std::byte* const* chunks = nullptr;  ///< args->chunks.count() of them
   float* sum = nullptr;                      ///< [num_tokens, hidden_size]
 };
-/// Reads the experts that some row goes through, and no others.
+/// Reads the experts that some row goes through, and no others. Keeps the time of both sublayers.
 void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands);
 
 /// All experts' plain weights in f32, one expert behind the other.

@@ -82,6 +82,7 @@ void add_weighted(const RowsOfExperts& of, const ExpertChoice* choices, const fl
 
 void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int64_t rows) {
   const ExpertsArgs& args = *operands.args;
+  SublayerClock clock(cpu.times, args.tag.phase);
   const DecoderShape& shape = args.shape;
   const std::int64_t count = args.mixture.experts_per_token;
   const RowsOfExperts of(args, operands.routing, rows);
@@ -136,6 +137,7 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
                       .dst_stride = h_stride,
                       .groups = first});
   }
+  clock.end_of(Sublayer::fc1);
   linear(cpu.pool, {.weight = {args.layout.fc2, nullptr},
                     .dtype = shape.dtype,
                     .x = h,
@@ -147,6 +149,7 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
     add_weighted(of, operands.routing + row * count, y, row, count, shape.hidden_size,
                  operands.sum + row * shape.hidden_size);
   });
+  clock.end_of(Sublayer::fc2);
 }
 
 }  // namespace

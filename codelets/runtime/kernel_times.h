@@ -77,6 +77,8 @@ class SublayerClock {
   /// `times` may be null: then nothing is kept.
   SublayerClock(KernelTimes* times, Phase phase)
       : times_(times), phase_(phase), last_(KernelTimes::Clock::now()) {}
+  /// From now on, without what has passed: it was kept elsewhere.
+  void restart() noexcept { last_ = KernelTimes::Clock::now(); }
   /// A sublayer has ended.
   void end_of(Sublayer sublayer) noexcept {
     if (times_ == nullptr) return;

@@ -3,12 +3,15 @@
 #include <array>
 #include <utility>
 
+#include "codelets/expert_join/expert_join.h"
+#include "codelets/experts/experts.h"
 #include "codelets/fc1/fc1.h"
 #include "codelets/fc2/fc2.h"
 #include "codelets/kv_store/attention_kv.h"
 #include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/router/router.h"
 #include "codelets/runtime/gpu_kernels.h"
 #include "codelets/runtime/operands.h"
 #include "codelets/runtime/recurring.h"
@@ -35,8 +38,14 @@ Passing scores_of(const SublayerRange& range) {
 Passing context_of(const SublayerRange& range) {
   return {range.has(Sublayer::sv), range.has(Sublayer::out_proj)};
 }
-Passing h_of(const SublayerRange& range) {
-  return {range.has(Sublayer::fc1), range.has(Sublayer::fc2)};
+Passing h_of(const StageArgs& args) {
+  if (args.has_experts()) return {false, false};
+  return {args.range().has(Sublayer::fc1), args.range().has(Sublayer::fc2)};
+}
+/// What the router gives the experts.
+Passing routing_of(const StageArgs& args) {
+  if (!args.has_experts()) return {false, false};
+  return {args.range().has(Sublayer::out_proj), args.range().has(Sublayer::fc2)};
 }
 
 bool reads_x(const SublayerRange& range) {
@@ -51,14 +60,22 @@ bool uses_vectors(const SublayerRange& range) {
 }
 
 bool reads_weight(const StageArgs& args, LayerWeight weight) {
+  if (weight == LayerWeight::router) return routing_of(args).produced;
+  if (args.has_experts() && is_of_ffn(weight)) return false;  // they are in the chunks
   return args.range().has(sublayer_of(weight)) &&
          (weight != LayerWeight::gate || args.shape.gated_ffn);
+}
+
+/// Of the i-th layer, that the range reads.
+std::int32_t num_chunks(const StageArgs& args, std::size_t i) {
+  return routing_of(args).consumed ? args.chunks.at(i).count() : 0;
 }
 
 /// A layer's buffers.
 struct LayerOperands {
   const float* vectors = nullptr;
   PerLayerWeight<Weight> weights;
+  std::array<const std::byte*, most_chunks_in_stage> chunks{};  ///< of the experts
   KvBuffers kv;
 
   LayerOperands() = default;
@@ -69,6 +86,8 @@ struct LayerOperands {
     vectors = buffers.take_if<float>(uses_vectors(range));
     for (const LayerWeight weight : all_layer_weights)
       weights[weight] = {types[weight], buffers.take_if<std::byte>(reads_weight(args, weight))};
+    for (std::int32_t chunk = 0; chunk < num_chunks(args, i); ++chunk)
+      chunks.at(static_cast<std::size_t>(chunk)) = buffers.take<std::byte>();
     kv = KvAccess(args.kv, range).take_from(buffers);
   }
 };
@@ -93,6 +112,9 @@ struct StageOperands {
   float* scores = nullptr;
   std::byte* context = nullptr;
   std::byte* h = nullptr;
+  std::byte* normed = nullptr;
+  ExpertChoice* routing = nullptr;
+  float* expert_sum = nullptr;
   std::array<LayerOperands, most_layers_of_task> layers;  ///< args.tag.num_layers of them
 
   template <typename Context>
@@ -119,8 +141,19 @@ struct StageOperands {
     const std::size_t context_bytes =
         bytes(context_of(args.range()).inside(), activation_stride(shape.q_size(), shape.dtype));
     const std::size_t h_bytes =
-        bytes(h_of(args.range()).inside(), activation_stride(shape.ffn_size, shape.dtype));
-    const std::size_t all_bytes = q_bytes + context_bytes + h_bytes;
+        bytes(h_of(args).inside(), activation_stride(shape.ffn_size, shape.dtype));
+    const bool has_experts = routing_of(args).inside();
+    const std::size_t normed_bytes =
+        bytes(has_experts, activation_stride(shape.hidden_size, shape.dtype));
+    const auto four_bytes = [&](std::int64_t width) {
+      if (!has_experts) return std::size_t{0};
+      return (static_cast<std::size_t>(args.tag.num_tokens * width) * 4 + alignment - 1) /
+             alignment * alignment;
+    };
+    const std::size_t routing_bytes = four_bytes(2 * std::int64_t{args.mixture.experts_per_token});
+    const std::size_t sum_bytes = four_bytes(shape.hidden_size);
+    const std::size_t all_bytes =
+        q_bytes + context_bytes + h_bytes + normed_bytes + routing_bytes + sum_bytes;
     std::byte* memory = nullptr;
     if constexpr (is_gpu<Context>) {
       memory = gpu_kernels().stage_memory(device, all_bytes);
@@ -130,6 +163,10 @@ struct StageOperands {
     if (q_bytes != 0) q = memory;
     if (context_bytes != 0) context = memory + q_bytes;
     if (h_bytes != 0) h = memory + q_bytes + context_bytes;
+    if (!has_experts) return;
+    normed = memory + q_bytes + context_bytes + h_bytes;
+    routing = reinterpret_cast<ExpertChoice*>(normed + normed_bytes);
+    expert_sum = reinterpret_cast<float*>(normed + normed_bytes + routing_bytes);
   }
 };
 
@@ -150,7 +187,9 @@ void StageData::list(const StageArgs& args, Data& data) {
   passes(q_of(range), &Handles::q, &Operands::q);
   passes(scores_of(range), &Handles::scores, &Operands::scores);
   passes(context_of(range), &Handles::context, &Operands::context);
-  passes(h_of(range), &Handles::h, &Operands::h);
+  passes(h_of(args), &Handles::h, &Operands::h);
+  passes(routing_of(args), &Handles::normed, &Operands::normed);
+  passes(routing_of(args), &Handles::routing, &Operands::routing);
 }
 
 SublayerClock clock_of(const CpuContext& cpu, Phase phase) { return {cpu.times, phase}; }
@@ -246,6 +285,36 @@ void run_fc2(const Context& context, const StageArgs& args, const StageOperands&
 }
 
 template <typename Context>
+void run_router(const Context& context, const StageArgs& args, const StageOperands& at,
+                const LayerOperands& layer) {
+  const Weight& weight = layer.weights[LayerWeight::router];
+  const RouterArgs router{args.tag, args.shape, args.vectors, weight.type, args.mixture};
+  const RouterOperands operands{&router, at.x, layer.vectors, weight, at.normed, at.routing};
+  if constexpr (is_gpu<Context>) {
+    gpu_kernels().router(context, operands);
+  } else {
+    router_cpu(context, operands);
+  }
+}
+
+/// On the CPU; a GPU's are tasks of their own. They keep their times themselves.
+void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperands& at,
+                 std::size_t i, SublayerClock& clock) {
+  const LayerOperands& layer = at.layers.at(i);
+  const ExpertsArgs experts{args.tag, args.shape, args.mixture,
+                            ExpertLayout::of(args.weights.at(i)), args.chunks.at(i)};
+  experts_cpu(cpu, {&experts, at.normed, at.routing, layer.chunks.data(), at.expert_sum});
+  const ExpertJoinArgs join{args.tag, args.shape, args.vectors};
+  clock.restart();
+  expert_join_cpu(cpu, {&join, at.expert_sum, layer.vectors, at.x});
+  clock.end_of(Sublayer::expert_join);
+}
+void run_experts(const cuda::Context& /*gpu*/, const StageArgs& args, const StageOperands& /*at*/,
+                 std::size_t /*i*/, GpuSublayerClock& /*clock*/) {
+  throw Error("layer {}'s experts are part of a GPU's stage", args.tag.layer);
+}
+
+template <typename Context>
 void run_layers(const Context& context, const StageArgs& args, const StageOperands& at) {
   auto clock = clock_of(context, args.tag.phase);
   const SublayerRange range = args.range();
@@ -263,6 +332,14 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
     if (range.has(Sublayer::out_proj)) {
       run_out_proj(context, args, at, layer);
       clock.end_of(Sublayer::out_proj);
+    }
+    if (args.has_experts()) {
+      if (!routing_of(args).produced) continue;
+      run_router(context, args, at, layer);
+      clock.end_of(Sublayer::router);
+      if (!routing_of(args).consumed) continue;
+      run_experts(context, args, at, static_cast<std::size_t>(i), clock);
+      continue;
     }
     if (range.has(Sublayer::fc1)) {
       run_fc1(context, args, at, layer);
@@ -287,6 +364,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
   key.add(sizes.kv);
   key.add(sizes.window_tokens);
   key.add(sizes.weights);
+  key.add(sizes.mixture);
   key.add(sizes.range());
   key.add(tag.num_layers);
   key.add(tag.num_tokens);
@@ -308,19 +386,24 @@ struct Run {
 };
 
 /// One codelet a range: the range is part of its name, hence of its performance model.
-const Codelet<StageArgs>& codelet_of(const SublayerRange& range) {
+const Codelet<StageArgs>& codelet_of(const StageArgs& args) {
   constexpr std::size_t count = 6;
-  static const auto codelets = [] {
-    std::array<std::array<Codelet<StageArgs>, count>, count> made;
+  using ByRange = std::array<std::array<Codelet<StageArgs>, count>, count>;
+  const auto make = [](const char* ending) {
+    ByRange made;
     for (std::size_t first = 0; first < count; ++first) {
       for (std::size_t last = first; last < count; ++last) {
         made.at(first).at(last) = Codelet<StageArgs>::with_all<Run>(
-            fmt::format("stage_{}_{}", first + 1, last + 1).c_str());
+            fmt::format("stage_{}_{}{}", first + 1, last + 1, ending).c_str());
       }
     }
     return made;
-  }();
-  return codelets.at(static_cast<std::size_t>(range.first) - 1)
+  };
+  static const ByRange dense = make("");
+  static const ByRange with_experts = make("_experts");
+  const SublayerRange range = args.range();
+  return (routing_of(args).produced ? with_experts : dense)
+      .at(static_cast<std::size_t>(range.first) - 1)
       .at(static_cast<std::size_t>(range.last) - 1);
 }
 
@@ -383,9 +466,12 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
     accesses.add_if(uses_vectors(range), reads(layer.vectors));
     for (const LayerWeight weight : all_layer_weights)
       accesses.add_if(reads_weight(args, weight), reads(*layer.matrices[weight]));
+    if (routing_of(args).consumed) {
+      for (const DataHandle& chunk : layer.chunks) accesses.add(reads(chunk));
+    }
     KvAccess(args.kv, range).add_to(accesses, layer.slab, layer.new_kv);
   }
-  codelet_of(range).submit(args.shape.dtype, args, accesses, first_format(args));
+  codelet_of(args).submit(args.shape.dtype, args, accesses, first_format(args));
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "codelets/attention/attention.h"
+#include "codelets/experts/expert_layout.h"
 #include "codelets/runtime/codelet.h"
 #include "codelets/runtime/handle_ref.h"
 #include "codelets/runtime/kv_path.h"
@@ -29,6 +30,10 @@ struct StageArgs {
   /// Each layer's window in place of the shape's, tag.num_layers of them; see DecoderShape.
   std::array<std::int64_t, most_layers_of_task> window_tokens{};
   std::array<LayerWeightTypes, most_layers_of_task> weights{};  ///< of each layer
+  /// Of layers with experts, whose weights' gate, fc1 and fc2 are one expert's: behind sublayer 4
+  /// comes the router, and 5 and 6 are experts and join.
+  MixtureShape mixture = {};
+  std::array<ExpertChunks, most_layers_of_task> chunks{};  ///< of each layer's experts
 
   /// The shape of the i-th layer.
   DecoderShape layer_shape(std::int16_t i) const {
@@ -37,7 +42,10 @@ struct StageArgs {
     return of_layer;
   }
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
+  bool has_experts() const { return mixture.num_experts > 0; }
 };
+/// Of a layer with more chunks than this the experts are no part of a stage.
+inline constexpr std::int32_t most_chunks_in_stage = 16;
 
 /// What is one layer's. Slab and new_kv are empty where StageArgs::kv has no use for them.
 struct LayerHandles {
@@ -45,6 +53,7 @@ struct LayerHandles {
   PerLayerWeight<const DataHandle*> matrices;
   HandleRef slab;
   HandleRef new_kv;
+  std::span<const DataHandle> chunks = {};  ///< of the experts, where the range has sublayers 5, 6
 };
 
 /// What the range's sublayers read and write; see each codelet. Values that only sublayers of the
@@ -58,9 +67,12 @@ struct StageHandles {
   HandleRef scores;
   HandleRef context;
   HandleRef h;
+  HandleRef normed;   ///< where a layer with experts is cut behind the router; see RouterOperands
+  HandleRef routing;  ///< likewise
 };
 
-/// A range of one sublayer is submitted as that sublayer's own codelet.
+/// A range of one sublayer is submitted as that sublayer's own codelet. A layer's experts alone are
+/// no stage, nor is its router.
 void submit_stage(const StageArgs& args, const StageHandles& handles);
 
 }  // namespace sluice

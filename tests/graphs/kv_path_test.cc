@@ -146,6 +146,21 @@ std::vector<Form> all_forms() {
   return forms;
 }
 
+/// Experts run whole, and on a GPU not yet.
+Placement possible(const ModelConfig& config, Placement placement) {
+  if (config.num_experts == 0) return placement;
+  placement[Sublayer::fc2] = placement[Sublayer::fc1];
+  if (gpu_bytes() > 0) placement[Sublayer::fc1] = placement[Sublayer::fc2] = Device::cpu;
+  return placement;
+}
+
+std::vector<Form> all_forms(const ModelConfig& config) {
+  std::vector<Form> forms = all_forms();
+  std::erase_if(
+      forms, [&](const Form& form) { return form.placement != possible(config, form.placement); });
+  return forms;
+}
+
 /// Whether the sequences share one KV cache, or each has its own, so that it attends as a part.
 enum class Cohorts : std::uint8_t { one, two };
 
@@ -355,7 +370,7 @@ void expect_the_plain_bits(const LoadedModel& model, const Case& of, Cohorts coh
   const std::vector<float> fused = TwoSequences(model, Form{}).logits();
   const std::vector<float> split =
       TwoSequences(model, Form{.attention = AttentionForm::split}).logits();
-  for (const Form& form : all_forms()) {
+  for (const Form& form : all_forms(model.config())) {
     // Where sublayers 2 and 3 part, the scores are stored, and summed in another order.
     const bool parts = form.attention == AttentionForm::split ||
                        form.placement[Sublayer::qk] != form.placement[Sublayer::sv];
@@ -385,7 +400,8 @@ TEST_P(KvPathBitsTest, EveryWayGivesTheSameBits) {
 
 TEST_P(KvPathBitsTest, LayersMayDifferInHomeAndPlacement) {
   const LoadedModel model = load(GetParam().model, GetParam().dtype);
-  std::vector<Placement> placements = TwoSequences::layers(model, *Placement::parse("011010"));
+  std::vector<Placement> placements =
+      TwoSequences::layers(model, possible(model.config(), *Placement::parse("011010")));
   std::vector<Tier> homes = TwoSequences::layers(model, Tier::hbm);
   placements.front() = *Placement::parse("000111");
   homes.front() = Tier::ddr;
@@ -403,10 +419,11 @@ TEST_P(KvPathBitsTest, AttentionInPartsGivesTheSameBits) {
 
 /// NEO's sub-batch 0: the first request's KV in HBM, the second one's in DDR.
 std::vector<TwoSequences::Layers> neo_layers(const LoadedModel& model, const char* second) {
-  return {
-      {TwoSequences::layers(model, Placement(Device::gpu)), TwoSequences::layers(model, Tier::hbm)},
-      {TwoSequences::layers(model, *Placement::parse(second)),
-       TwoSequences::layers(model, Tier::ddr)}};
+  const auto on = [&](const Placement& placement) {
+    return TwoSequences::layers(model, possible(model.config(), placement));
+  };
+  return {{on(Placement(Device::gpu)), TwoSequences::layers(model, Tier::hbm)},
+          {on(*Placement::parse(second)), TwoSequences::layers(model, Tier::ddr)}};
 }
 
 TEST_P(KvPathBitsTest, PartsMayDifferInHomeAndPlacement) {
@@ -425,7 +442,8 @@ TwoSequences in_place(const LoadedModel& model, Device device,
                       Fusion fusion = Fusion::layers) {
   const Tier home = device == Device::gpu ? Tier::hbm : Tier::ddr;
   return {model,
-          {{TwoSequences::layers(model, Placement(device)), TwoSequences::layers(model, home)}},
+          {{TwoSequences::layers(model, possible(model.config(), Placement(device))),
+            TwoSequences::layers(model, home)}},
           attention,
           fusion,
           LastLayer::drawing_rows,
@@ -451,7 +469,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"llama-3-gqa", DType::f32}, Case{"llama-3-gqa", DType::bf16},
                       Case{"mistral-window", DType::f32}, Case{"mistral-window", DType::bf16},
                       Case{"mistral-layer-types", DType::f32}, Case{"llama-2-mha", DType::f32},
-                      Case{"opt-pre", DType::f32}, Case{"int4", DType::f32}),
+                      Case{"opt-pre", DType::f32}, Case{"int4", DType::f32},
+                      Case{"mixtral", DType::f32}),
     [](const auto& of) {
       std::string name = of.param.model;
       std::erase(name, '-');
@@ -607,6 +626,63 @@ TEST(LayerRunTasksTest, LayersThatNothingComesToAreOneTask) {
   EXPECT_EQ(tasks_of(apart, 0), Tasks({"1-6, layer 0, 21", "1-6, layer 1, 21"}));
   TwoSequences plain(model, Form{});
   EXPECT_EQ(tasks_of(plain, 0), Tasks({"1-6, layer 0, 21", "1-6, layer 1, 21"}));
+}
+
+/// 15 is the router, 17 the join: tasks of their own only where the experts are elsewhere, or in
+/// more chunks than a stage takes.
+TEST(LayerRunTasksTest, NeighboursOfExpertsAreOneStage) {
+  const LoadedModel model = load("mixtral", DType::f32);
+  using Tasks = std::vector<std::string>;
+  TwoSequences in_one = in_place(model, Device::cpu);
+  EXPECT_EQ(tasks_of(in_one, 0), Tasks({"1-6, layers 0 to 1, 21"}));
+  const auto of_first_layer = [&](const char* placement, Fusion fusion) {
+    TwoSequences run(model, {.placement = *Placement::parse(placement), .fusion = fusion});
+    Tasks tasks = tasks_of(run, 0);
+    std::erase_if(tasks, [](const std::string& task) { return task.find("layer 0") == std::string::npos; });
+    return tasks;
+  };
+  EXPECT_EQ(of_first_layer("111111", Fusion::stages), Tasks({"1-6, layer 0, 21"}));
+  EXPECT_EQ(
+      of_first_layer("000011", Fusion::stages),
+      Tasks({"1-4, layer 0, 21", "10-10, layer 0, 21", "5-6, layer 0, 21", "17-17, layer 0, 21"}));
+  EXPECT_EQ(of_first_layer("111011", Fusion::stages),
+            Tasks({"1-3, layer 0, 21", "4-4, layer 0, 21", "15-15, layer 0, 21", "5-6, layer 0, 21",
+                   "17-17, layer 0, 21"}));
+  EXPECT_EQ(of_first_layer("111111", Fusion::sublayers),
+            Tasks({"1-1, layer 0, 21", "7-7, layer 0, 21", "4-4, layer 0, 21", "15-15, layer 0, 21",
+                   "5-6, layer 0, 21", "17-17, layer 0, 21"}));
+}
+
+/// One expert a chunk is more than one chunk.
+TEST(ExpertChunksBitsTest, AnyCutGivesTheSameBits) {
+  const Model files = open_model(test::golden_folder("mixtral"));
+  const LoadedModel whole(files, DType::f32, runtime().setup_pool());
+  ASSERT_EQ(whole.layers().front().experts.chunks.size(), 1U);
+  const std::vector<float> expected = TwoSequences(whole, Form{}).logits();
+  const std::size_t expert_bytes = whole.layers().front().experts.layout.size_bytes();
+  for (const std::size_t experts : {1, 2, 3}) {
+    WeightHomes homes;
+    homes.chunk_bytes = experts * expert_bytes;
+    const LoadedModel cut(files, DType::f32, runtime().setup_pool(), {}, homes);
+    EXPECT_EQ(cut.layers().front().experts.chunks.size(), (4 + experts - 1) / experts);
+    for (const char* placement : {"111111", "000011", "000000"}) {
+      const Form form{.placement = possible(cut.config(), *Placement::parse(placement))};
+      const Case of{"mixtral", DType::f32};
+      Same(cut, of).expect(TwoSequences(cut, form).logits(), expected, placement);
+    }
+  }
+}
+
+TEST(ExpertPlacementTest, HalvesOfAnFfnOnTwoDevicesAreRefused) {
+  const LoadedModel model = load("mixtral", DType::f32);
+  for (const char* placement : {"111101", "000001", "000010"}) {
+    try {
+      TwoSequences(model, {.placement = *Placement::parse(placement)}).logits();
+      FAIL() << placement;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("p5 and p6"), std::string::npos) << error.what();
+    }
+  }
 }
 
 /// A layer's tasks: "first sublayer device rows".
