@@ -523,8 +523,7 @@ std::vector<ExpertHandles> DecoderGraph::experts_of(const Rows& rows, std::int64
   std::vector<ExpertHandles> touched;
   if (all.empty()) return touched;
   const auto count = static_cast<std::int64_t>(all.size());
-  const double expected = experts_touched(count, model_.config().experts_per_token,
-                                          static_cast<double>(rows.tag.num_tokens));
+  const double expected = model_.experts_touched(static_cast<double>(rows.tag.num_tokens));
   const auto before = [&](std::int64_t layers) {
     return std::llround(expected * static_cast<double>(layers));
   };

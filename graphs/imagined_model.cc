@@ -40,6 +40,7 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
                              const ModelDimensions& dimensions, const MemoryPlan& memory,
                              const TierNodes& nodes)
     : ModelWeights(config, imagined_decoder_shape(config, dtype)) {
+  routing_ = dimensions.routing;
   Maker imagined{*this, dimensions.weight_bits, nodes};
   const auto table_bytes = [&](std::int64_t rows, std::int64_t columns) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);

@@ -160,4 +160,9 @@ std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
   return total;
 }
 
+double ModelWeights::experts_touched(double rows) const {
+  if (routing_) return routing_->experts_touched(rows);
+  return sluice::experts_touched(config_.num_experts, config_.experts_per_token, rows);
+}
+
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "models/config.h"
 #include "models/layer_schema.h"
 #include "perfmodels/placement.h"
+#include "perfmodels/routing.h"
 
 namespace sluice {
 
@@ -73,6 +74,8 @@ class ModelWeights {
   const VectorLayout& vectors() const { return vectors_; }
   std::uint64_t weight_bytes() const { return weight_bytes_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }
+  /// Of a mixture, how many of a layer's experts so many rows are taken to go through.
+  double experts_touched(double rows) const;
 
   DataHandle token_table;    ///< [vocab_size, embed_size] as stored
   DataHandle positions;      ///< learned position table as stored, or empty
@@ -93,6 +96,7 @@ class ModelWeights {
   VectorLayout vectors_;
   std::uint64_t weight_bytes_ = 0;
   std::vector<LayerWeights> layers_;
+  std::optional<Routing> routing_;  ///< of an imagined mixture; nothing: even
 };
 
 }  // namespace sluice
