@@ -153,6 +153,53 @@ ModelConfig mixtral(const Size& size, std::int64_t max_positions) {
   return config;
 }
 
+/// Qwen/Qwen3-30B-A3B and Qwen3-235B-A22B, but for their norms of q and k: eight of 128 experts a
+/// token. Shape only.
+ModelConfig qwen3_moe(const Size& size) {
+  ModelConfig config = base_config("qwen3_moe", size, 40960);
+  config.norm_eps = 1e-6F;
+  config.rope_theta = 1000000.0F;
+  config.num_experts = 128;
+  config.experts_per_token = 8;
+  config.bos_token_id = 151643;
+  config.eos_token_ids = {151645};
+  return config;
+}
+
+/// openai/gpt-oss-20b and 120b, but for their attention sinks and the biases of routers and of all
+/// experts but one: four experts a token, and a window in every other layer. Shape only.
+ModelConfig gpt_oss(std::int64_t num_layers, std::int64_t num_experts) {
+  ModelConfig config = base_config("gpt_oss", {2880, num_layers, 64, 8, 64, 2880, 201088}, 131072);
+  config.qkv_bias = config.out_bias = config.ffn_bias = true;
+  config.sliding_window_tokens = 128;
+  for (std::int64_t layer = 0; layer < num_layers; ++layer)
+    config.windowed_layers.push_back(layer % 2 == 0);
+  config.rope_theta = 150000.0F;
+  config.rope_scaling = RopeVariant{.kind = RopeKind::yarn,
+                                    .factor = 32.0F,
+                                    .original_max_positions = 4096,
+                                    .truncate = false,
+                                    .attention_factor = 1.3465736F};  // 0.1 ln 32 + 1
+  config.num_experts = num_experts;
+  config.experts_per_token = 4;
+  config.bos_token_id = 199998;
+  config.eos_token_ids = {200002};
+  return config;
+}
+
+/// MiniMaxAI/MiniMax-M2, but for its norms of q and k, and for its rotary positions, which turn
+/// half of each head: eight of 256 experts a token. Shape only.
+ModelConfig minimax_m2() {
+  ModelConfig config = base_config("minimax_m2", {3072, 62, 48, 8, 128, 1536, 200064}, 196608);
+  config.norm_eps = 1e-6F;
+  config.rope_theta = 5000000.0F;
+  config.num_experts = 256;
+  config.experts_per_token = 8;
+  config.bos_token_id = 200019;
+  config.eos_token_ids = {200020};
+  return config;
+}
+
 /// Hoffmann et al. 2022, Table 4; its relative positions (5e9 elements) are left out: shape only.
 ModelConfig chinchilla_70b() {
   ModelConfig config = base_config("chinchilla", {8192, 80, 64, 64, 128, 32768, 32000}, 2048);
@@ -192,6 +239,11 @@ std::vector<NamedShape> make_shapes() {
       {"mistral-7b-v0.3", mistral(32768, 1000000.0F, 0)},
       {"mixtral-8x7b", mixtral({4096, 32, 32, 8, 128, 14336, 32000}, 32768)},
       {"mixtral-8x22b", mixtral({6144, 56, 48, 8, 128, 16384, 32768}, 65536)},
+      {"qwen3-30b-a3b", qwen3_moe({2048, 48, 32, 4, 128, 768, 151936})},
+      {"qwen3-235b-a22b", qwen3_moe({4096, 94, 64, 4, 128, 1536, 151936})},
+      {"gpt-oss-20b", gpt_oss(24, 32)},
+      {"gpt-oss-120b", gpt_oss(36, 128)},
+      {"minimax-m2", minimax_m2()},
       {"bloom-176b", bloom_176b()},
       {"chinchilla-70b", chinchilla_70b()},
   };

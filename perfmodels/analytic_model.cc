@@ -17,12 +17,6 @@ double combined_s(Combine combine, double reading_s, double arithmetic_s) {
   return combine == Combine::sum ? reading_s + arithmetic_s : std::max(reading_s, arithmetic_s);
 }
 
-/// Rows that one of the experts a batch touches computes.
-double rows_of_an_expert(const ModelDimensions& model, double rows) {
-  if (model.num_experts == 0) return rows;
-  return rows * static_cast<double>(model.experts_per_token) / experts_touched(model, rows);
-}
-
 }  // namespace
 
 AnalyticModel::AnalyticModel(MachineProfile profile, const ModelDimensions& model)

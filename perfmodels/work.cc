@@ -45,7 +45,13 @@ bool can_place(const ModelDimensions& model, const Placement& placement) {
 }
 
 double experts_touched(const ModelDimensions& model, double rows) {
+  if (model.num_experts > 0 && model.routing) return model.routing->experts_touched(rows);
   return experts_touched(model.num_experts, model.experts_per_token, rows);
+}
+
+double rows_of_an_expert(const ModelDimensions& model, double rows) {
+  if (model.num_experts == 0) return rows;
+  return rows * static_cast<double>(model.experts_per_token) / experts_touched(model, rows);
 }
 
 double share_of_experts_newly_touched(const ModelDimensions& model, double rows) {
@@ -54,13 +60,6 @@ double share_of_experts_newly_touched(const ModelDimensions& model, double rows)
   return std::min({touched, static_cast<double>(model.experts_per_token),
                    static_cast<double>(model.num_experts) - touched}) /
          touched;
-}
-
-double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows) {
-  if (num_experts == 0) return 1;
-  const auto experts = static_cast<double>(num_experts);
-  const double missed = 1 - static_cast<double>(experts_per_token) / experts;
-  return experts * (1 - std::pow(missed, rows));
 }
 
 SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
@@ -145,6 +144,7 @@ double visible_tokens(const ModelDimensions& model, const BatchShape& shape) {
 ModelDimensions measured_form(ModelDimensions model) {
   if (model.full_attention_layers > 0)
     model.sliding_window_tokens = model.full_attention_layers = 0;
+  model.routing.reset();
   return model;
 }
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "perfmodels/placement.h"
+#include "perfmodels/routing.h"
 
 namespace sluice {
 
@@ -27,6 +29,8 @@ struct ModelDimensions {
   std::int64_t learned_positions = 0;  ///< rows of a table beside the embedding (OPT)
   std::int64_t num_experts = 0;        ///< 0: one FFN; else a mixture of experts
   std::int64_t experts_per_token = 0;  ///< that a token's row goes through
+  /// Which experts those are; nothing: each is as likely as another. Of as many experts as above.
+  std::optional<Routing> routing{};
   /// Of a layer's weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's
   /// group-wise quantisation, HeLM section IV-B), which are widened before they are used.
   double weight_bits = 16;
@@ -71,12 +75,13 @@ double kv_bytes_per_token(const ModelDimensions& model);
 /// Whether layers of the model can run so: a mixture's experts run whole, p5 = p6.
 bool can_place(const ModelDimensions& model, const Placement& placement);
 
-/// How many of the experts at least one of `rows` rows is expected to go through, if each row's are
-/// drawn evenly: E (1 - (1 - k/E)^rows). 1 without experts.
+/// How many of a layer's experts at least one of `rows` rows is expected to go through
+/// (Routing::experts_touched). 1 without experts.
 double experts_touched(const ModelDimensions& model, double rows);
-double experts_touched(std::int64_t num_experts, std::int64_t experts_per_token, double rows);
-/// Of those the share that none of the rows before went through, if a token's next experts are
-/// others: min(k, E - touched) of them. 1 without experts.
+/// Rows that each of those computes, in the mean. All without experts.
+double rows_of_an_expert(const ModelDimensions& model, double rows);
+/// Of the experts touched the share that none of the rows before went through, if a token's next
+/// experts are others: min(k, E - touched) of them. 1 without experts.
 double share_of_experts_newly_touched(const ModelDimensions& model, double rows);
 
 /// What one sub-batch computes in one iteration: `batch` sequences of `rows` new tokens each, that
@@ -128,7 +133,7 @@ double visible_keys(const ModelDimensions& model, double rows, double prior);
 double visible_tokens(const ModelDimensions& model, const BatchShape& shape);
 
 /// The model whose measurements serve for this one: where only some layers have a window, one in
-/// which none has. What a window saves is then counted.
+/// which none has. What a window saves is then counted, and so is what routing does.
 ModelDimensions measured_form(ModelDimensions model);
 
 /// Of sublayer_work()'s FLOP of qk and sv, those of keys that a row sees: visible_keys() over

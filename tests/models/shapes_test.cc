@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -13,9 +14,8 @@
 namespace sluice {
 namespace {
 
-/// As published with the checkpoints, but: bloom-176b without the norm after its embedding
-/// (28,672), opt-175b (no published checkpoint) and chinchilla-70b (without relative positions)
-/// worked by hand.
+/// As published with the checkpoints, but without what a shape leaves out, and opt-175b (no
+/// published checkpoint) and chinchilla-70b (without relative positions) worked by hand.
 const std::map<std::string, std::int64_t>& published_parameters() {
   static const std::map<std::string, std::int64_t> counts = {
       {"opt-125m", 125'239'296},
@@ -45,6 +45,18 @@ const std::map<std::string, std::int64_t>& published_parameters() {
       {"mistral-7b-v0.3", 7'248'023'552},
       {"mixtral-8x7b", 46'702'792'704},
       {"mixtral-8x22b", 140'630'071'296},
+      // Without each layer's norms of q and k.
+      {"qwen3-30b-a3b", 30'532'122'624 - 48 * 2 * 128},
+      {"qwen3-235b-a22b", 235'093'634'560 - 94 * 2 * 128},
+      // Without each layer's sinks, a head each, biases of routers, and those of experts but one:
+      // gate, up and down.
+      {"gpt-oss-20b", 20'914'757'184 - 24 * (64 + 32 + 31 * 3 * 2880)},
+      {"gpt-oss-120b", 116'829'156'672 - 36 * (64 + 128 + 127 * 3 * 2880)},
+      // Without each layer's norms of q and k and its router's correction. As published in FP8 it
+      // has a scale for 128 x 128 weights of each expert and of attention.
+      {"minimax-m2", 228'703'644'928 - 62 * (6144 + 1024 + 256) -
+                         62 * (256 * 3 * 24 * 12 + (2 * 24 * 48 + 2 * 24 * 8))},
+      // Without the norm after its embedding.
       {"bloom-176b", 176'247'271'424 - 28'672},
       // 80 * (4 * 8192^2 + 2 * 8192 * 32768 + 2 * 8192) + 32000 * 8192 + 8192
       {"chinchilla-70b", 64'687'972'352},
@@ -90,6 +102,22 @@ TEST(ShapesTest, KeepEveryFieldThroughTheirConfigJson) {
 TEST(ShapesTest, AreFoundByName) {
   EXPECT_EQ(find_shape("llama-3.1-8b").num_kv_heads, 8);
   EXPECT_EQ(find_shape("mistral-7b-v0.1").sliding_window_tokens, 4096);
+}
+
+TEST(ShapesTest, MixturesHaveExpertsAndWindows) {
+  const ModelConfig& qwen3 = find_shape("qwen3-30b-a3b");
+  EXPECT_EQ(qwen3.num_experts, 128);
+  EXPECT_EQ(qwen3.experts_per_token, 8);
+  EXPECT_EQ(qwen3.num_full_attention_layers(), 0);  // and no window
+  EXPECT_EQ(qwen3.window_tokens(0), 0);
+  for (const char* name : {"gpt-oss-20b", "gpt-oss-120b"}) {
+    const ModelConfig& config = find_shape(name);
+    EXPECT_EQ(config.experts_per_token, 4) << name;
+    EXPECT_EQ(config.window_tokens(0), 128) << name;
+    EXPECT_EQ(config.window_tokens(1), 0) << name;
+    EXPECT_EQ(config.num_full_attention_layers(), config.num_layers / 2) << name;
+    EXPECT_NEAR(config.rope_scaling->attention_factor, 0.1 * std::log(32.0) + 1, 1e-6) << name;
+  }
 }
 
 TEST(ShapesTest, ListTheNearestNameFirst) {

@@ -402,5 +402,61 @@ TEST(BestPlacementTest, ExpertsStayOnTheCpu) {
   EXPECT_EQ(best_placement(sparse, shape, in_ddr, Overlap::none).placement, placement("011011"));
 }
 
+/// The same by hand for OPT-175B cut into `num_experts` experts, one a token, with the numbers of
+/// spr-a100: seconds that FC1 and FC2 cost where the GPU computes QKV and the output projection.
+/// Both have 4 d^2 weights of 2 bytes, all of which are touched by so many rows.
+struct FfnByHand {
+  double num_experts;
+  double d = 12288;
+  double weight_bytes = 2 * 4 * d * d;
+
+  double flops(double batch) const { return 2 * batch * 4 * d * d / num_experts; }  // of each
+
+  /// Loaded over PCIe, read from HBM with the inputs, and multiplied, one after the other.
+  double on_gpu_s(double batch) const {
+    const double loading_s = weight_bytes / 24e9 + 10e-6;
+    const double inputs = 2 * batch * d + 2 * batch * 4 * d / num_experts;
+    return 2 * (loading_s + 1.3e-6 + flops(batch) / 145e12) + (2 * weight_bytes + inputs) / 1047e9;
+  }
+  /// Arithmetic, as it takes longer than reading; and FC1's input, FC2's residual and its output
+  /// for the next layer, which cross.
+  double on_cpu_s(double batch) const {
+    const double rows = batch / num_experts;
+    const double flop_per_s = 16.9e12 * rows / (rows + 9.4);
+    return 2 * flops(batch) / flop_per_s + 3 * (2 * batch * d / 24e9 + 10e-6);
+  }
+};
+
+/// The load of equation 5 is that of all weights, however they are cut, while equation 8's
+/// arithmetic falls as 1 / experts: the batch from which the GPU computes the FFN rises.
+TEST(BestPlacementTest, ExpertsCrossToTheGpuAtTheBatchWorkedByHand) {
+  for (const std::int64_t num_experts : {2, 4}) {
+    ModelDimensions experts = opt_175b;
+    experts.num_experts = num_experts;
+    experts.experts_per_token = 1;
+    experts.ffn_size /= num_experts;
+    const AnalyticModel costs(load_profile("spr-a100"), experts);
+    const FfnByHand ffn{static_cast<double>(num_experts)};
+    std::int64_t crossing = 1000;
+    while (ffn.on_cpu_s(static_cast<double>(crossing)) <=
+           ffn.on_gpu_s(static_cast<double>(crossing)))
+      ++crossing;
+    const auto placed_at = [&](std::int64_t batch) {
+      return best_placement(costs, BatchShape::decode(batch, 512), in_ddr, Overlap::none)
+          .placement.to_string();
+    };
+    EXPECT_EQ(placed_at(1000), "011011") << num_experts;
+    EXPECT_EQ(placed_at(crossing - 1), "011011") << num_experts << " at " << crossing;
+    EXPECT_EQ(placed_at(crossing), "011000") << num_experts << " at " << crossing;
+  }
+  // Dense, the GPU computes both halves of the layer from one batch on.
+  const AnalyticModel dense(load_profile("spr-a100"), opt_175b);
+  for (const std::int64_t batch : {1, 500, 800, 850, 1000, 2000, 8000}) {
+    const LayerCost best =
+        best_placement(dense, BatchShape::decode(batch, 512), in_ddr, Overlap::none);
+    EXPECT_EQ(best.placement.to_string(), batch < 825 ? "111111" : "011000") << batch;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
