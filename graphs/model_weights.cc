@@ -146,7 +146,7 @@ VectorLayout vector_layout(const ModelConfig& config) {
   return layout;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t most_chunk_bytes) {
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes) {
   check_runs(config);
   const WeightFormat plain = WeightFormat::plain(dtype);
   const auto format_of = [&plain](const WeightFormat& stored) {
@@ -166,8 +166,8 @@ PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t
       types[matrix.weight] = {matrix.in, matrix.out, format_of(stored[matrix.weight])};
     ExpertChunks& chunks = experts.emplace_back();
     if (config.has_experts(i)) {
-      chunks = ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(),
-                                 most_chunk_bytes);
+      chunks =
+          ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(), chunk_bytes);
     }
   }
 }

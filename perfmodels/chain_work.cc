@@ -48,19 +48,17 @@ void add_load(const CostModel& costs, Tier home, Device device, double bytes, Un
   if (device == Device::gpu) load.link_s[0] += costs.transfer_s(Tier::ddr, Tier::hbm, bytes);
 }
 
-/// In so many tensors a sublayer's weights cross, those that `rows` rows need.
-std::int64_t num_tensors(const ModelDimensions& model, Sublayer sublayer, double rows) {
-  const std::int64_t of_ffn = sublayer == Sublayer::fc1 && model.gated_ffn ? 2 : 1;
-  if (sublayer < Sublayer::fc1 || model.num_experts == 0) return of_ffn;
-  return of_ffn * std::max<std::int64_t>(1, std::llround(experts_touched(model, rows)));
+/// In so many tensors a sublayer's weights cross.
+std::int64_t num_tensors(const ModelDimensions& model, Sublayer sublayer) {
+  if (sublayer < Sublayer::fc1 || model.num_experts == 0)
+    return sublayer == Sublayer::fc1 && model.gated_ffn ? 2 : 1;
+  const double chunks = sublayer_weight_bytes(model, sublayer) / most_chunk_bytes;
+  return std::clamp<std::int64_t>(std::llround(chunks), 1, model.num_experts);
 }
 
-/// A sublayer's weights, those that `rows` rows need.
-void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::int64_t rows,
-                 const LayerHomes& homes, Experts experts, UnitLoad& load) {
-  double y_bytes = sublayer_work(costs.model(), sublayer, BatchShape::decode(rows, 1)).y_bytes;
-  if (experts == Experts::newly_touched && device == Device::gpu && sublayer >= Sublayer::fc1)
-    y_bytes *= share_of_experts_newly_touched(costs.model(), static_cast<double>(rows));
+void add_weights(const CostModel& costs, Sublayer sublayer, Device device, const LayerHomes& homes,
+                 UnitLoad& load) {
+  const double y_bytes = sublayer_weight_bytes(costs.model(), sublayer);
   double elements = 0;
   for (const WeightKind kind : weights_of(sublayer))
     elements += weight_elements(costs.model(), kind);
@@ -74,7 +72,7 @@ void add_weights(const CostModel& costs, Sublayer sublayer, Device device, std::
   }
   if (from_disk_bytes > 0 && device == Device::gpu)
     tensors.behind_disk_s = costs.transfer_s(Tier::ddr, Tier::hbm, from_disk_bytes);
-  tensors.cut(num_tensors(costs.model(), sublayer, static_cast<double>(rows)));
+  tensors.cut(num_tensors(costs.model(), sublayer));
   load += tensors;
 }
 
@@ -156,7 +154,7 @@ void UnitLoad::cut(std::int64_t count) {
 }
 
 LayerLoads make_layer_loads(const CostModel& costs, std::span<const Chain> chains,
-                            std::size_t layer, const MemoryPlan& memory, Experts experts) {
+                            std::size_t layer, const MemoryPlan& memory) {
   const LayerHomes& homes = memory.layers[layer];
   LayerLoads loads;
   // KV comes first.
@@ -166,21 +164,13 @@ LayerLoads make_layer_loads(const CostModel& costs, std::span<const Chain> chain
         loads[0] += cached_kv(costs, part, chain.placements[layer], homes.kv);
     }
   }
-  std::int64_t all = 0;
-  std::int64_t drawing = 0;
-  for (const Chain& chain : chains) {
-    all += all_rows(chain.parts).total_rows();
-    drawing += drawing_rows(chain.parts).total_rows();
-  }
   for (const Device device : {Device::gpu, Device::cpu}) {
     for (const Sublayer sublayer : layer_sublayers) {
       const bool wanted = std::any_of(chains.begin(), chains.end(), [&](const Chain& chain) {
         return chain.placements[layer][sublayer] == device;
       });
       const std::size_t half = sublayer >= Sublayer::fc1 ? 1 : 0;
-      const bool few = is_last(memory, layer) && sublayer >= Sublayer::out_proj;
-      const std::int64_t rows = few ? drawing : all;
-      if (wanted) add_weights(costs, sublayer, device, rows, homes, experts, loads[half]);
+      if (wanted) add_weights(costs, sublayer, device, homes, loads[half]);
     }
   }
   return loads;

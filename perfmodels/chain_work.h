@@ -69,15 +69,10 @@ using LayerLoads = std::array<UnitLoad, 2>;
 ChainLayer make_chain_layer(const CostModel& costs, const Chain& chain, std::size_t layer,
                             const MemoryPlan& memory);
 
-/// Which of a mixture's experts cross to the GPU: all that some row goes through, or only those
-/// that none went through in the iteration before.
-enum class Experts : std::uint8_t { touched, newly_touched };
-
 /// What a layer loads for all chains: the KV of each, of the weights one copy for each device that
-/// multiplies with them.
+/// multiplies with them, of a mixture all experts.
 LayerLoads make_layer_loads(const CostModel& costs, std::span<const Chain> chains,
-                            std::size_t layer, const MemoryPlan& memory,
-                            Experts experts = Experts::touched);
+                            std::size_t layer, const MemoryPlan& memory);
 
 /// Takes off what the task system does not take where layers of the only chain are one task.
 void join_layers(const CostModel& costs, const Chain& chain, const MemoryPlan& memory,

@@ -99,9 +99,10 @@ class Layer {
       Tier operand = weights.empty() ? homes_.kv : homes_[weights.front()];
       if (reader_of(operand) != device) operand = own_tier(device);
       compute_s_[i][d] = costs_.compute_s(device, sublayer, shape_, operand);
-      load_y_s_[i][d] = weights.empty() ? load_s(costs_, homes_.kv, device,
-                                                 context_kv_bytes(costs_.model(), shape_))
-                                        : load_weights_s(device, weights, work_[i].y_bytes);
+      load_y_s_[i][d] =
+          weights.empty()
+              ? load_s(costs_, homes_.kv, device, context_kv_bytes(costs_.model(), shape_))
+              : load_weights_s(device, weights, sublayer_weight_bytes(costs_.model(), sublayer));
       const double x_bytes = sublayer == Sublayer::sv ? score_bytes_ : work_[i].x_bytes;
       if (crossing) load_x_s_[i][d] = cross_s(costs_, device, x_bytes);
     }

@@ -128,8 +128,6 @@ class Simulation {
         units_per_layer_(prefetch == Prefetch::half_layer ? 2 : 1),
         num_layers_(memory.layers.size()),
         iterations_(start == Start::cold ? 1 : 2) {
-    const Experts experts =
-        start == Start::steady_with_experts ? Experts::newly_touched : Experts::touched;
     layers_.resize(chains.size());
     for (std::size_t i = 0; i < num_layers_; ++i) {
       const bool same = is_like_before(memory, i);
@@ -141,7 +139,7 @@ class Simulation {
         for (std::size_t unit = 0; unit < units_per_layer_; ++unit)
           loads_.push_back(loads_[loads_.size() - units_per_layer_]);
       } else {
-        LayerLoads halves = make_layer_loads(costs, chains, i, memory, experts);
+        LayerLoads halves = make_layer_loads(costs, chains, i, memory);
         if (units_per_layer_ == 1) halves[0] += halves[1];
         for (std::size_t unit = 0; unit < units_per_layer_; ++unit) loads_.push_back(halves[unit]);
       }

@@ -38,9 +38,8 @@ struct IterationEstimate {
 };
 
 enum class Start : std::uint8_t {
-  cold,                 ///< nothing is loaded
-  steady,               ///< the iteration follows one like it, whose end its first loads overlap
-  steady_with_experts,  ///< so, and the experts that it went through are still in HBM
+  cold,    ///< nothing is loaded
+  steady,  ///< the iteration follows one like it, whose end its first loads overlap
 };
 
 /// How long an iteration of these chains takes (docs/design/cost-model.md#an-iteration):

@@ -54,12 +54,10 @@ double rows_of_an_expert(const ModelDimensions& model, double rows) {
   return rows * static_cast<double>(model.experts_per_token) / experts_touched(model, rows);
 }
 
-double share_of_experts_newly_touched(const ModelDimensions& model, double rows) {
-  if (model.num_experts == 0) return 1;
-  const double touched = experts_touched(model, rows);
-  return std::min({touched, static_cast<double>(model.experts_per_token),
-                   static_cast<double>(model.num_experts) - touched}) /
-         touched;
+double sublayer_weight_bytes(const ModelDimensions& model, Sublayer sublayer) {
+  double elements = 0;
+  for (const WeightKind kind : weights_of(sublayer)) elements += weight_elements(model, kind);
+  return model.weight_bytes(elements);
 }
 
 SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,6 +12,10 @@
 #include "perfmodels/routing.h"
 
 namespace sluice {
+
+/// Neighbouring experts cross together, as chunks of so many bytes at most, but one expert at
+/// least.
+inline constexpr std::size_t most_chunk_bytes = std::size_t{256} << 20;
 
 /// What the accounting of work needs of a decoder. Counts are elements, heads, layers or tokens.
 struct ModelDimensions {
@@ -80,9 +85,9 @@ bool can_place(const ModelDimensions& model, const Placement& placement);
 double experts_touched(const ModelDimensions& model, double rows);
 /// Rows that each of those computes, in the mean. All without experts.
 double rows_of_an_expert(const ModelDimensions& model, double rows);
-/// Of the experts touched the share that none of the rows before went through, if a token's next
-/// experts are others: min(k, E - touched) of them. 1 without experts.
-double share_of_experts_newly_touched(const ModelDimensions& model, double rows);
+/// Bytes of one layer's weights of a sublayer, all experts together: what crosses a link, as which
+/// experts rows go through is known only where the weights are.
+double sublayer_weight_bytes(const ModelDimensions& model, Sublayer sublayer);
 
 /// What one sub-batch computes in one iteration: `batch` sequences of `rows` new tokens each, that
 /// see `context` tokens each, the new ones included (a mean, where they differ). LIA's B and L:

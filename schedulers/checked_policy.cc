@@ -329,6 +329,20 @@ void CheckedPolicy::move_to_host_tiers(MemoryPlan& plan) const {
   }
 }
 
+namespace {
+
+/// A chunk of experts, gate, fc1 and fc2 of each, is one piece of data: it lives where the slower
+/// one of the two answers says.
+void join_homes_of_experts(MemoryPlan& plan) {
+  for (LayerHomes& homes : plan.layers) {
+    Tier& fc1 = homes[WeightKind::fc1];
+    Tier& fc2 = homes[WeightKind::fc2];
+    fc1 = fc2 = std::max(fc1, fc2);
+  }
+}
+
+}  // namespace
+
 MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
   check_host_tier("parameters-tier", host_tiers_.parameters);
   check_host_tier("kv-tier", host_tiers_.kv);
@@ -338,6 +352,7 @@ MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
     uses_gpu_ = answer.uses_gpu;
     check_tables(answer);
     move_to_host_tiers(answer);
+    if (costs().model().num_experts > 0) join_homes_of_experts(answer);
     return answer;
   });
   pipelines_ = {};

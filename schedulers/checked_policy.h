@@ -56,7 +56,8 @@ class CheckedPolicy {
   /// negative number of requests in HBM, or any where there is none, a device that is none for the
   /// LM head, something for a GPU that it does not use, more bytes on a tier than it holds
   /// (footprint.h), and what pipeline() refuses. A head for a device that the machine does not have
-  /// goes to the other one; lacked_device() tells.
+  /// goes to the other one; lacked_device() tells. Of a model with experts fc1 and fc2 of a layer
+  /// live together, on the slower tier of both.
   MemoryPlan plan_memory(CapacityCheck check = CapacityCheck::every_tier);
   /// Refused: no mini-batch, or more of them than sequences; a Prefetch that is none; another
   /// answer than the first one behind plan_memory().

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <string_view>
 
@@ -122,6 +123,10 @@ void check_fits(const PolicyDescriptor& its, const std::string& file) {
     throw Error("--policy {}: its descriptor lacks a name, a function or the scheduler; {}", file,
                 "define it with SLUICE_POLICY()");
   }
+  // To their ends: of a damaged file they may lie anywhere, and here a crash has a line.
+  if (std::strlen(its.name) == 0 || std::strlen(its.description) == 0)
+    throw Error("--policy {}: its name or description is empty; {}", file,
+                "define it with SLUICE_POLICY()");
   if (its.scheduler->push_task == nullptr)
     throw Error("--policy {}: its scheduler has no push_task, without which no task ever runs",
                 file);

@@ -19,10 +19,10 @@ ExpertLayout ExpertLayout::of(const LayerWeightTypes& types) {
 }
 
 ExpertChunks ExpertChunks::cut(std::int64_t num_experts, std::size_t expert_bytes,
-                               std::size_t most_chunk_bytes) {
+                               std::size_t most_of_chunk) {
   const auto experts = static_cast<std::int32_t>(num_experts);
   if (experts == 0) return {};
-  const std::size_t fitting = most_chunk_bytes / std::max<std::size_t>(1, expert_bytes);
+  const std::size_t fitting = most_of_chunk / std::max<std::size_t>(1, expert_bytes);
   const auto most = static_cast<std::int32_t>(
       std::clamp<std::size_t>(fitting, 1, static_cast<std::size_t>(experts)));
   // As few as possible, and of one size as far as that goes.

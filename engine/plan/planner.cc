@@ -126,71 +126,44 @@ double most_passing_kv(const ModelDimensions& model, const Plan& plan) {
   return most;
 }
 
-/// Which of the weights that the GPU reads stay in HBM once they have come.
-enum class Staying : std::uint8_t {
-  none,
-  recent_experts,  ///< of a mixture's experts those of one iteration, of the other weights all
-  all,
-};
-
 /// Where a layer's weights are then.
-LayerHomes with_gpu_weights(LayerHomes homes, const Placement& placement, Staying staying) {
+LayerHomes with_gpu_weights(LayerHomes homes, const Placement& placement) {
   for (const Sublayer sublayer : layer_sublayers) {
     if (placement[sublayer] != Device::gpu) continue;
-    if (staying == Staying::recent_experts && sublayer >= Sublayer::fc1) continue;
     for (const WeightKind kind : weights_of(sublayer)) homes[kind] = Tier::hbm;
   }
   return homes;
 }
 
-MemoryPlan with_gpu_weights(MemoryPlan memory, const IterationGroup& group, Staying staying) {
+MemoryPlan with_gpu_weights(MemoryPlan memory, const IterationGroup& group) {
   for (const Chain& chain : group.chains) {
-    for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
-      memory.layers[layer] =
-          with_gpu_weights(memory.layers[layer], chain.placements[layer], staying);
-    }
+    for (std::size_t layer = 0; layer < memory.layers.size(); ++layer)
+      memory.layers[layer] = with_gpu_weights(memory.layers[layer], chain.placements[layer]);
   }
   return memory;
 }
 
-/// Of a mixture's experts the share that some row of an iteration goes through.
-double share_of_experts(const ModelDimensions& model, const IterationGroup& group) {
-  if (model.num_experts == 0) return 1;
-  double rows = 0;
-  for (const Chain& chain : group.chains) {
-    for (const ChainPart& part : chain.parts) rows += static_cast<double>(part.shape.total_rows());
-  }
-  return experts_touched(model, rows) / static_cast<double>(model.num_experts);
-}
-
-/// What has room in HBM, beside values of so many bytes, of the weights that come there in one of
-/// the group's iterations: nothing then has to make room. Of the very first iteration's weights
-/// those are in the way that this one does not use: its own take each other's place first, which
-/// are of their sizes.
-Staying staying_weights(const CostModel& costs, const Plan& plan, const IterationGroup& group,
-                        double value_bytes) {
-  if (!plan.memory.uses_gpu) return Staying::none;
+/// Whether the weights that come to HBM in one of the group's iterations have room there, beside
+/// values of so many bytes, so that they stay: nothing then has to make room. Of the very first
+/// iteration's weights those are in the way that this one does not use: its own take each other's
+/// place first, which are of their sizes.
+bool do_weights_stay(const CostModel& costs, const Plan& plan, const IterationGroup& group,
+                     double value_bytes) {
+  if (!plan.memory.uses_gpu) return false;
   const ModelDimensions& model = costs.model();
   const auto bytes_outside = [&](const MemoryPlan& memory) {
     return weights_outside_hbm_bytes(model, memory);
   };
-  const MemoryPlan all = with_gpu_weights(plan.memory, group, Staying::all);
+  const MemoryPlan all = with_gpu_weights(plan.memory, group);
   const double outside = bytes_outside(plan.memory);
   const double passing = outside - bytes_outside(all);
-  if (passing == 0) return Staying::none;
+  if (passing == 0) return false;
   const double in_the_way =
-      bytes_outside(all) -
-      bytes_outside(with_gpu_weights(all, plan.prefill.groups.front(), Staying::all));
+      bytes_outside(all) - bytes_outside(with_gpu_weights(all, plan.prefill.groups.front()));
   // Where they stay nothing else passes through.
   const double room = static_cast<double>(costs.capacity_bytes(Tier::hbm)) - value_bytes -
                       in_the_way - plan.footprint.weights[Tier::hbm] - plan.footprint.kv[Tier::hbm];
-  if (passing <= room) return Staying::all;
-  if (model.num_experts == 0) return Staying::none;
-  const double passing_experts =
-      bytes_outside(with_gpu_weights(plan.memory, group, Staying::recent_experts)) -
-      bytes_outside(all);
-  const double touched = passing - (1 - share_of_experts(model, group)) * passing_experts;
-  return touched <= room ? Staying::recent_experts : Staying::none;
+  return passing <= room;
 }
 
 /// Of so many iterations, when the first one differs.
@@ -205,16 +178,14 @@ IterationEstimate mean_with_first(const IterationEstimate& first, const Iteratio
 
 /// Iterations when the weights that the GPU reads have come to HBM, and those that stay are there.
 void keep_weights(const CostModel& costs, const MemoryPlan& homes, Prefetch prefetch,
-                  Staying staying, IterationGroup& group) {
-  MemoryPlan memory = with_gpu_weights(homes, group, staying);
+                  IterationGroup& group) {
+  MemoryPlan memory = with_gpu_weights(homes, group);
   if (memory.lm_head_device == Device::gpu) memory.lm_head = Tier::hbm;
-  group.estimate = estimate_iteration(
-      costs, memory, group.chains, prefetch,
-      staying == Staying::recent_experts ? Start::steady_with_experts : Start::steady);
+  group.estimate = estimate_iteration(costs, memory, group.chains, prefetch, Start::steady);
   for (LayerGroup& layers : group.layers) {
     const Placement placement = layers.cost.placement;
-    layers.cost = layer_cost(costs, placement, layers.shape,
-                             with_gpu_weights(layers.homes, placement, staying));
+    layers.cost =
+        layer_cost(costs, placement, layers.shape, with_gpu_weights(layers.homes, placement));
   }
 }
 
@@ -249,21 +220,19 @@ void keep_weights(const CostModel& costs, Plan& plan, double passing_kv) {
   const double tokens_bytes =
       passing_kv +
       decode_activation_bytes(costs.model(), plan.memory, plan.decode.pipeline, plan.workload);
-  const bool stay_beside_prompts =
-      staying_weights(costs, plan, first, prompts_bytes) == Staying::all;
-  const MemoryPlan after_prompts = with_gpu_weights(plan.memory, first, Staying::all);
+  const bool stay_beside_prompts = do_weights_stay(costs, plan, first, prompts_bytes);
+  const MemoryPlan after_prompts = with_gpu_weights(plan.memory, first);
   for (PhasePlan* phase : {&plan.prefill, &plan.decode}) {
     for (IterationGroup& group : phase->groups) {
       if (&group == &first) continue;
-      const Staying staying = staying_weights(
-          costs, plan, group, phase->phase == Phase::prefill ? prompts_bytes : tokens_bytes);
-      if (staying == Staying::none) continue;
+      if (!do_weights_stay(costs, plan, group,
+                           phase->phase == Phase::prefill ? prompts_bytes : tokens_bytes))
+        continue;
       const IterationEstimate bringing = group.estimate;
-      keep_weights(costs, plan.memory, phase->pipeline.prefetch, staying, group);
-      plan.weights_stay = plan.weights_stay || staying == Staying::all;
-      const bool are_there =
-          stay_beside_prompts &&
-          with_gpu_weights(after_prompts, group, Staying::all).layers == after_prompts.layers;
+      keep_weights(costs, plan.memory, phase->pipeline.prefetch, group);
+      plan.weights_stay = true;
+      const bool are_there = stay_beside_prompts &&
+                             with_gpu_weights(after_prompts, group).layers == after_prompts.layers;
       if (!are_there && &group == &plan.decode.groups.front() && group.count > 0)
         group.estimate = mean_with_first(bringing, group.estimate, group.count);
     }

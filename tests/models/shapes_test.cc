@@ -48,10 +48,9 @@ const std::map<std::string, std::int64_t>& published_parameters() {
       // Without each layer's norms of q and k.
       {"qwen3-30b-a3b", 30'532'122'624 - 48 * 2 * 128},
       {"qwen3-235b-a22b", 235'093'634'560 - 94 * 2 * 128},
-      // Without each layer's sinks, a head each, biases of routers, and those of experts but one:
-      // gate, up and down.
-      {"gpt-oss-20b", 20'914'757'184 - 24 * (64 + 32 + 31 * 3 * 2880)},
-      {"gpt-oss-120b", 116'829'156'672 - 36 * (64 + 128 + 127 * 3 * 2880)},
+      // Without each layer's sinks, a head each, and biases of routers.
+      {"gpt-oss-20b", 20'914'757'184 - 24 * (64 + 32)},
+      {"gpt-oss-120b", 116'829'156'672 - 36 * (64 + 128)},
       // Without each layer's norms of q and k and its router's correction. As published in FP8 it
       // has a scale for 128 x 128 weights of each expert and of attention.
       {"minimax-m2", 228'703'644'928 - 62 * (6144 + 1024 + 256) -
