@@ -1,9 +1,11 @@
+#include "perfmodels/routing_file.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "perfmodels/routing.h"
 
 namespace sluice {
 namespace {

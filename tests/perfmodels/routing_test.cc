@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "perfmodels/routing_file.h"
 #include "perfmodels/work.h"
 
 namespace sluice {

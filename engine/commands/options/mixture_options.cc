@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "models/model.h"
 #include "perfmodels/routing.h"
+#include "perfmodels/routing_file.h"
 
 namespace sluice {
 namespace {
