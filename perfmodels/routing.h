@@ -3,19 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace sluice {
-
-/// A mixture of experts, as far as a routing file must fit it.
-struct RoutedModel {
-  std::string name;             ///< as --model has it
-  std::int64_t num_layers = 0;  ///< those with experts
-  std::int64_t num_experts = 0;
-  std::int64_t experts_per_token = 0;
-};
 
 /// How many different experts of a layer some row of an iteration went through.
 struct TouchedExperts {
@@ -31,15 +22,6 @@ struct RecordedRouting {
   std::vector<std::vector<std::int64_t>> layers;
   std::vector<TouchedExperts> touched_by_rows;  ///< rising in rows
 };
-
-/// A routing file's text. docs/reference/routing.md has its fields.
-std::string format_routing(const RecordedRouting& recorded);
-
-/// Reads one; `where` names it in messages. Throws Error (one line) when it is no such file, or of
-/// another model: another name (in the last part of a path, letters' case apart), number of layers,
-/// experts or experts a token.
-RecordedRouting parse_routing(std::string_view text, std::string_view where,
-                              const RoutedModel& model);
 
 /// Which experts tokens choose: each row k different ones of a layer's E. Rows choose independently
 /// of each other, but for what a recording says of them.

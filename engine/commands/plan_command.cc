@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "engine/batching/policy_run.h"
 #include "engine/commands/options/command_line.h"
+#include "engine/commands/options/mixture_options.h"
 #include "engine/commands/options/output_options.h"
 #include "engine/commands/options/point_options.h"
 #include "engine/commands/options/weight_options.h"
@@ -48,6 +49,7 @@ void declare_options(CommandLine& line) {
 struct Settings {
   PointLists points;
   WeightChoice weights;
+  MixtureChoice mixture;
   std::optional<std::string> map;
   bool explain = false;
   OutputFormat format = OutputFormat::table;
@@ -57,6 +59,7 @@ Settings read_settings(const CommandLine& line) {
   Settings settings;
   settings.points = read_points(line);
   settings.weights = read_weight_choice(line);
+  settings.mixture = read_mixture_choice(line);
   settings.format = read_format(line);
   settings.explain = line.get<bool>("explain");
   const bool tabular =
@@ -180,9 +183,11 @@ class Planner {
 
   MachineCosts costs_of(const std::string& machine, const std::string& model) {
     ModelConfig config = find_model_config(model);
+    settings_.mixture.cut_ffn(model, config);
     settings_.weights.use_on(model, config);
     ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
+    settings_.mixture.route(model, dimensions);
     return machines_.load(machine, dimensions, model);
   }
 

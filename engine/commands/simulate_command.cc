@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "engine/batching/policy_run.h"
 #include "engine/commands/options/command_line.h"
+#include "engine/commands/options/mixture_options.h"
 #include "engine/commands/options/output_options.h"
 #include "engine/commands/options/point_options.h"
 #include "engine/commands/options/simulated_host_options.h"
@@ -48,9 +49,13 @@ struct Job {
 class Simulations {
  public:
   /// `trace`: the folder for a trace, or empty.
-  Simulations(const PointLists& lists, WeightChoice weights, const SimulatedHost& host,
-              std::string trace)
-      : lists_(lists), weights_(weights), host_(host), trace_(std::move(trace)) {
+  Simulations(const PointLists& lists, WeightChoice weights, MixtureChoice mixture,
+              const SimulatedHost& host, std::string trace)
+      : lists_(lists),
+        weights_(weights),
+        mixture_(std::move(mixture)),
+        host_(host),
+        trace_(std::move(trace)) {
     if (lists.policies.front() == any_policy && !lists.policy_options.empty())
       throw UsageError("--policy-option needs --policy");
     const EndsSoonAfterInterrupt ends_soon([this] { program_.remove_folder(); });
@@ -72,9 +77,11 @@ class Simulations {
  private:
   void add(const std::string& model, const std::string& machine) {
     ModelConfig config = find_model_config(model);
+    mixture_.cut_ffn(model, config);
     weights_.use_on(model, config);
     ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
+    mixture_.route(model, dimensions);
     const MachineCosts costs = simulated_costs(machine, dimensions, model, host_);
     say_if_carried(costs, model);
     const std::string platform = program_.add_machine(*costs.model);
@@ -134,14 +141,13 @@ class Simulations {
                                           fmt::format("{}", job.workload.output_tokens),
                                           "--weight-bits",
                                           fmt::format("{}", lists_.weight_bits)};
-    const std::vector<std::string> weights = weights_.arguments();
-    arguments.insert(arguments.end(), weights.begin(), weights.end());
     for (const auto& [key, value] : lists_.policy_options) {
       arguments.emplace_back("--policy-option");
       arguments.push_back(fmt::format("{}={}", key, value));
     }
     for (const std::vector<std::string>& more :
-         {arguments_of(lists_.host_tiers), arguments_of(host_)})
+         {weights_.arguments(), mixture_.arguments(), arguments_of(lists_.host_tiers),
+          arguments_of(host_)})
       arguments.insert(arguments.end(), more.begin(), more.end());
     if (!trace_.empty()) arguments.insert(arguments.end(), {"--trace", trace_});
     const ChildResult child = program_.run(arguments, job.platform);
@@ -155,6 +161,7 @@ class Simulations {
 
   const PointLists& lists_;
   WeightChoice weights_;
+  MixtureChoice mixture_;
   SimulatedHost host_;
   std::string trace_;
   SimulatorProgram program_;
@@ -372,7 +379,9 @@ int run_simulate(const CommandLine::Arguments& arguments) {
   const std::vector<Job> jobs = [&] {
     const std::optional<OutliveReader> outlive_reader =
         trace.empty() ? std::nullopt : std::optional<OutliveReader>(std::in_place);
-    return Simulations(lists, read_weight_choice(line), read_simulated_host(line), trace).run();
+    return Simulations(lists, read_weight_choice(line), read_mixture_choice(line),
+                       read_simulated_host(line), trace)
+        .run();
   }();
   if (jobs.size() == 1 && !jobs.front().problem.empty())
     throw Error("{} on {}: {}", jobs.front().model, jobs.front().machine, jobs.front().problem);

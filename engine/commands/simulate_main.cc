@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "codelets/runtime/simulated.h"
 #include "engine/commands/options/command_line.h"
+#include "engine/commands/options/mixture_options.h"
 #include "engine/commands/options/policy_options.h"
 #include "engine/commands/options/replay_options.h"
 #include "engine/commands/options/serving_options.h"
@@ -85,6 +86,7 @@ int run(const CommandLine::Arguments& arguments) {
       ("output-tokens", po::value<std::int64_t>()->required(), "of each sequence")  //
       ("weight-bits", po::value<double>()->default_value(16), "16 or 4.5");
   declare_weight_options(line);
+  declare_mixture_options(line);
   declare_policy_options(line);
   declare_host_tiers(line);
   declare_simulated_host(line);
@@ -93,11 +95,14 @@ int run(const CommandLine::Arguments& arguments) {
   const auto& model = line.get<std::string>("model");
   const auto& machine = line.get<std::string>("machine");
   ModelConfig config = find_model_config(model);
+  const MixtureChoice mixture = read_mixture_choice(line);
+  mixture.cut_ffn(model, config);
   read_weight_choice(line).use_on(model, config);
   const DType dtype = default_dtype;
   ModelDimensions dimensions = model_dimensions(config, dtype);
   if (const double bits = line.get<double>("weight-bits"); bits != 16)
     dimensions.weight_bits = bits;
+  mixture.route(model, dimensions);
   const SimulatedHost host = read_simulated_host(line);
   const MachineCosts costs = simulated_costs(machine, dimensions, model, host);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));

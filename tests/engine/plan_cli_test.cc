@@ -334,6 +334,71 @@ TEST(PlanCliTest, TheCpuAloneNeedsNoHbm) {
   EXPECT_EQ(point["bytes"]["hbm"], 0);
 }
 
+// ---- Mixtures of experts
+
+TEST(PlanCliTest, RoutingIsUniformWithoutTheOption) {
+  const Arguments point = {"--model", "mixtral-8x7b", "--policy", "lia", "--batch", "4"};
+  const json plain = plan_json(point);
+  EXPECT_EQ(plan_json(point + Arguments{"--routing", "uniform"}), plain);
+  EXPECT_EQ(plan_json(point + Arguments{"--routing", "zipf:0"}), plain);
+  const double even_s = plain[0]["tpot_s"];
+  // The hotter some are, the fewer are touched.
+  const double warm_s = plan_json(point + Arguments{"--routing", "zipf:1"})[0]["tpot_s"];
+  const double hot_s = plan_json(point + Arguments{"--routing", "zipf:4"})[0]["tpot_s"];
+  EXPECT_LT(warm_s, even_s);
+  EXPECT_LT(hot_s, warm_s);
+  // A single row has its two, whichever they are.
+  const Arguments one = {"--model", "mixtral-8x7b", "--policy", "cpu-only", "--input-tokens",
+                         "1",       "--batch",      "1"};
+  EXPECT_NEAR(plan_json(one + Arguments{"--routing", "zipf:2"})[0]["tpot_s"].get<double>(),
+              plan_json(one)[0]["tpot_s"].get<double>(), 1e-9);
+}
+
+TEST(PlanCliTest, WrongRoutingsAreSaid) {
+  const TemporaryFolder folder;
+  const auto with = [](const std::string& model, const std::string& routing) {
+    return plan({"--model", model, "--policy", "lia", "--routing", routing});
+  };
+  expect_failure(with("opt-30b", "zipf:1"), 2, {"--routing zipf:1", "opt-30b has no experts"});
+  for (const char* text : {"zipf:", "zipf:-1", "zipf:9", "zipf:x", "zipf:1x", "zipf:nan"})
+    expect_failure(with("mixtral-8x7b", text), 2, {text, "zipf:S", "from 0 to 8"});
+  expect_failure(with("mixtral-8x7b", "-"), 2, {"--routing -", "a routing file"});
+  expect_failure(with("mixtral-8x7b", "/nonexistent/routing"), 1, {"/nonexistent/routing"});
+  folder.write("other.json", R"({"model": "qwen3-30b-a3b", "rows": 1, "layers": []})");
+  expect_failure(with("mixtral-8x7b", folder.file("other.json")), 1,
+                 {"other.json", "\"qwen3-30b-a3b\"", "\"mixtral-8x7b\""});
+  folder.write("short.json", R"({"model": "mixtral-8x7b", "rows": 1, "layers": [[1)");
+  expect_failure(with("mixtral-8x7b", folder.file("short.json")), 1,
+                 {"short.json", "not valid JSON", "column 51"});
+  folder.write("empty.json", R"({"model": "mixtral-8x7b", "rows": 1, "layers": []})");
+  expect_failure(with("mixtral-8x7b", folder.file("empty.json")), 1, {"empty.json", "no counts"});
+}
+
+/// LIA section 7.1, where GPU and CPU share a layer of a dense model otherwise.
+TEST(PlanCliTest, ALayerCutIntoExpertsKeepsItsFfnOnTheCpu) {
+  const Arguments point = {
+      "--model", "opt-175b", "--policy",       "lia", "--policy-option", "choose=equation-1",
+      "--batch", "1280",     "--input-tokens", "32",  "--output-tokens", "8"};
+  const json dense = plan_json(point)[0];
+  EXPECT_EQ(dense["decode"]["placement"], "011000");
+  for (const char* cut : {"2", "4", "8:1", "16"}) {
+    const json experts = plan_json(point + Arguments{"--experts", cut})[0];
+    EXPECT_EQ(experts["decode"]["placement"], "011011") << cut;
+  }
+  EXPECT_EQ(plan_json(point + Arguments{"--experts", "8:8"})[0]["decode"]["placement"], "011000");
+}
+
+TEST(PlanCliTest, WrongCutsAreSaid) {
+  const auto with = [](const std::string& model, const std::string& cut) {
+    return plan({"--model", model, "--policy", "lia", "--experts", cut});
+  };
+  for (const char* cut : {"0", "4:5", "4:0", "4:", ":4", "x", "4097", "2:1:1"})
+    expect_failure(with("opt-30b", cut), 2, {"--experts", cut, "N:K"});
+  expect_failure(with("opt-30b", "5"), 2, {"--experts 5", "28672", "does not divide by 5"});
+  expect_failure(with("mixtral-8x7b", "2"), 2, {"mixtral-8x7b has 8 experts"});
+  expect_failure(with("tiny", "2"), 2, {"--experts is for shapes", "tiny"});
+}
+
 // ---- Mistakes
 
 TEST(PlanCliTest, UnknownNamesAreSaidWithTheNearest) {

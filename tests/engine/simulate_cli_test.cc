@@ -365,6 +365,68 @@ TEST(SimulateCliTest, AMixturesRowsGoThroughSomeOfItsExperts) {
   }
 }
 
+/// Time per output token of a batch of four on the CPU, in a plan and in a simulation.
+std::array<double, 2> mixtral_tpot_s(const TemporaryFolder& folder, const std::string& routing) {
+  const Arguments point = {"--machine",       RoundMachine{}.write(folder),
+                           "--model",         "mixtral-8x7b",
+                           "--policy",        "cpu-only",
+                           "--batch",         "4",
+                           "--input-tokens",  "16",
+                           "--output-tokens", "3",
+                           "--routing",       routing};
+  const json planned = json::parse(run_cli(Arguments{"plan"} + point + Arguments{"--json"}).out)[0];
+  return {planned["tpot_s"].get<double>(), simulate_json(point)[0]["tpot_s"].get<double>()};
+}
+
+double mixtral_seconds(double experts) {
+  const double layer = mixtral_attention_bytes + experts * mixtral_expert_bytes;
+  return (32 * layer + mixtral_head_bytes) / (100 * giga);
+}
+
+TEST(SimulateCliTest, AMixturesRowsMayPreferExperts) {
+  const TemporaryFolder folder;
+  // Expert i is the first of a row's two, or the second behind any other one.
+  double all = 0;
+  for (int i = 1; i <= 8; ++i) all += 1.0 / i;
+  double touched = 0;  // by four rows
+  for (int i = 1; i <= 8; ++i) {
+    double chance = 1.0 / i / all;
+    for (int first = 1; first <= 8; ++first) {
+      if (first != i) chance += 1.0 / first / all * (1.0 / i) / (all - 1.0 / first);
+    }
+    touched += 1 - std::pow(1 - chance, 4);
+  }
+  ASSERT_LT(touched, mixtral_experts(4) - 0.3);
+  for (const double seconds : mixtral_tpot_s(folder, "zipf:1"))
+    EXPECT_NEAR(seconds, mixtral_seconds(touched), 0.005 * seconds);
+}
+
+TEST(SimulateCliTest, AMixturesRoutingMayBeRecorded) {
+  const TemporaryFolder folder;
+  // Half of the layers' rows take experts 0 and 1, the others' all alike: 2, and 5.47 of 8.
+  json layers = json::array();
+  for (int layer = 0; layer < 32; ++layer) {
+    layers.push_back(layer % 2 == 0 ? json{40, 40, 0, 0, 0, 0, 0, 0}
+                                    : json{10, 10, 10, 10, 10, 10, 10, 10});
+  }
+  json file = {{"model", "mixtral-8x7b"}, {"rows", 40}, {"layers", layers}};
+  file["touched_by_rows"] = json::array();
+  folder.write("independent.json", file.dump());
+  for (const double seconds : mixtral_tpot_s(folder, folder.file("independent.json")))
+    EXPECT_NEAR(seconds, mixtral_seconds((2 + mixtral_experts(4)) / 2), 0.005 * seconds);
+  file["touched_by_rows"] = {{1, 2}, {4, 3}};
+  folder.write("touched.json", file.dump());
+  for (const double seconds : mixtral_tpot_s(folder, folder.file("touched.json")))
+    EXPECT_NEAR(seconds, mixtral_seconds(3), 0.005 * seconds);
+}
+
+TEST(SimulateCliTest, WrongRoutingsAreSaid) {
+  const TemporaryFolder folder;
+  expect_failure(
+      run_cli({"simulate", "--model", "opt-125m", "--policy", "cpu-only", "--routing", "zipf:1"}),
+      2, {"--routing zipf:1", "opt-125m has no experts"});
+}
+
 /// Which experts rows go through is known only where the weights are: all of them stream.
 TEST(SimulateCliTest, AllExpertsOfAMixtureStream) {
   const TemporaryFolder folder;

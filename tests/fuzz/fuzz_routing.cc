@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "perfmodels/routing.h"
+#include "perfmodels/routing_file.h"
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "perfmodels/routing_file.h"
 #include "perfmodels/work.h"
 
 namespace sluice {
@@ -101,8 +102,9 @@ TEST(RoutingTest, ZipfAgreesWithDraws) {
   constexpr int chosen = 4;
   constexpr int rows = 5;
   constexpr int iterations = 20000;
-  std::vector<double> weights;
-  for (int i = 0; i < num_experts; ++i) weights.push_back(std::pow(i + 1, -1.2));
+  std::vector<double> weights(num_experts);
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    weights[i] = std::pow(static_cast<double>(i + 1), -1.2);
   std::mt19937 random(7);
   std::vector<double> times(num_experts, 0);
   double touched = 0;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "engine/commands/options/command_line.h"
+#include "engine/commands/options/mixture_options.h"
 #include "engine/commands/options/output_options.h"
 #include "engine/commands/options/policy_options.h"
 #include "engine/commands/options/tier_options.h"
@@ -33,6 +34,7 @@ void declare_points(CommandLine& line) {
        "16, or 4.5: groups of 4 bits with their scales, which are widened before they are "
        "multiplied");
   declare_weight_options(line);
+  declare_mixture_options(line);
   declare_host_tiers(line);
 }
 
