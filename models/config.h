@@ -22,8 +22,8 @@ using LayerFormats = PerLayerWeight<WeightFormat>;
 /// The architecture of one decoder, whatever its family. Counts are elements, heads, layers or
 /// tokens.
 struct ModelConfig {
-  std::string family;  ///< "opt", "llama", "qwen2", "mistral"; shapes only: "bloom", "chinchilla",
-                       ///< "mixtral"
+  std::string family;  ///< "opt", "llama", "qwen2", "qwen3", "mistral"; shapes only: "bloom",
+                       ///< "chinchilla", "mixtral"
   std::int64_t hidden_size = 0;
   std::int64_t embed_size = 0;  ///< of a token; != hidden_size only with in/out projections
   std::int64_t num_layers = 0;
@@ -51,6 +51,8 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool out_bias = false;
   bool ffn_bias = false;
+  bool qk_norm = false;          ///< an RMS norm of each head's query and key, before RoPE
+  bool attention_sinks = false;  ///< a logit of each head that softmax counts, without a value
   PositionKind position = PositionKind::rope;
   float rope_theta = 10000.0F;
   std::optional<RopeVariant> rope_scaling;

@@ -24,6 +24,11 @@ std::vector<LayerTensor> layer_schema(const ModelConfig& config) {
   add_linear(Role::k_weight, LayerWeight::qkv, Role::k_bias, config.qkv_bias);
   add_linear(Role::v_weight, LayerWeight::qkv, Role::v_bias, config.qkv_bias);
   add_linear(Role::out_weight, LayerWeight::out, Role::out_bias, config.out_bias);
+  if (config.qk_norm) {
+    add(Role::q_norm_weight);
+    add(Role::k_norm_weight);
+  }
+  if (config.attention_sinks) add(Role::attention_sinks);
   add_norm(Role::ffn_norm_weight, Role::ffn_norm_bias);
   if (config.gated_ffn)
     add_linear(Role::gate_weight, LayerWeight::gate, Role::gate_bias, config.ffn_bias);

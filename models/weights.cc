@@ -59,6 +59,9 @@ std::string_view to_string(TensorRole role) {
       "fc2_weight",
       "fc2_bias",
       "gate_bias",
+      "q_norm_weight",
+      "k_norm_weight",
+      "attention_sinks",
   };
   return names[static_cast<std::size_t>(role)];
 }
@@ -114,6 +117,11 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorRole r
     case TensorRole::out_bias:
     case TensorRole::fc2_bias:
       return {config.hidden_size};
+    case TensorRole::q_norm_weight:
+    case TensorRole::k_norm_weight:
+      return {config.head_dim};
+    case TensorRole::attention_sinks:
+      return {config.num_heads};
   }
   return {};
 }
@@ -155,6 +163,11 @@ std::string expected_shape_fields(const ModelConfig& config, TensorRole role) {
       return fmt::format("[{}]", ffn);
     case TensorRole::fc2_weight:
       return fmt::format("[{}, {}]", hidden, ffn);
+    case TensorRole::q_norm_weight:
+    case TensorRole::k_norm_weight:
+      return "[head_dim]";
+    case TensorRole::attention_sinks:
+      return "[num_attention_heads]";
     default:
       return fmt::format("[{}]", hidden);
   }
