@@ -47,6 +47,12 @@ std::int64_t* start_of(TensorRole role, VectorLayout& layout) {
       return &layout.fc1_bias;
     case Role::fc2_bias:
       return &layout.fc2_bias;
+    case Role::q_norm_weight:
+      return &layout.q_norm_weight;
+    case Role::k_norm_weight:
+      return &layout.k_norm_weight;
+    case Role::attention_sinks:
+      return &layout.attention_sinks;
     default:
       return nullptr;
   }

@@ -59,6 +59,8 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool out_bias = false;
   bool ffn_bias = false;
+  bool qk_norm = false;          ///< an RMS norm of each head's query and key, before RoPE
+  bool attention_sinks = false;  ///< a logit of each head that softmax counts, without a value
   PositionKind position = PositionKind::rope;
   float rope_theta = 10000.0F;
   std::optional<RopeVariant> rope_scaling;

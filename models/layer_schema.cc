@@ -48,6 +48,11 @@ std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t la
   add_linear(Role::k_weight, Role::k_bias, config.qkv_bias);
   add_linear(Role::v_weight, Role::v_bias, config.qkv_bias);
   add_linear(Role::out_weight, Role::out_bias, config.out_bias);
+  if (config.qk_norm) {
+    add(Role::q_norm_weight);
+    add(Role::k_norm_weight);
+  }
+  if (config.attention_sinks) add(Role::attention_sinks);
   add_norm(Role::ffn_norm_weight, Role::ffn_norm_bias);
   of_each_expert = config.has_experts(layer);
   if (of_each_expert) {

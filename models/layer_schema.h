@@ -14,7 +14,7 @@ namespace sluice {
 struct LayerTensor {
   TensorRole role;
   std::vector<std::int64_t> shape;
-  /// The weight whose rows it is, below those of the tensors before it; nothing: a norm or a bias.
+  /// The weight whose rows it is, below those of the tensors before it; nothing: a vector.
   std::optional<LayerWeight> weight;
   bool of_each_expert = false;  ///< each expert of the layer has one
 

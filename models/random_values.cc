@@ -72,6 +72,8 @@ Content content_of(TensorRole role) {
     case TensorRole::final_norm_weight:
     case TensorRole::attention_norm_weight:
     case TensorRole::ffn_norm_weight:
+    case TensorRole::q_norm_weight:
+    case TensorRole::k_norm_weight:
       return Content::ones;
     case TensorRole::final_norm_bias:
     case TensorRole::attention_norm_bias:

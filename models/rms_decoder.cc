@@ -14,9 +14,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-void read_head_dim(const ConfigReader& fields, ModelConfig& config) {
+void read_head_dim(const ConfigReader& fields, ModelConfig& config, std::int64_t fallback) {
   if (fields.has("head_dim")) {
     config.head_dim = fields.count("head_dim");
+    return;
+  }
+  if (fallback > 0) {
+    config.head_dim = fallback;
     return;
   }
   if (config.hidden_size % config.num_heads != 0) {
@@ -67,6 +71,12 @@ std::string_view layer_tensor_name(TensorRole role) {
       return "mlp.down_proj.bias";
     case TensorRole::router_weight:
       return "mlp.gate.weight";
+    case TensorRole::q_norm_weight:
+      return "self_attn.q_norm.weight";
+    case TensorRole::k_norm_weight:
+      return "self_attn.k_norm.weight";
+    case TensorRole::attention_sinks:
+      return "self_attn.sinks";
     default:
       return to_string(role);
   }
@@ -75,7 +85,7 @@ std::string_view layer_tensor_name(TensorRole role) {
 }  // namespace
 
 void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
-                      std::int64_t default_kv_heads) {
+                      std::int64_t default_kv_heads, std::int64_t default_head_dim) {
   config.norm = NormKind::rms_norm;
   config.gated_ffn = true;
   constexpr std::string_view kv_heads = "num_key_value_heads";
@@ -87,7 +97,7 @@ void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
   const auto activation = parse_activation(fields.text("hidden_act", "silu"));
   if (!activation) fields.refuse("hidden_act", known_activations);
   config.activation = *activation;
-  read_head_dim(fields, config);
+  read_head_dim(fields, config, default_head_dim);
   read_rope(fields, config);
   if (config.head_dim % 2 != 0) {
     throw Error("{}: head_dim {} is odd; RoPE rotates pairs and needs an even one", fields.where(),

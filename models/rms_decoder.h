@@ -9,14 +9,15 @@
 
 namespace sluice {
 
-// What Llama, Mistral and Qwen2 share: RMSNorm before each block, RoPE, grouped-query attention,
-// SwiGLU.
+// What Llama, Mistral, Qwen2 and Qwen3 share: RMSNorm before each block, RoPE, grouped-query
+// attention, SwiGLU.
 
 /// num_key_value_heads, head_dim, intermediate_size, rms_norm_eps, hidden_act, tie_word_embeddings,
-/// RoPE. `default_kv_heads` are the family's where the field is missing. Throws Error for rope
-/// types and activations that are not known.
+/// RoPE. `default_kv_heads` and `default_head_dim` are the family's where the fields are missing; a
+/// head_dim of 0 is hidden_size / num_attention_heads. Throws Error for rope types and activations
+/// that are not known.
 void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
-                      std::int64_t default_kv_heads);
+                      std::int64_t default_kv_heads, std::int64_t default_head_dim = 0);
 void write_rms_decoder(const ModelConfig& config, nlohmann::ordered_json& fields);
 
 /// "model.layers.3.self_attn.q_proj.weight" and so on.

@@ -119,6 +119,18 @@ ModelConfig qwen2_72b() {
   return config;
 }
 
+/// Qwen/Qwen3-*; not the base models, whose contexts are shorter.
+ModelConfig qwen3(const Size& size, bool tied_embeddings) {
+  ModelConfig config = base_config("qwen3", size, 40960);
+  config.norm_eps = 1e-6F;
+  config.qk_norm = true;
+  config.rope_theta = 1000000.0F;
+  config.tied_embeddings = tied_embeddings;
+  config.bos_token_id = 151643;
+  config.eos_token_ids = {151645};
+  return config;
+}
+
 ModelConfig mistral(std::int64_t vocab_size, float rope_theta, std::int64_t window_tokens) {
   ModelConfig config = base_config("mistral", {4096, 32, 32, 8, 128, 14336, vocab_size}, 32768);
   config.rope_theta = rope_theta;
@@ -142,7 +154,7 @@ ModelConfig bloom_176b() {
   return config;
 }
 
-/// mistralai/Mixtral-8x7B and 8x22B: two of eight experts a token. Shape only.
+/// mistralai/Mixtral-8x7B and 8x22B: two of eight experts a token.
 ModelConfig mixtral(const Size& size, std::int64_t max_positions) {
   ModelConfig config = base_config("mixtral", size, max_positions);
   config.rope_theta = 1000000.0F;
@@ -153,12 +165,12 @@ ModelConfig mixtral(const Size& size, std::int64_t max_positions) {
   return config;
 }
 
-/// Qwen/Qwen3-30B-A3B and Qwen3-235B-A22B, but for their norms of q and k: eight of 128 experts a
-/// token. Shape only.
+/// Qwen/Qwen3-30B-A3B and Qwen3-235B-A22B: eight of 128 experts a token.
 ModelConfig qwen3_moe(const Size& size) {
   ModelConfig config = base_config("qwen3_moe", size, 40960);
   config.norm_eps = 1e-6F;
   config.rope_theta = 1000000.0F;
+  config.qk_norm = true;
   config.num_experts = 128;
   config.experts_per_token = 8;
   config.bos_token_id = 151643;
@@ -235,6 +247,8 @@ std::vector<NamedShape> make_shapes() {
       {"qwen2-1.5b", qwen2({1536, 28, 12, 2, 128, 8960, 151936}, true)},
       {"qwen2-7b", qwen2({3584, 28, 28, 4, 128, 18944, 152064}, false)},
       {"qwen2-72b", qwen2_72b()},
+      {"qwen3-0.6b", qwen3({1024, 28, 16, 8, 128, 3072, 151936}, true)},
+      {"qwen3-8b", qwen3({4096, 36, 32, 8, 128, 12288, 151936}, false)},
       {"mistral-7b-v0.1", mistral(32000, 10000.0F, 4096)},
       {"mistral-7b-v0.3", mistral(32768, 1000000.0F, 0)},
       {"mixtral-8x7b", mixtral({4096, 32, 32, 8, 128, 14336, 32000}, 32768)},

@@ -60,6 +60,9 @@ std::string_view to_string(TensorRole role) {
       "fc2_bias",
       "gate_bias",
       "router_weight",
+      "q_norm_weight",
+      "k_norm_weight",
+      "attention_sinks",
   };
   return names[static_cast<std::size_t>(role)];
 }
@@ -140,6 +143,11 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorId id)
     case TensorRole::out_bias:
     case TensorRole::fc2_bias:
       return {config.hidden_size};
+    case TensorRole::q_norm_weight:
+    case TensorRole::k_norm_weight:
+      return {config.head_dim};
+    case TensorRole::attention_sinks:
+      return {config.num_heads};
   }
   return {};
 }
@@ -185,6 +193,11 @@ std::string expected_shape_fields(const ModelConfig& config, TensorId id) {
       return fmt::format("[{}, {}]", hidden, ffn);
     case TensorRole::router_weight:
       return fmt::format("[num_experts, {}]", hidden);
+    case TensorRole::q_norm_weight:
+    case TensorRole::k_norm_weight:
+      return "[head_dim]";
+    case TensorRole::attention_sinks:
+      return "[num_attention_heads]";
     default:
       return fmt::format("[{}]", hidden);
   }

@@ -46,6 +46,9 @@ enum class TensorRole : std::uint8_t {
   fc2_bias,               ///< [hidden_size]
   gate_bias,              ///< [ffn_size], gated with ffn_bias only (Llama's mlp_bias)
   router_weight,          ///< [num_experts, hidden_size], layers with experts only
+  q_norm_weight,          ///< [head_dim], qk_norm only
+  k_norm_weight,          ///< [head_dim], likewise
+  attention_sinks,        ///< [num_heads], attention_sinks only
 };
 
 /// "q_weight" and so on, for messages.

@@ -21,6 +21,7 @@ struct AttentionTask {
     data.reads(&Handles::q, &Operands::q);
     data.kv(KvAccess(args.kv, both_sublayers), &Handles::slab, &Handles::new_kv, &Operands::slab,
             &Operands::new_kv);
+    data.reads_if(args.has_sinks(), &Handles::vectors, &Operands::vectors);
     data.writes(&Handles::out, &Operands::out);
   }
   static void run(const CpuContext& cpu, const Operands& operands) {

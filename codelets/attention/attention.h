@@ -22,10 +22,20 @@ struct AttentionArgs {
   TaskTag tag;
   DecoderShape shape;
   KvPath kv = KvPath::slab;
+  VectorLayout vectors = {};
+
+  bool has_sinks() const { return vectors.attention_sinks >= 0; }
 };
 
+/// The heads' sinks [num_heads], or null where there are none.
+inline const float* sinks_of(const AttentionArgs& args, const float* vectors) {
+  return VectorLayout::at(vectors, args.vectors.attention_sinks);
+}
+
 /// out = softmax(q K^T / sqrt(head_dim), causal, within the window) V for every row and head, one
-/// flash-style stage (LIA Table 1, sublayers 2 and 3): the scores are never stored.
+/// flash-style stage (LIA Table 1, sublayers 2 and 3): the scores are never stored. A head's sink
+/// is one more score of the softmax, without a value: exp(sink) is added to its denominator
+/// (Transformers' GptOss; "Efficient streaming language models with attention sinks").
 struct AttentionOperands {
   const AttentionArgs* args = nullptr;
   BatchView batch{nullptr};
@@ -34,6 +44,7 @@ struct AttentionOperands {
   std::byte* out = nullptr;         ///< [rows, q_size], dtype, rows activation_stride() apart
   /// attention_cuda away from home, see KvPath; the CPU's caller puts the pages together before
   const std::byte* new_kv = nullptr;
+  const float* vectors = nullptr;  ///< see VectorLayout; read where there are sinks
 };
 void attention_cpu(const CpuContext& cpu, const AttentionOperands& operands);
 /// All pointers are device memory. The tag's num_tokens, num_sequences and context_tokens are the
@@ -49,6 +60,7 @@ struct AttentionHandles {
   HandleRef slab;
   HandleRef new_kv;
   HandleRef out;
+  HandleRef vectors;
 };
 void submit_attention(const AttentionArgs& args, const AttentionHandles& handles);
 

@@ -19,6 +19,13 @@ struct Partial {
   float2* tops;  ///< [slots, num_heads]: maximum, denominator
 };
 
+/// What a head's sink, one of `sinks` or none where that is null, adds to a denominator that refers
+/// to `maximum`, a score times log2(e).
+__device__ inline float sink_weight(const float* sinks, std::int64_t head, float maximum) {
+  constexpr float log2_e = 1.44269504F;
+  return sinks == nullptr ? 0.0F : exp2f(log2_e * sinks[head] - maximum);
+}
+
 /// What all kernels here take.
 struct Call {
   DecoderShape shape;
@@ -26,6 +33,7 @@ struct Call {
   AttentionWork work;
   const std::byte* q;
   std::byte* out;
+  const float* sinks;  ///< [num_heads], or null
   Partial partial;
 
   __device__ std::int64_t out_stride() const {
@@ -40,7 +48,8 @@ struct Call {
   __device__ void store(const AttentionPart& part, std::int64_t head, int dim, float sum,
                         float maximum, float denominator) const {
     if (part.slot < 0) {
-      put_element(sum / denominator, out_at<Element>(part.row, head) + dim);
+      put_element(sum / (denominator + sink_weight(sinks, head, maximum)),
+                  out_at<Element>(part.row, head) + dim);
       return;
     }
     const std::int64_t at = part.slot * shape.num_heads + head;

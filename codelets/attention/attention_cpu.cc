@@ -90,6 +90,12 @@ class Attention {
                                size_bytes(shape_.dtype);
   }
 
+  /// Of a head and those after it; or null.
+  const float* sinks_at(std::int64_t head) const {
+    const float* sinks = sinks_of(*operands_.args, operands_.vectors);
+    return sinks == nullptr ? nullptr : sinks + head;
+  }
+
   void add_tiles(const BatchSequence& sequence) {
     // The last rows see the most: longest jobs first.
     for (std::int64_t begin = (sequence.num_rows - 1) / tile_rows * tile_rows; begin >= 0;
@@ -145,6 +151,7 @@ class Attention {
                                          job.first_head, job.num_heads);
     simd::GroupedQuery query =
         query_of(shape_, kv, position_of(job), group, q_at(job.first_row, job.first_head * group));
+    query.sinks = sinks_at(job.first_head * group);
     const std::int64_t begin = first_chunk_token(position_of(job)) + job.chunk * job.chunk_tokens;
     query.first_token = std::max(query.first_token, begin);
     query.end_token = std::min(query.end_token, begin + job.chunk_tokens);
@@ -292,10 +299,14 @@ class Attention {
       }
     }
     for (std::int64_t i = 0; i < group; ++i) {
+      const std::int64_t head = job.first_head * group + i;
+      const float* sink = sinks_at(head);
       for (std::int64_t r = 0; r < job.num_rows; ++r) {
-        simd::store_attention_row(
-            tile.sum + (i * tile_rows + r) * tile.sum_columns, tile.denominator[i * tile_rows + r],
-            shape_.head_dim, shape_.dtype, out_at(job.first_row + r, job.first_head * group + i));
+        const std::int64_t at = i * tile_rows + r;
+        float denominator = tile.denominator[at];
+        if (sink != nullptr) denominator += simd::sink_weight(*sink, tile.maximum[at]);
+        simd::store_attention_row(tile.sum + at * tile.sum_columns, denominator, shape_.head_dim,
+                                  shape_.dtype, out_at(job.first_row + r, head));
       }
     }
   }

@@ -33,6 +33,7 @@ __global__ void combine_parts(Call call) {
       sum += factor * call.partial.sums[at * call.shape.padded_head_dim() + i % dims];
       denominator += factor * top.y;
     }
+    denominator += kernels::sink_weight(call.sinks, head, maximum);
     put_element(sum / denominator, call.out_at<Element>(row.row, head) + i % dims);
   }
 }
@@ -61,6 +62,7 @@ class Attention {
                     .work = plan_.start(gpu_, operands_.batch, kv, memory),
                     .q = operands_.q,
                     .out = operands_.out,
+                    .sinks = sinks_of(*operands_.args, operands_.vectors),
                     .partial = {reinterpret_cast<float*>(memory + sums_at_),
                                 reinterpret_cast<float2*>(memory + tops_at_)}};
     const kernels::Launch launch{gpu_, plan_.most(), call};

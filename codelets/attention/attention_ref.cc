@@ -6,9 +6,11 @@
 #include "codelets/kernels/element.h"
 
 namespace sluice {
+
 void attention_reference(const AttentionOperands& operands, double* out) {
   const DecoderShape& shape = operands.args->shape;
   const std::int64_t dim = shape.head_dim;
+  const float* sinks = sinks_of(*operands.args, operands.vectors);
   const auto cached = [&](const BatchSequence& sequence, std::int64_t token, std::int64_t head,
                           std::int64_t i, std::int64_t half) {
     const std::int64_t page =
@@ -37,8 +39,9 @@ void attention_reference(const AttentionOperands& operands, double* out) {
         }
         weights.push_back(score / std::sqrt(static_cast<double>(dim)));
       }
-      const double maximum = *std::max_element(weights.begin(), weights.end());
-      double total = 0;
+      double maximum = *std::max_element(weights.begin(), weights.end());
+      if (sinks != nullptr) maximum = std::max(maximum, double{sinks[head]});
+      double total = sinks != nullptr ? std::exp(sinks[head] - maximum) : 0.0;
       for (double& weight : weights) total += weight = std::exp(weight - maximum);
       for (std::int64_t i = 0; i < dim; ++i) {
         double sum = 0;

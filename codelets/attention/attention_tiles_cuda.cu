@@ -180,11 +180,12 @@ __global__ void __launch_bounds__(mma_threads, blocks_at_once(Blocks)) attend_ti
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float share = 1 / warp.whole_denominator(r);
+    const float denominator = warp.whole_denominator(r);
     const int query = first_query + lane.group + 8 * r;
     if (query >= tile.end_query) continue;
-    BFloat16* out =
-        call.out_at<BFloat16>(tile.first_row + query / group, kv_head * group + query % group);
+    const int head = kv_head * group + query % group;
+    const float share = 1 / (denominator + sink_weight(call.sinks, head, warp.maximum[r]));
+    BFloat16* out = call.out_at<BFloat16>(tile.first_row + query / group, head);
 #pragma unroll
     for (int block = 0; block < Blocks; ++block) {
 #pragma unroll

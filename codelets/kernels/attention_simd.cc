@@ -492,7 +492,9 @@ void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num
     for (std::int64_t t = 0; t < page_tokens; t += lanes) {
       denominator = hn::Add(denominator, hn::LoadU(d, denominators + t));
     }
-    store_attention_row(sum, hn::GetLane(hn::SumOfLanes(d, denominator)), kv.head_dim, kv.dtype,
+    float whole = hn::GetLane(hn::SumOfLanes(d, denominator));
+    if (query.sinks != nullptr) whole += sink_weight(query.sinks[i], maximum);
+    store_attention_row(sum, whole, kv.head_dim, kv.dtype,
                         out + static_cast<std::size_t>(i * kv.head_dim) * size_bytes(kv.dtype));
   }
 }
@@ -528,6 +530,7 @@ void value_row(const GroupedQuery& query, const float* scores, std::byte* out, v
     }
     add_group_values(kv, kv.v(page, 0), 0, part, 1, weights, sum);
   }
+  if (query.sinks != nullptr) denominator += std::exp(query.sinks[0] - maximum);
   store_attention_row(sum, denominator, kv.head_dim, kv.dtype, out);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -44,6 +45,8 @@ struct GroupedQuery {
   float scale = 1.0F;            ///< 1 / sqrt(head_dim)
   std::int64_t first_token = 0;
   std::int64_t end_token = 0;
+  /// [num_queries], scores that count in the softmax and have no value; or null
+  const float* sinks = nullptr;
 
   std::int64_t num_queries() const { return group * kv.num_heads; }
 };
@@ -68,6 +71,13 @@ struct PartialAttention {
   }
 };
 
+/// What a sink adds to a denominator that refers to `maximum`, a score times log2(e). Infinite for
+/// one far above all scores, of which nothing is left then.
+inline float sink_weight(float sink, float maximum) {
+  constexpr float log2_of_e = 1.44269504F;
+  return std::exp2(log2_of_e * sink - maximum);
+}
+
 /// Scratch bytes that attend() and the split pair need.
 std::size_t attend_scratch_bytes(std::int64_t num_queries, std::int64_t padded_head_dim);
 
@@ -76,8 +86,8 @@ std::size_t attend_scratch_bytes(std::int64_t num_queries, std::int64_t padded_h
 /// read.
 void attend(const GroupedQuery& query, const PartialAttention& out, void* scratch);
 
-/// Puts parts of one context together and writes each head's row: out [num_queries, head_dim] in
-/// dtype (flash-decoding's second step). `parts` lie behind one another.
+/// Puts parts of one context together, and the sinks, and writes each head's row: out [num_queries,
+/// head_dim] in dtype (flash-decoding's second step). `parts` lie behind one another.
 void combine_attention(const GroupedQuery& query, float* parts, std::int64_t num_parts,
                        std::byte* out);
 

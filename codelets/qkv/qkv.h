@@ -25,7 +25,8 @@ struct QkvArgs {
   WeightType weight = {};
 };
 
-/// [q k v] = norm(x) W_qkv^T + b; q and k rotated; k and v stored into the sequences' pages,
+/// [q k v] = norm(x) W_qkv^T + b; each head of q and k takes an RMS norm where the layout has its
+/// weights, and is rotated; k and v stored into the sequences' pages,
 /// or passed on as they are, or both.
 struct QkvOperands {
   const QkvArgs* args = nullptr;

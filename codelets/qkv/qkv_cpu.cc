@@ -12,10 +12,26 @@
 namespace sluice {
 namespace {
 
-/// Rotates one row's q and k, and stores q.
+/// Takes the RMS norm of `count` heads; without weights does nothing.
+void normalise_heads(const DecoderShape& shape, const float* weight, float* heads,
+                     std::int64_t count) {
+  if (weight == nullptr) return;
+  for (std::int64_t head = 0; head < count; ++head) {
+    float* of = heads + head * shape.head_dim;
+    simd::norm_row(NormKind::rms_norm, of, shape.head_dim, weight, nullptr, shape.norm_eps,
+                   DType::f32, of);
+  }
+}
+
+/// Normalises and rotates one row's q and k, and stores q.
 void finish_row(const QkvOperands& operands, std::int64_t r, float* qkv) {
   const DecoderShape& shape = operands.args->shape;
+  const VectorLayout& at = operands.args->vectors;
   const std::int64_t dim = shape.head_dim;
+  normalise_heads(shape, VectorLayout::at(operands.vectors, at.q_norm_weight), qkv,
+                  shape.num_heads);
+  normalise_heads(shape, VectorLayout::at(operands.vectors, at.k_norm_weight), qkv + shape.q_size(),
+                  shape.num_kv_heads);
   if (shape.rope) {
     const float* cos = operands.rope + r * dim;
     for (std::int64_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {

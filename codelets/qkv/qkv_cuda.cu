@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "codelets/cuda/block.h"
 #include "codelets/cuda/device.h"
 #include "codelets/cuda/linear.h"
 #include "codelets/cuda/neighbours.h"
@@ -11,6 +12,12 @@
 namespace sluice {
 namespace {
 
+/// The weights of the norms of heads [head_dim]; null without them.
+struct HeadNorms {
+  const float* q = nullptr;
+  const float* k = nullptr;
+};
+
 struct PlaceCall {
   DecoderShape shape;
   BatchView batch;
@@ -19,6 +26,7 @@ struct PlaceCall {
   std::byte* q;       ///< [rows, q_size]
   std::byte* slab;    ///< or null
   std::byte* new_kv;  ///< [rows, 2 * kv_size], or null
+  HeadNorms norms;    ///< that are still to be taken; place_rows_in_pairs only
 };
 
 /// Element `i` of the row's head that starts at `head`, rotated as simd::rope_head() does.
@@ -78,9 +86,59 @@ __global__ void place_rows(PlaceCall call) {
   }
 }
 
+struct HeadNormCall {
+  DecoderShape shape;
+  HeadNorms norms;
+  float* qkv;  ///< [rows, qkv_size]
+};
+
+constexpr int heads_of_block = 4;  ///< a warp each
+
+/// Takes the RMS norms of row x's heads of q and k, in place.
+__global__ void normalise_heads(HeadNormCall call) {
+  cuda::let_next_start();
+  const DecoderShape& shape = call.shape;
+  const auto warp = static_cast<int>(threadIdx.x) / cuda::warp_threads;
+  const auto lane = static_cast<int>(threadIdx.x) % cuda::warp_threads;
+  const int head = static_cast<int>(blockIdx.y) * heads_of_block + warp;
+  cuda::wait_for_last();
+  if (head >= static_cast<int>(shape.num_heads + shape.num_kv_heads)) return;
+  const auto dim = static_cast<int>(shape.head_dim);
+  float* of = call.qkv + blockIdx.x * shape.qkv_size() + head * dim;
+  float squares = 0;
+  for (int i = lane; i < dim; i += cuda::warp_threads) squares += of[i] * of[i];
+  squares = cuda::warp_reduce(squares, [](float a, float b) { return a + b; });
+  const float factor = 1 / sqrtf(squares / static_cast<float>(dim) + shape.norm_eps);
+  const float* weight = head < static_cast<int>(shape.num_heads) ? call.norms.q : call.norms.k;
+  for (int i = lane; i < dim; i += cuda::warp_threads) of[i] *= factor * weight[i];
+}
+
+void launch_head_norms(const cuda::Context& gpu, const HeadNormCall& call, std::int64_t rows) {
+  const std::int64_t heads = call.shape.num_heads + call.shape.num_kv_heads;
+  const std::int64_t blocks = (heads + heads_of_block - 1) / heads_of_block;
+  cuda::launch("normalise_heads", normalise_heads,
+               {.blocks = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(blocks)),
+                .threads = dim3(heads_of_block * cuda::warp_threads),
+                .early = cuda::starts_early(gpu)},
+               gpu.stream, call);
+}
+
 /// Two neighbours in bf16; `to` is of an even one.
 __device__ void put_pair(const float2& pair, BFloat16* to) {
   *reinterpret_cast<std::uint32_t*>(to) = cuda::bf16_pair(pair.x, pair.y);
+}
+
+/// Whether place_rows_in_pairs can take the norms: a head's threads are a part of a warp.
+constexpr bool norms_in_pairs(const DecoderShape& shape) {
+  const std::int64_t of_head = shape.head_dim / 4;
+  return of_head > 0 && cuda::warp_threads % of_head == 0;
+}
+
+/// What all of the `threads` neighbouring lanes have, a power of two of them.
+__device__ float sum_of_lanes(float value, int threads) {
+  for (int step = threads / 2; step > 0; step /= 2)
+    value += __shfl_xor_sync(cuda::all_lanes, value, step);
+  return value;
 }
 
 /// The same in bf16 for heads of a multiple of four dimensions: two neighbours a thread, and the
@@ -110,13 +168,26 @@ __global__ void place_rows_in_pairs(PlaceCall call) {
   }
   cuda::wait_for_last();
   const auto step = static_cast<int>(gridDim.y * blockDim.x);
-  for (int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x); i < count; i += step) {
+  for (int begin = static_cast<int>(blockIdx.y * blockDim.x); begin < count; begin += step) {
+    const int mine = begin + static_cast<int>(threadIdx.x);
+    const int i = mine < count ? mine : count - 1;  // whole warps take part in norms
     const int head = i / of_head;
     const int first = i % of_head * 2;  // of the head's dimensions, and half + first
     const float* from = call.qkv + row * shape.qkv_size() + head * dim + first;
     float2 low = *reinterpret_cast<const float2*>(from);
     float2 high = *reinterpret_cast<const float2*>(from + half);
     const bool is_v = head >= num_heads + num_kv_heads;
+    if (call.norms.q != nullptr) {
+      const float squares = low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y;
+      const float mean = sum_of_lanes(squares, of_head) / static_cast<float>(dim);
+      const float factor = 1 / sqrtf(mean + shape.norm_eps);
+      if (!is_v) {
+        const float* weight = (head < num_heads ? call.norms.q : call.norms.k) + first;
+        low = make_float2(low.x * factor * weight[0], low.y * factor * weight[1]);
+        high = make_float2(high.x * factor * weight[half], high.y * factor * weight[half + 1]);
+      }
+    }
+    if (mine >= count) continue;
     if (call.rope != nullptr && !is_v) {
       const float* rope = call.rope + row * dim + first;
       const float2 cos = *reinterpret_cast<const float2*>(rope);
@@ -178,14 +249,20 @@ void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
   call.dst = workspace + qkv_at;
   cuda::linear(gpu, call, workspace + scratch_at);
 
+  auto* qkv = reinterpret_cast<float*>(workspace + qkv_at);
+  const bool in_pairs = shape.dtype == DType::bf16 && shape.head_dim % 4 == 0;
+  const HeadNorms norms{VectorLayout::at(operands.vectors, at.q_norm_weight),
+                        VectorLayout::at(operands.vectors, at.k_norm_weight)};
+  const bool norms_apart = norms.q != nullptr && !(in_pairs && norms_in_pairs(shape));
+  if (norms_apart) launch_head_norms(gpu, {.shape = shape, .norms = norms, .qkv = qkv}, rows);
   const PlaceCall place{.shape = shape,
                         .batch = operands.batch,
-                        .qkv = reinterpret_cast<const float*>(workspace + qkv_at),
+                        .qkv = qkv,
                         .rope = shape.rope ? operands.rope : nullptr,
                         .q = operands.q,
                         .slab = operands.slab,
-                        .new_kv = operands.new_kv};
-  const bool in_pairs = shape.dtype == DType::bf16 && shape.head_dim % 4 == 0;
+                        .new_kv = operands.new_kv,
+                        .norms = norms_apart ? HeadNorms{} : norms};
   // Few rows are spread over more blocks: two a multiprocessor.
   const std::int64_t items = in_pairs ? shape.qkv_size() / 4 : shape.qkv_size();
   constexpr std::int64_t most_threads = 256;

@@ -22,6 +22,17 @@ void qkv_reference(const QkvOperands& operands, const float* weight, double* qkv
     double* row = qkv + r * shape.qkv_size();
     linear_reference(input.data(), weight, VectorLayout::at(operands.vectors, at.qkv_bias),
                      shape.hidden_size, shape.qkv_size(), row);
+    const auto normalise = [&](std::int64_t offset, std::int64_t first, std::int64_t count) {
+      const float* by = VectorLayout::at(operands.vectors, offset);
+      for (double* of = row + first * dim; by != nullptr && count > 0; of += dim, --count) {
+        double squares = 0;
+        for (std::int64_t i = 0; i < dim; ++i) squares += of[i] * of[i];
+        const double rms = std::sqrt(squares / static_cast<double>(dim) + double{shape.norm_eps});
+        for (std::int64_t i = 0; i < dim; ++i) of[i] *= by[i] / rms;
+      }
+    };
+    normalise(at.q_norm_weight, 0, shape.num_heads);
+    normalise(at.k_norm_weight, shape.num_heads, shape.num_kv_heads);
     for (std::int64_t head = 0; shape.rope && head < shape.num_heads + shape.num_kv_heads; ++head) {
       for (std::int64_t i = 0; i < dim / 2; ++i) {
         const double cos = operands.rope[r * dim + i];

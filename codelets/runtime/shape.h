@@ -92,8 +92,7 @@ constexpr std::int64_t activation_stride(std::int64_t width, DType dtype) {
 }
 
 /// Where a layer's small vectors (norm weights, biases) lie in its f32 vector block; -1: absent.
-/// In order: attention norm w, b; QKV bias; output bias; FFN norm w, b; FC1 bias; FC2 bias; gate
-/// bias.
+/// The layer schema says in which order.
 struct VectorLayout {
   std::int64_t attention_norm_weight = -1;  ///< [hidden_size]
   std::int64_t attention_norm_bias = -1;    ///< [hidden_size]
@@ -104,6 +103,9 @@ struct VectorLayout {
   std::int64_t fc1_bias = -1;               ///< [ffn_size]
   std::int64_t fc2_bias = -1;               ///< [hidden_size]
   std::int64_t gate_bias = -1;              ///< [ffn_size], gated FFN only
+  std::int64_t q_norm_weight = -1;          ///< [head_dim]; absent: heads are not normalised
+  std::int64_t k_norm_weight = -1;          ///< [head_dim], likewise
+  std::int64_t attention_sinks = -1;        ///< [num_heads], logits; absent: there are none
   std::int64_t num_elements = 0;
 
   static constexpr const float* at(const float* block, std::int64_t offset) {

@@ -55,8 +55,10 @@ bool updates_x(const SublayerRange& range) {
   return range.has(Sublayer::out_proj) || range.has(Sublayer::fc2);
 }
 bool uses_batch(const SublayerRange& range) { return range.first <= Sublayer::sv; }
-bool uses_vectors(const SublayerRange& range) {
-  return range.has(Sublayer::qkv) || range.last >= Sublayer::out_proj;
+bool uses_vectors(const StageArgs& args) {
+  const SublayerRange range = args.range();
+  return range.has(Sublayer::qkv) || range.last >= Sublayer::out_proj ||
+         (range.has(Sublayer::sv) && args.vectors.attention_sinks >= 0);
 }
 
 bool reads_weight(const StageArgs& args, LayerWeight weight) {
@@ -83,7 +85,7 @@ struct LayerOperands {
   LayerOperands(const StageArgs& args, std::size_t i, Buffers& buffers) {
     const SublayerRange range = args.range();
     const LayerWeightTypes& types = args.weights.at(i);
-    vectors = buffers.take_if<float>(uses_vectors(range));
+    vectors = buffers.take_if<float>(uses_vectors(args));
     for (const LayerWeight weight : all_layer_weights)
       weights[weight] = {types[weight], buffers.take_if<std::byte>(reads_weight(args, weight))};
     for (std::int32_t chunk = 0; chunk < num_chunks(args, i); ++chunk)
@@ -222,11 +224,11 @@ void attend(const CpuContext& cpu, const AttentionArgs& args, Sublayer part,
             const StageOperands& at, const LayerOperands& layer) {
   const AttentionKv kv(cpu, args.shape, args.kv, at.batch, layer.kv.slab, layer.kv.new_kv);
   if (part == Sublayer::attention) {
-    attention_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.context});
+    attention_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.context, nullptr, layer.vectors});
   } else if (part == Sublayer::qk) {
     qk_cpu(cpu, {&args, kv.batch(), at.q, kv.slab(), at.scores});
   } else {
-    sv_cpu(cpu, {&args, kv.batch(), at.scores, kv.slab(), at.context});
+    sv_cpu(cpu, {&args, kv.batch(), at.scores, kv.slab(), at.context, nullptr, layer.vectors});
   }
 }
 
@@ -235,11 +237,13 @@ void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
             const StageOperands& at, const LayerOperands& layer) {
   const KvBuffers& kv = layer.kv;
   if (part == Sublayer::attention) {
-    gpu_kernels().attention(gpu, {&args, at.batch, at.q, kv.slab, at.context, kv.new_kv});
+    gpu_kernels().attention(gpu,
+                            {&args, at.batch, at.q, kv.slab, at.context, kv.new_kv, layer.vectors});
   } else if (part == Sublayer::qk) {
     gpu_kernels().qk(gpu, {&args, at.batch, at.q, kv.slab, at.scores, kv.new_kv});
   } else {
-    gpu_kernels().sv(gpu, {&args, at.batch, at.scores, kv.slab, at.context, kv.new_kv});
+    gpu_kernels().sv(gpu,
+                     {&args, at.batch, at.scores, kv.slab, at.context, kv.new_kv, layer.vectors});
   }
 }
 
@@ -325,7 +329,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
       clock.end_of(Sublayer::qkv);
     }
     if (range.has(Sublayer::qk) || range.has(Sublayer::sv)) {
-      const AttentionArgs attention{args.tag, args.layer_shape(i), args.kv};
+      const AttentionArgs attention{args.tag, args.layer_shape(i), args.kv, args.vectors};
       attend(context, attention, attention_part(range), at, layer);
       clock.end_of(attention_part(range));
     }
@@ -416,7 +420,7 @@ WeightFormat first_format(const StageArgs& args) {
 }
 
 void submit_single(const StageArgs& args, const StageHandles& handles) {
-  const AttentionArgs attention{args.tag, args.layer_shape(0), args.kv};
+  const AttentionArgs attention{args.tag, args.layer_shape(0), args.kv, args.vectors};
   const LayerHandles& layer = handles.layers.front();
   const LayerWeightTypes& types = args.weights.front();
   switch (args.range().first) {
@@ -428,8 +432,8 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
       return submit_qk(attention,
                        {handles.batch, handles.q, layer.slab, layer.new_kv, handles.scores});
     case Sublayer::sv:
-      return submit_sv(attention,
-                       {handles.batch, handles.scores, layer.slab, layer.new_kv, handles.context});
+      return submit_sv(attention, {handles.batch, handles.scores, layer.slab, layer.new_kv,
+                                   handles.context, layer.vectors});
     case Sublayer::out_proj:
       return submit_out_proj(
           {args.tag, args.shape, args.vectors, types[LayerWeight::out]},
@@ -456,14 +460,15 @@ void submit_stage(const StageArgs& args, const StageHandles& handles) {
     TaskTag tag = args.tag;
     tag.sublayer = tag.last_sublayer = Sublayer::attention;
     const LayerHandles& layer = handles.layers.front();
-    return submit_attention({tag, args.layer_shape(0), args.kv},
-                            {handles.batch, handles.q, layer.slab, layer.new_kv, handles.context});
+    return submit_attention(
+        {tag, args.layer_shape(0), args.kv, args.vectors},
+        {handles.batch, handles.q, layer.slab, layer.new_kv, handles.context, layer.vectors});
   }
   AccessList accesses{};
   AccessMaker maker(handles, accesses);
   StageData::list(args, maker);
   for (const LayerHandles& layer : handles.layers) {
-    accesses.add_if(uses_vectors(range), reads(layer.vectors));
+    accesses.add_if(uses_vectors(args), reads(layer.vectors));
     for (const LayerWeight weight : all_layer_weights)
       accesses.add_if(reads_weight(args, weight), reads(*layer.matrices[weight]));
     if (routing_of(args).consumed) {

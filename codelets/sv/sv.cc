@@ -21,6 +21,7 @@ struct SvTask {
     data.reads(&Handles::scores, &Operands::scores);
     data.kv(KvAccess(args.kv, sv_alone), &Handles::slab, &Handles::new_kv, &Operands::slab,
             &Operands::new_kv);
+    data.reads_if(args.has_sinks(), &Handles::vectors, &Operands::vectors);
     data.writes(&Handles::out, &Operands::out);
   }
   static void run(const CpuContext& cpu, const Operands& operands) {

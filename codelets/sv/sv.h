@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-/// out = softmax(S) V (LIA Table 1, sublayer 3), the other half of the split pair.
+/// out = softmax(S) V (LIA Table 1, sublayer 3), the other half of the split pair, which counts the
+/// sinks; see AttentionOperands.
 struct SvOperands {
   const AttentionArgs* args = nullptr;
   BatchView batch{nullptr};
@@ -14,6 +15,7 @@ struct SvOperands {
   std::byte* out = nullptr;         ///< [rows, q_size], dtype, rows activation_stride() apart
   /// sv_cuda away from home, see AttentionOperands
   const std::byte* new_kv = nullptr;
+  const float* vectors = nullptr;  ///< likewise
 };
 void sv_cpu(const CpuContext& cpu, const SvOperands& operands);
 /// As attention_cuda.
@@ -27,6 +29,7 @@ struct SvHandles {
   HandleRef slab;
   HandleRef new_kv;
   HandleRef out;
+  HandleRef vectors;
 };
 void submit_sv(const AttentionArgs& args, const SvHandles& handles);
 

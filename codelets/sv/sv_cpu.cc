@@ -5,6 +5,7 @@ namespace sluice {
 
 void sv_cpu(const CpuContext& cpu, const SvOperands& operands) {
   const DecoderShape& shape = operands.args->shape;
+  const float* sinks = sinks_of(*operands.args, operands.vectors);
   const ScoreLayout layout(shape, operands.batch);
   cpu.pool.run(operands.batch.num_rows(), [&](std::int64_t r) {
     thread_local Workspace scratch;
@@ -18,7 +19,9 @@ void sv_cpu(const CpuContext& cpu, const SvOperands& operands) {
           kv_heads_of(shape, operands.batch, sequence, operands.slab, head / shape.group_size(), 1);
       std::byte* out = operands.out + static_cast<std::size_t>(r * stride + head * shape.head_dim) *
                                           size_bytes(shape.dtype);
-      simd::value_row(query_of(shape, kv, row.position, 1, nullptr),
+      simd::GroupedQuery query = query_of(shape, kv, row.position, 1, nullptr);
+      if (sinks != nullptr) query.sinks = sinks + head;
+      simd::value_row(query,
                       operands.scores + layout.offset(r) + head * layout.columns(row.position), out,
                       memory);
     }

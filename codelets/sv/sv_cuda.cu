@@ -1,3 +1,4 @@
+#include "codelets/attention/attention_call_cuda.h"
 #include "codelets/attention/attention_rows_cuda.h"
 #include "codelets/attention/head_dim_cuda.h"
 #include "codelets/kernels/kv_page.h"
@@ -11,7 +12,7 @@ namespace {
 template <typename Element, int Blocks>
 __global__ void __launch_bounds__(rows::block_threads)
     value_rows(DecoderShape shape, DeviceKv kv, const float* scores, const std::int64_t* offsets,
-               Element* out) {
+               const float* sinks, Element* out) {
   auto* shared = cuda::dynamic_shared<float>();
   const BatchRow row = kv.batch.rows()[blockIdx.x];
   rows::Query query{.shape = shape,
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(rows::block_threads)
                              : 0.0F;
         }
       },
-      [&](int head, int dim, float sum, float /*maximum*/, float denominator) {
+      [&](int head, int dim, float sum, float maximum, float denominator) {
+        denominator += attention_cuda_kernels::sink_weight(sinks, query.first_head + head, maximum);
         put_element(sum / denominator, to + head * shape.head_dim + dim);
       });
 }
@@ -53,7 +55,8 @@ void launch_values(const cuda::Context& gpu, const SvOperands& operands, const D
        .dynamic_bytes =
            static_cast<std::size_t>(rows::weights_floats + rows::merge_floats<Blocks>()) *
            sizeof(float)},
-      gpu.stream, shape, kv, operands.scores, offsets, reinterpret_cast<Element*>(operands.out));
+      gpu.stream, shape, kv, operands.scores, offsets, sinks_of(*operands.args, operands.vectors),
+      reinterpret_cast<Element*>(operands.out));
 }
 
 template <typename Element>

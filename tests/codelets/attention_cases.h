@@ -11,12 +11,16 @@
 // What attention is tested with, on every device.
 namespace sluice::test {
 
+/// Whether every head has a sink.
+enum class Sinks : std::uint8_t { none, all };
+
 struct AttentionShape {
   const char* name;
   std::int64_t num_heads;
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
   std::int64_t window;
+  Sinks sinks = Sinks::none;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const AttentionShape& shape) {
@@ -29,7 +33,10 @@ inline const std::vector<AttentionShape> attention_shapes = {
     {"head_28_group_4", 4, 1, 28, 0},
     {"head_64_group_7_window_7", 7, 1, 64, 7},
     {"head_80_group_1_window_1", 2, 2, 80, 1},
-    {"head_128_group_3", 3, 1, 128, 0}};
+    {"head_128_group_3", 3, 1, 128, 0},
+    {"head_9_group_1_sinks", 3, 3, 9, 0, Sinks::all},
+    {"head_24_group_3_window_24_sinks", 6, 2, 24, 24, Sinks::all},
+    {"head_64_group_8_sinks", 16, 2, 64, 0, Sinks::all}};
 
 inline DecoderShape decoder_shape(const AttentionShape& from, DType dtype) {
   DecoderShape shape;
@@ -53,7 +60,9 @@ inline const std::vector<Part> long_attention = {{256, 1}, {272, 1},  {639, 1}, 
 
 /// Small, so that long contexts are cheap; the window is no multiple of a page.
 inline const std::vector<AttentionShape> small_attention_shapes = {
-    {"head_16_group_2", 4, 2, 16, 0}, {"head_8_group_1_window_500", 2, 2, 8, 500}};
+    {"head_16_group_2", 4, 2, 16, 0},
+    {"head_8_group_1_window_500", 2, 2, 8, 500},
+    {"head_16_group_2_sinks", 4, 2, 16, 0, Sinks::all}};
 
 /// Takes the keys and values of the new tokens out of the slab, as sublayer 1 passes them on; what
 /// stays there in their place is NaN.

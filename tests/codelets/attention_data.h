@@ -4,13 +4,18 @@
 #include <vector>
 
 #include "codelets/attention/attention.h"
+#include "tests/codelets/attention_cases.h"
 #include "tests/codelets/codelet_data.h"
 
 namespace sluice::test {
 
 /// Random q and KV of a ragged batch. Tokens that no row may see are NaN: reading one shows.
 struct AttentionData {
-  AttentionData(const DecoderShape& shape, const std::vector<Part>& parts) {
+  AttentionData(const AttentionShape& from, DType dtype, const std::vector<Part>& parts)
+      : AttentionData(decoder_shape(from, dtype), parts, from.sinks) {}
+
+  AttentionData(const DecoderShape& shape, const std::vector<Part>& parts,
+                Sinks sinks = Sinks::none) {
     Random random(41);
     args.shape = shape;
     batch = make_batch(random, parts, 9);
@@ -31,6 +36,14 @@ struct AttentionData {
     }
     slab = make_operand(std::move(kv), shape.dtype);
     out.resize(static_cast<std::size_t>(batch.num_rows() * out_stride()) * size_bytes(shape.dtype));
+    if (sinks == Sinks::all) set_sinks(random.floats(shape.num_heads, 4.0));
+  }
+
+  /// Of each head, among other vectors.
+  void set_sinks(const std::vector<float>& sinks) {
+    args.vectors.attention_sinks = 3;
+    vectors.assign(3, std::numeric_limits<float>::quiet_NaN());
+    vectors.insert(vectors.end(), sinks.begin(), sinks.end());
   }
 
   AttentionOperands operands() {
@@ -38,7 +51,8 @@ struct AttentionData {
             .batch = batch.view(),
             .q = q.data(),
             .slab = slab.data(),
-            .out = out.data()};
+            .out = out.data(),
+            .vectors = vectors.data()};
   }
   std::size_t num_outputs() const {
     return static_cast<std::size_t>(batch.num_rows() * args.shape.q_size());
@@ -71,6 +85,7 @@ struct AttentionData {
   AttentionArgs args;
   RaggedBatch batch;
   Operand q, slab;
+  std::vector<float> vectors;  ///< empty without sinks
   std::vector<std::byte> out;
 
  private:

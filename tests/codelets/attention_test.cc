@@ -23,14 +23,14 @@ using test::AttentionData;
 class AttentionTest : public ::testing::TestWithParam<std::tuple<DType, test::AttentionShape>> {
  protected:
   AttentionTest()
-      : data_(
-            [] {
-              const auto& [dtype, from] = GetParam();
-              return test::decoder_shape(from, dtype);
-            }(),
-            test::ragged_attention) {}
+      : data_(std::get<1>(GetParam()), std::get<0>(GetParam()), test::ragged_attention) {}
 
   const AttentionArgs& args() const { return data_.args; }
+  DataHandle vectors_handle() const {
+    const auto& vectors = data_.vectors;
+    return vectors.empty() ? DataHandle()
+                           : DataHandle::of_memory(vectors.data(), 4 * vectors.size());
+  }
   AttentionData data_;
 };
 
@@ -63,7 +63,8 @@ TEST_P(AttentionTest, ValuesMatchReference) {
                             .batch = data_.batch.view(),
                             .scores = scores.data(),
                             .slab = data_.slab.data(),
-                            .out = data_.out.data()};
+                            .out = data_.out.data(),
+                            .vectors = data_.vectors.data()};
   std::vector<double> expected(data_.num_outputs());
   sv_reference(operands, expected.data());
   sv_cpu(test::cpu(), operands);
@@ -106,8 +107,8 @@ TEST_P(AttentionTest, GivesTheSameBitsAsStarPuTasks) {
   std::vector<float> scores(data_.num_scores());
   qk_cpu(test::cpu(),
          {&args(), data_.batch.view(), data_.q.data(), data_.slab.data(), scores.data()});
-  sv_cpu(test::cpu(),
-         {&args(), data_.batch.view(), scores.data(), data_.slab.data(), data_.out.data()});
+  sv_cpu(test::cpu(), {&args(), data_.batch.view(), scores.data(), data_.slab.data(),
+                       data_.out.data(), nullptr, data_.vectors.data()});
   const std::vector<std::byte> split = data_.out;
 
   test::runtime();
@@ -122,9 +123,10 @@ TEST_P(AttentionTest, GivesTheSameBitsAsStarPuTasks) {
     const DataHandle fused_out = DataHandle::of_memory(fused_task.data(), fused_task.size());
     const DataHandle split_out = DataHandle::of_memory(split_task.data(), split_task.size());
     const DataHandle stored = DataHandle::of_memory(scores_task.data(), 4 * scores_task.size());
-    submit_attention(args(), {batch, q, slab, DataHandle(), fused_out});
+    const DataHandle vectors = vectors_handle();
+    submit_attention(args(), {batch, q, slab, DataHandle(), fused_out, vectors});
     submit_qk(args(), {batch, q, slab, DataHandle(), stored});
-    submit_sv(args(), {batch, stored, slab, DataHandle(), split_out});
+    submit_sv(args(), {batch, stored, slab, DataHandle(), split_out, vectors});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(fused_task, fused);
@@ -138,8 +140,8 @@ TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
   std::vector<float> scores(data_.num_scores());
   qk_cpu(test::cpu(),
          {&args(), data_.batch.view(), data_.q.data(), data_.slab.data(), scores.data()});
-  sv_cpu(test::cpu(),
-         {&args(), data_.batch.view(), scores.data(), data_.slab.data(), data_.out.data()});
+  sv_cpu(test::cpu(), {&args(), data_.batch.view(), scores.data(), data_.slab.data(),
+                       data_.out.data(), nullptr, data_.vectors.data()});
   const std::vector<std::byte> split = data_.out;
 
   test::runtime();
@@ -160,9 +162,10 @@ TEST_P(AttentionTest, GivesTheSameBitsAwayFromTheSlab) {
     const DataHandle fused_out = DataHandle::of_memory(fused_task.data(), fused_task.size());
     const DataHandle split_out = DataHandle::of_memory(split_task.data(), split_task.size());
     const DataHandle stored = DataHandle::of_memory(scores_task.data(), 4 * scores_task.size());
-    submit_attention(away, {batch, q, slab, new_kv, fused_out});
+    const DataHandle vectors = vectors_handle();
+    submit_attention(away, {batch, q, slab, new_kv, fused_out, vectors});
     submit_qk(away, {batch, q, slab, new_kv, stored});
-    submit_sv(away, {batch, stored, slab, new_kv, split_out});
+    submit_sv(away, {batch, stored, slab, new_kv, split_out, vectors});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(fused_task, fused);
@@ -177,7 +180,7 @@ class LongAttentionTest : public ::testing::TestWithParam<std::tuple<DType, test
 // Leaving out one chunk, or one token of it, shows: each has its share of the sum.
 TEST_P(LongAttentionTest, ChunksOfAContextAreAllPutTogether) {
   const auto& [dtype, shape] = GetParam();
-  AttentionData data(test::decoder_shape(shape, dtype), test::long_attention);
+  AttentionData data(shape, dtype, test::long_attention);
   std::vector<double> expected(data.num_outputs());
   attention_reference(data.operands(), expected.data());
   attention_cpu(test::cpu(), data.operands());
@@ -206,6 +209,53 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
                                   std::get<1>(case_info.param).name;
                          });
 
+/// What fused attention and the split pair make of one batch.
+class AttentionSinksTest
+    : public ::testing::TestWithParam<std::tuple<DType, test::AttentionShape>> {
+ protected:
+  AttentionSinksTest()
+      : data_(std::get<1>(GetParam()), std::get<0>(GetParam()), test::ragged_attention) {}
+
+  std::vector<std::vector<float>> results() {
+    attention_cpu(test::cpu(), data_.operands());
+    std::vector<std::vector<float>> both = {data_.outputs()};
+    std::vector<float> scores(data_.num_scores());
+    const BatchView batch = data_.batch.view();
+    qk_cpu(test::cpu(), {&data_.args, batch, data_.q.data(), data_.slab.data(), scores.data()});
+    sv_cpu(test::cpu(), {&data_.args, batch, scores.data(), data_.slab.data(), data_.out.data(),
+                         nullptr, data_.vectors.data()});
+    both.push_back(data_.outputs());
+    return both;
+  }
+  std::vector<std::vector<float>> results_with(float sink) {
+    data_.set_sinks(std::vector<float>(static_cast<std::size_t>(data_.args.shape.num_heads), sink));
+    return results();
+  }
+
+  AttentionData data_;
+};
+
+TEST_P(AttentionSinksTest, OnesFarBelowTheScoresChangeNoBit) {
+  const auto plain = results();
+  EXPECT_EQ(results_with(-1e4F), plain);
+  EXPECT_EQ(results_with(-std::numeric_limits<float>::infinity()), plain);
+}
+
+TEST_P(AttentionSinksTest, OnesFarAboveTheScoresLeaveNothing) {
+  for (const std::vector<float>& result : results_with(1e4F))
+    EXPECT_EQ(result, std::vector<float>(result.size(), 0.0F));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionSinksTest,
+    ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
+                       ::testing::Values(test::AttentionShape{"head_9_group_1", 3, 3, 9, 0},
+                                         test::AttentionShape{"head_64_group_8_window_33", 8, 1, 64,
+                                                              33})),
+    [](const auto& case_info) {
+      return test::name_of(std::get<0>(case_info.param)) + "_" + std::get<1>(case_info.param).name;
+    });
+
 /// One head of two elements, two tokens, scale 1 / sqrt(2).
 class AttentionHandComputedTest : public ::testing::Test {
  protected:
@@ -233,12 +283,15 @@ class AttentionHandComputedTest : public ::testing::Test {
                                 .batch = BatchView(words.data()),
                                 .q = reinterpret_cast<const std::byte*>(q.data()),
                                 .slab = reinterpret_cast<const std::byte*>(slab_.data()),
-                                .out = reinterpret_cast<std::byte*>(out.data())});
+                                .out = reinterpret_cast<std::byte*>(out.data()),
+                                .vectors = &sink_});
     return out;
   }
 
- private:
+  float sink_ = 1.3862944F;  // ln 4
   AttentionArgs args_;
+
+ private:
   std::vector<float> slab_;
 };
 
@@ -247,6 +300,14 @@ TEST_F(AttentionHandComputedTest, TwoTokens) {
   const std::vector<float> out = attend(1.5536724F);
   EXPECT_NEAR(out[0], 1.0, 1e-6);
   EXPECT_NEAR(out[1], 6.0, 1e-6);
+}
+
+TEST_F(AttentionHandComputedTest, TwoTokensAndASink) {
+  // exp(score) is 1 and 3, exp(sink) is 4: weights 1/8 and 3/8.
+  args_.vectors.attention_sinks = 0;
+  const std::vector<float> out = attend(1.5536724F);
+  EXPECT_NEAR(out[0], 0.5, 1e-6);
+  EXPECT_NEAR(out[1], 3.0, 1e-6);
 }
 
 TEST_F(AttentionHandComputedTest, AKeyThatIsNoNumberShows) {

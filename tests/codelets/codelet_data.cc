@@ -136,6 +136,8 @@ LayerVectors make_vectors(Random& random, const DecoderShape& shape, const Vecto
   place(choice.norm_bias, layout.ffn_norm_bias, shape.hidden_size);
   place(choice.linear_bias && !shape.gated_ffn, layout.fc1_bias, shape.ffn_size);
   place(choice.linear_bias, layout.fc2_bias, shape.hidden_size);
+  place(choice.head_norms, layout.q_norm_weight, shape.head_dim);
+  place(choice.head_norms, layout.k_norm_weight, shape.head_dim);
   layout.num_elements = next;
   vectors.values = random.floats(next);
   return vectors;

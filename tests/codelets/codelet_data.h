@@ -101,6 +101,7 @@ struct VectorChoice {
   bool norm_weight = true;
   bool norm_bias = false;
   bool linear_bias = false;
+  bool head_norms = false;
 };
 /// A layer's vectors, with gaps between them, and where they lie.
 struct LayerVectors {

@@ -133,6 +133,9 @@ inline auto qkv_cases() {
   constexpr VectorChoice weight_only{.norm_weight = true};
   constexpr VectorChoice all_vectors{.norm_weight = true, .norm_bias = true, .linear_bias = true};
   constexpr VectorChoice no_vectors{.norm_weight = false};
+  constexpr VectorChoice head_norms{.norm_weight = true, .head_norms = true};
+  constexpr VectorChoice all_and_head_norms{
+      .norm_weight = true, .norm_bias = true, .linear_bias = true, .head_norms = true};
   constexpr VectorChoice biases_only{.norm_weight = false, .linear_bias = true};
 
   return ::testing::Combine(
@@ -145,6 +148,14 @@ inline auto qkv_cases() {
           QkvShape{"hidden_200_head_64_group_4", 200, 4, 1, 64, true, rms_norm, pre, no_vectors},
           QkvShape{"hidden_200_head_80_post", 200, 2, 2, 80, false, layer_norm, post, all_vectors},
           QkvShape{"hidden_63_head_128_group_7", 63, 7, 1, 128, true, rms_norm, pre, biases_only},
+          QkvShape{"hidden_72_head_128_group_2_head_norms", 72, 2, 1, 128, true, rms_norm, pre,
+                   head_norms},
+          QkvShape{"hidden_72_head_64_group_3_head_norms_no_rope", 72, 3, 1, 64, false, rms_norm,
+                   pre, head_norms},
+          QkvShape{"hidden_63_head_28_group_3_head_norms_biases", 63, 6, 2, 28, true, rms_norm, pre,
+                   all_and_head_norms},
+          QkvShape{"hidden_63_head_9_head_norms", 63, 5, 5, 9, false, layer_norm, pre,
+                   all_and_head_norms},
           QkvShape{"hidden_200_head_9_post_no_affine", 200, 4, 4, 9, false, layer_norm, post,
                    no_vectors}));
 }

@@ -21,8 +21,8 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoModelForCausalLM, LlamaConfig, MinistralConfig, MistralConfig, MixtralConfig, OPTConfig,
-                          Qwen2Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, LlamaConfig, MinistralConfig, MistralConfig, MixtralConfig,
+                          OPTConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROMPT_TOKENS = 101
@@ -51,7 +51,8 @@ class Case:
     shards: int = 1
     embedding_scale: float = 1.0               # standard deviation of the input embedding
     layer_scale: float = 1.0                   # multiplies the standard deviation of what each sublayer adds
-    contrast: dict = dataclasses.field(default_factory=dict)    # config changes that must change the logits, and where
+    # Config changes that must change the logits, and where; another model_type is what lacks a feature.
+    contrast: dict = dataclasses.field(default_factory=dict)
 
 
 ALTERNATING = ["full_attention", "sliding_attention"] * 2
@@ -137,6 +138,24 @@ CASES = [
                      max_window_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
          torch.bfloat16, layer_scale=0.5, drop=("layer_types", "pad_token_id", "rope_scaling"),
          contrast={"use_sliding_window": False, "layer_types": ["full_attention"] * 3}),
+    # Llama has the same layers without norms of queries and keys.
+    Case("qwen3-tied",
+         Qwen3Config(vocab_size=101, hidden_size=66, intermediate_size=84, num_hidden_layers=2,
+                     num_attention_heads=6, num_key_value_heads=2, head_dim=20, rms_norm_eps=1e-6,
+                     max_position_embeddings=256, tie_word_embeddings=True, bos_token_id=3, eos_token_id=5,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, embedding_scale=0.5, layer_scale=0.7, drop=("layer_types", "pad_token_id"),
+         generation=dict(do_sample=True, temperature=0.6, top_p=0.95, top_k=20, pad_token_id=3, eos_token_id=[5, 3]),
+         contrast={"model_type": "llama"}),
+    # An rms_norm_eps that shows in the norms of queries and keys, too.
+    Case("qwen3-window-layers",
+         Qwen3Config(vocab_size=105, hidden_size=40, intermediate_size=62, num_hidden_layers=4,
+                     num_attention_heads=3, num_key_value_heads=1, head_dim=18, rms_norm_eps=1e-1,
+                     max_position_embeddings=256, attention_bias=True, bos_token_id=3, eos_token_id=5,
+                     use_sliding_window=True, sliding_window=12, max_window_layers=4, layer_types=ALTERNATING,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, published=False, layer_scale=0.5,
+         contrast={"layer_types": ["full_attention"] * 4}),
     # rope_parameters contradict the rope_scaling that was added by hand; the latter counts.
     Case("llama-rope-yarn",
          LlamaConfig(vocab_size=107, hidden_size=40, intermediate_size=64, num_hidden_layers=2,
@@ -166,6 +185,24 @@ CASES = [
                        num_experts_per_tok=3, max_position_embeddings=256, sliding_window=16,
                        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
          torch.float32, layer_scale=0.5, shards=2, published=False, contrast={"sliding_window": None}),
+    # All layers have experts, as in every published one; intermediate_size is nobody's.
+    Case("qwen3-moe",
+         Qwen3MoeConfig(vocab_size=107, hidden_size=56, intermediate_size=90, moe_intermediate_size=40,
+                        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=20,
+                        num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, rms_norm_eps=1e-6,
+                        max_position_embeddings=256, bos_token_id=3, eos_token_id=3,
+                        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+         torch.bfloat16, layer_scale=0.5, drop=("rope_scaling", "pad_token_id", "num_local_experts"),
+         put={"num_experts": 6}, contrast={"norm_topk_prob": False}),
+    # One layer of three has an FFN of its own width; the chosen experts' weights do not add up to 1.
+    Case("qwen3-moe-dense-layers",
+         Qwen3MoeConfig(vocab_size=101, hidden_size=48, intermediate_size=84, moe_intermediate_size=36,
+                        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, head_dim=12,
+                        num_experts=4, num_experts_per_tok=1, norm_topk_prob=False, rms_norm_eps=1e-2,
+                        mlp_only_layers=[1], attention_bias=True, max_position_embeddings=256,
+                        bos_token_id=3, eos_token_id=3,
+                        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         torch.float32, layer_scale=0.5, published=False, contrast={"norm_topk_prob": True}),
 ]
 
 
@@ -284,7 +321,9 @@ def cosine(a, b):
 def copy_as(model, config, dtype, then=torch.float32):
     """A new model of this configuration with the same weights, rounded to dtype, computing in `then`."""
     other = build(config)
-    other.load_state_dict({k: v.to(dtype).float() for k, v in model.state_dict().items()})
+    unknown = other.load_state_dict({k: v.to(dtype).float() for k, v in model.state_dict().items()},
+                                    strict=config.model_type == model.config.model_type)
+    assert not unknown.missing_keys, unknown
     return other.to(then)
 
 
@@ -364,7 +403,8 @@ def contrast(case, model, prompt, logits):
     """Proves that a feature takes part: without it the logits differ, and from which position on."""
     if not case.contrast:
         return {}
-    changed = type(case.config).from_dict({**case.config.to_dict(), **case.contrast})
+    fields = {**case.config.to_dict(), **case.contrast}
+    changed = AutoConfig.for_model(**fields)
     other = logits_of(copy_as(model, changed, torch.float32), prompt)
     difference = (other - logits).abs().amax(dim=1) / logits.abs().max()
     differing = (difference > 1e-5).nonzero().flatten().tolist()

@@ -284,9 +284,42 @@ class TwoSequences {
   std::array<std::vector<std::int32_t>, 2> pages_;
 };
 
-/// A golden model, or one in 4 bits.
+/// The weights of a model whose heads get sinks: in layer l that of head h is l + h / 2 - 1.
+class WithSinks final : public WeightSource {
+ public:
+  explicit WithSinks(const Model& model)
+      : weights_(model.weights), sinks_(static_cast<std::size_t>(model.config.num_layers)) {
+    for (std::size_t layer = 0; layer < sinks_.size(); ++layer) {
+      for (std::int64_t head = 0; head < model.config.num_heads; ++head)
+        sinks_[layer].push_back(static_cast<float>(layer) + 0.5F * static_cast<float>(head) - 1);
+    }
+  }
+  TensorView tensor(TensorId id) const override {
+    if (id.role != TensorRole::attention_sinks) return weights_->tensor(id);
+    const std::vector<float>& sinks = sinks_.at(static_cast<std::size_t>(id.layer));
+    return {.name = "sinks",
+            .file = "this test",
+            .dtype = DType::f32,
+            .shape = {static_cast<std::int64_t>(sinks.size())},
+            .data = std::as_bytes(std::span(sinks))};
+  }
+
+ private:
+  std::shared_ptr<const WeightSource> weights_;
+  std::vector<std::vector<float>> sinks_;
+};
+
+constexpr const char* windows_and_sinks = "mistral-layer-types with sinks";
+
+/// A golden model, perhaps with sinks, or one in 4 bits.
 LoadedModel load(const std::string& name, DType dtype) {
   static const test::QuantizedModel quantized("int4-g32", "int8-g64");
+  if (name == windows_and_sinks) {
+    Model model = open_model(test::golden_folder("mistral-layer-types"));
+    model.config.attention_sinks = true;
+    model.weights = std::make_shared<WithSinks>(model);
+    return {model, dtype, runtime().setup_pool()};
+  }
   const Model model = open_model(name == "int4" ? quantized.path() : test::golden_folder(name));
   return {model, dtype, runtime().setup_pool()};
 }
@@ -470,10 +503,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"mistral-window", DType::f32}, Case{"mistral-window", DType::bf16},
                       Case{"mistral-layer-types", DType::f32}, Case{"llama-2-mha", DType::f32},
                       Case{"opt-pre", DType::f32}, Case{"int4", DType::f32},
-                      Case{"mixtral", DType::f32}),
+                      Case{"mixtral", DType::f32}, Case{windows_and_sinks, DType::f32}),
     [](const auto& of) {
       std::string name = of.param.model;
       std::erase(name, '-');
+      std::replace(name.begin(), name.end(), ' ', '_');
       return name + "_" + std::string(to_string(of.param.dtype));
     });
 
@@ -519,6 +553,35 @@ TEST(KvPathTasksTest, OnlyTheHomeWritesTheSlabAndOthersReadWhatIsCached) {
       EXPECT_EQ(writers, 1) << form.to_string() << ", iteration " << iteration;
       EXPECT_EQ(gathers, brings_pages ? 1 : 0) << form.to_string() << ", iteration " << iteration;
     }
+  }
+}
+
+TEST(KvPathTasksTest, OnlyWithSinksTheSoftmaxReadsTheLayersVectors) {
+  for (const char* name : {"mistral-layer-types", windows_and_sinks}) {
+    const LoadedModel model = load(name, DType::f32);
+    const bool has_sinks = model.config().attention_sinks;
+    for (const Form& form : all_forms()) {
+      TwoSequences run(model, form);
+      for (const Submitted& task : tasks_of_layer(run, 0, 1)) {
+        if (task.tag.sublayer == Sublayer::kv_store) continue;
+        const bool others = task.holds(Sublayer::qkv) || task.holds(Sublayer::out_proj) ||
+                            task.holds(Sublayer::fc1) || task.holds(Sublayer::fc2);
+        const bool reads = others || (has_sinks && task.holds(Sublayer::sv));
+        EXPECT_EQ(task.mode(model.layers()[1].vectors), reads ? STARPU_R : STARPU_NONE)
+            << form.to_string() << ", " << to_string(task.tag.sublayer);
+      }
+    }
+  }
+}
+
+TEST(KvPathTasksTest, SinksChangeTheLogits) {
+  const LoadedModel plain = load("mistral-layer-types", DType::f32);
+  const LoadedModel with_sinks = load(windows_and_sinks, DType::f32);
+  for (const AttentionForm attention : {AttentionForm::fused, AttentionForm::split}) {
+    const Form form{.attention = attention};
+    EXPECT_GT(largest_difference(TwoSequences(plain, form).logits(),
+                                 TwoSequences(with_sinks, form).logits()),
+              0.1);
   }
 }
 

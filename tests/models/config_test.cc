@@ -346,10 +346,24 @@ TEST(ConfigTest, ReadsMistralWindowsByLayer) {
                  {"layer_types", "there is no window", "sliding_window"});
 }
 
-TEST(ConfigTest, ReadsQwen2WindowsByLayer) {
-  const json off = with(small_of("Qwen2ForCausalLM"), "sliding_window", 16);
-  EXPECT_TRUE(parse(off).qkv_bias);
-  EXPECT_FALSE(parse(off).out_bias);
+TEST(ConfigTest, ReadsBiasesAndHeadNormsOfQwen) {
+  const ModelConfig qwen2 = parse(small_of("Qwen2ForCausalLM"));
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.out_bias || qwen2.qk_norm);
+  const json fields = small_of("Qwen3ForCausalLM");
+  const ModelConfig qwen3 = parse(fields);
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias || qwen3.out_bias);
+  EXPECT_EQ(qwen3.head_dim, 128);  // the family's, whatever hidden_size is
+  const ModelConfig biased = parse(with(with(fields, "attention_bias", true), "head_dim", 6));
+  EXPECT_TRUE(biased.qkv_bias && biased.out_bias);
+  EXPECT_EQ(expected_shape(biased, {TensorRole::k_norm_weight, 0}), (std::vector<std::int64_t>{6}));
+}
+
+class QwenConfigTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(QwenConfigTest, ReadsWindowsByLayer) {
+  const json off = with(small_of(GetParam()), "sliding_window", 16);
   EXPECT_EQ(windows(off), (Windows{0, 0}));
   const json on = with(off, "use_sliding_window", true);
   EXPECT_EQ(windows(on), (Windows{0, 0}));  // max_window_layers is 28, there are 2
@@ -363,8 +377,12 @@ TEST(ConfigTest, ReadsQwen2WindowsByLayer) {
                  {"layer_types", "use_sliding_window"});
 }
 
+INSTANTIATE_TEST_SUITE_P(Families, QwenConfigTest,
+                         ::testing::Values("Qwen2ForCausalLM", "Qwen3ForCausalLM"),
+                         [](const auto& of) { return std::string(of.param); });
+
 TEST(ConfigTest, WritesWindowsByLayerAgain) {
-  for (const char* architecture : {"MistralForCausalLM", "Qwen2ForCausalLM"}) {
+  for (const char* architecture : {"MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
     json fields = with(small_of(architecture), "sliding_window", 16);
     fields["use_sliding_window"] = true;
     fields["layer_types"] = {"sliding_attention", "full_attention"};
@@ -381,6 +399,7 @@ TEST(ConfigTest, TakesTheDefaultsOfTransformersForMissingSizes) {
   EXPECT_EQ(positions(small_llama()), 2048);
   EXPECT_EQ(positions(small_of("MistralForCausalLM")), 131072);
   EXPECT_EQ(positions(small_of("Qwen2ForCausalLM")), 32768);
+  EXPECT_EQ(positions(small_of("Qwen3ForCausalLM")), 32768);
   EXPECT_EQ(positions(small_opt()), 2048);
 
   json mistral = without(small_of("MistralForCausalLM"), "num_key_value_heads");
@@ -412,7 +431,7 @@ TEST(ConfigTest, ListsSupportedArchitecturesForOthers) {
   expect_refused(small_of("GPT2LMHeadModel"),
                  {"\"GPT2LMHeadModel\"",
                   "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, OPTForCausalLM, "
-                  "Qwen2ForCausalLM"});
+                  "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"});
 }
 
 TEST(ConfigTest, RefusesWhatIsNoConfig) {

@@ -88,6 +88,7 @@ TEST(FamiliesTest, UsePublishedNames) {
   EXPECT_EQ(name("llama", TensorRole::gate_weight, 0), "model.layers.0.mlp.gate_proj.weight");
   EXPECT_EQ(name("mistral", TensorRole::final_norm_weight, -1), "model.norm.weight");
   EXPECT_EQ(name("qwen2", TensorRole::k_bias, 11), "model.layers.11.self_attn.k_proj.bias");
+  EXPECT_EQ(name("qwen3", TensorRole::q_norm_weight, 3), "model.layers.3.self_attn.q_norm.weight");
   EXPECT_EQ(find_family("bloom"), nullptr);
 }
 

@@ -49,6 +49,21 @@ TEST(LayerSchemaTest, HasTheTensorsOfOpt) {
   EXPECT_EQ(roles_of(layer_schema(find_shape("opt-125m"), 0)), expected);
 }
 
+TEST(LayerSchemaTest, HasTheTensorsOfQwen3) {
+  const std::vector<Role> expected = {Role::attention_norm_weight,
+                                      Role::q_weight,
+                                      Role::k_weight,
+                                      Role::v_weight,
+                                      Role::out_weight,
+                                      Role::q_norm_weight,
+                                      Role::k_norm_weight,
+                                      Role::ffn_norm_weight,
+                                      Role::gate_weight,
+                                      Role::fc1_weight,
+                                      Role::fc2_weight};
+  EXPECT_EQ(roles_of(layer_schema(find_shape("qwen3-0.6b"), 0)), expected);
+}
+
 /// 32 query heads and 8 KV heads of 64: 2048 + 2 * 512 rows.
 TEST(LayerSchemaTest, MatricesAreTheirTensorsRows) {
   const std::vector<LayerMatrix> matrices = layer_matrices(find_shape("llama-3.2-1b"), 0);

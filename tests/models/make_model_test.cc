@@ -84,7 +84,8 @@ TEST(MakeModelFilesTest, AreNamedAsHuggingFaceDoes) {
 
 TEST(MakeModelFilesTest, HoldEveryFamily) {
   const TemporaryFolder folder;
-  for (std::string name : {"opt-350m", "qwen2-0.5b", "mistral-7b-v0.1", "llama-3.1-8b"}) {
+  for (std::string name :
+       {"opt-350m", "qwen2-0.5b", "qwen3-0.6b", "mistral-7b-v0.1", "llama-3.1-8b"}) {
     ModelConfig config = find_shape(name);
     config.num_layers = 1;  // the shape, but small
     config.hidden_size = config.num_heads * 2;

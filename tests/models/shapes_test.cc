@@ -41,13 +41,14 @@ const std::map<std::string, std::int64_t>& published_parameters() {
       {"qwen2-1.5b", 1'543'714'304},
       {"qwen2-7b", 7'615'616'512},
       {"qwen2-72b", 72'706'203'648},
+      {"qwen3-0.6b", 596'049'920},
+      {"qwen3-8b", 8'190'735'360},
       {"mistral-7b-v0.1", 7'241'732'096},
       {"mistral-7b-v0.3", 7'248'023'552},
       {"mixtral-8x7b", 46'702'792'704},
       {"mixtral-8x22b", 140'630'071'296},
-      // Without each layer's norms of q and k.
-      {"qwen3-30b-a3b", 30'532'122'624 - 48 * 2 * 128},
-      {"qwen3-235b-a22b", 235'093'634'560 - 94 * 2 * 128},
+      {"qwen3-30b-a3b", 30'532'122'624},
+      {"qwen3-235b-a22b", 235'093'634'560},
       // Without each layer's sinks, a head each, and biases of routers.
       {"gpt-oss-20b", 20'914'757'184 - 24 * (64 + 32)},
       {"gpt-oss-120b", 116'829'156'672 - 36 * (64 + 128)},
@@ -90,6 +91,11 @@ TEST(ShapesTest, KeepEveryFieldThroughTheirConfigJson) {
     EXPECT_EQ(again.activation, shape.config.activation) << shape.name;
     EXPECT_EQ(again.position, shape.config.position) << shape.name;
     EXPECT_EQ(again.position_offset, shape.config.position_offset) << shape.name;
+    EXPECT_EQ(again.qk_norm, shape.config.qk_norm) << shape.name;
+    EXPECT_EQ(again.num_experts, shape.config.num_experts) << shape.name;
+    EXPECT_EQ(again.experts_per_token, shape.config.experts_per_token) << shape.name;
+    EXPECT_EQ(again.norm_chosen, shape.config.norm_chosen) << shape.name;
+    EXPECT_EQ(again.router, shape.config.router) << shape.name;
     EXPECT_EQ(again.sliding_window_tokens, shape.config.sliding_window_tokens) << shape.name;
     EXPECT_EQ(again.rope_theta, shape.config.rope_theta) << shape.name;
     EXPECT_EQ(again.rope_scaling.has_value(), shape.config.rope_scaling.has_value()) << shape.name;

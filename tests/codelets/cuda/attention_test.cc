@@ -30,11 +30,13 @@ std::vector<std::byte> bytes_of_words(const std::vector<std::int32_t>& words) {
 class DeviceAttention {
  public:
   explicit DeviceAttention(const AttentionData& data, KvPath path = KvPath::slab)
-      : DeviceAttention(data.args, data.batch.words, data.q.memory, data.slab.memory, path) {}
+      : DeviceAttention(data.args, data.batch.words, data.q.memory, data.slab.memory, data.vectors,
+                        path) {}
 
   DeviceAttention(const AttentionArgs& args, const std::vector<std::int32_t>& words,
-                  const std::vector<std::byte>& q, std::vector<std::byte> slab, KvPath path)
-      : args_(args), words_(bytes_of_words(words)), q_(q) {
+                  const std::vector<std::byte>& q, std::vector<std::byte> slab,
+                  const std::vector<float>& vectors, KvPath path)
+      : args_(args), words_(bytes_of_words(words)), q_(q), vectors_(vectors) {
     const BatchView batch(words.data());
     args_.kv = path;
     args_.tag.num_tokens = batch.num_rows();
@@ -57,7 +59,8 @@ class DeviceAttention {
                          .q = q_.get(),
                          .slab = slab_->get(),
                          .out = out.get(),
-                         .new_kv = new_kv()});
+                         .new_kv = new_kv(),
+                         .vectors = vectors_.get()});
     return out.read();
   }
   std::vector<float> scores(std::size_t count) const {
@@ -78,7 +81,8 @@ class DeviceAttention {
                           .scores = scores.get(),
                           .slab = slab_->get(),
                           .out = out.get(),
-                          .new_kv = new_kv()});
+                          .new_kv = new_kv(),
+                          .vectors = vectors_.get()});
     return out.read();
   }
 
@@ -103,6 +107,7 @@ class DeviceAttention {
 
   AttentionArgs args_;
   OnDevice<std::byte> words_, q_;
+  OnDevice<float> vectors_;
   std::optional<OnDevice<std::byte>> slab_, new_kv_;
   std::size_t out_bytes_ = 0;
 };
@@ -117,8 +122,7 @@ void expect_reference(AttentionData& data, const cuda::Context& gpu = test::gpu(
 class CudaAttentionTest : public ::testing::TestWithParam<std::tuple<DType, AttentionShape>> {
  protected:
   CudaAttentionTest()
-      : data_(test::decoder_shape(std::get<1>(GetParam()), std::get<0>(GetParam())),
-              test::ragged_attention),
+      : data_(std::get<1>(GetParam()), std::get<0>(GetParam()), test::ragged_attention),
         device_(data_) {}
 
   AttentionData data_;
@@ -148,7 +152,8 @@ TEST_P(CudaAttentionTest, ValuesMatchReference) {
   sv_reference({.args = &data_.args,
                 .batch = data_.batch.view(),
                 .scores = scores.data(),
-                .slab = data_.slab.data()},
+                .slab = data_.slab.data(),
+                .vectors = data_.vectors.data()},
                expected.data());
   test::expect_close(device_.rows(device_.values(scores)), expected, data_.tolerance());
 }
@@ -171,7 +176,7 @@ TEST_P(CudaAttentionTest, RowHasTheSameBitsInEveryBatch) {
     const DeviceAttention device(
         data_.args, alone.build(),
         {first_byte, first_byte + static_cast<std::ptrdiff_t>(row_bytes) * sequence.num_rows},
-        data_.slab.memory, KvPath::slab);
+        data_.slab.memory, data_.vectors, KvPath::slab);
     const auto first = together.begin() + sequence.first_row * shape.q_size();
     EXPECT_EQ(device.rows(device.attend(test::gpu())),
               std::vector<float>(first, first + sequence.num_rows * shape.q_size()))
@@ -199,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaAttentionTest,
 class CudaAttentionBorderTest : public ::testing::TestWithParam<AttentionShape> {
  protected:
   static AttentionData data(const std::vector<test::Part>& parts, DType dtype = DType::bf16) {
-    return {test::decoder_shape(GetParam(), dtype), parts};
+    return {GetParam(), dtype, parts};
   }
 };
 
@@ -244,10 +249,33 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionShape{"head_80_group_4_window_33", 4, 1, 80, 33},
                       AttentionShape{"head_16_group_7_window_64", 7, 1, 16, 64},
                       AttentionShape{"head_128_group_8", 8, 1, 128, 0},
+                      AttentionShape{"head_64_group_8_window_128_sinks", 16, 2, 64, 128,
+                                     test::Sinks::all},
+                      AttentionShape{"head_20_group_17_sinks", 17, 1, 20, 0, test::Sinks::all},
                       AttentionShape{"head_9_group_2_window_200", 4, 2, 9, 200},
                       AttentionShape{"head_20_group_17", 17, 1, 20, 0},
                       AttentionShape{"head_256_group_2", 2, 1, 256, 0}),
     [](const auto& case_info) { return std::string(case_info.param.name); });
+
+/// Sinks where a row is one part, several parts, or in a tile; in f32 and by tensor cores.
+TEST(CudaAttentionSinksTest, FarFromTheScoresTheyChangeNoBitOrLeaveNothing) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    AttentionData data(AttentionShape{"head_24_group_3", 6, 2, 24, 0}, dtype,
+                       {{3, 1}, {300, 1}, {0, 20}});
+    const auto results = [&data] {
+      const DeviceAttention device(data);
+      const std::vector<float> scores = device.scores(data.num_scores());
+      return std::vector<std::vector<float>>{device.rows(device.attend(test::gpu())),
+                                             device.rows(device.values(scores))};
+    };
+    const auto plain = results();
+    data.set_sinks(std::vector<float>(6, -1e4F));
+    EXPECT_EQ(results(), plain);
+    data.set_sinks(std::vector<float>(6, 1e4F));
+    for (const std::vector<float>& result : results())
+      EXPECT_EQ(result, std::vector<float>(result.size(), 0.0F));
+  }
+}
 
 TEST(CudaAttentionChunkTest, GrowWithTheContext) {
   // 32 KV heads: 8 chunks at most, so they are 256 tokens from 1024 tokens on.
