@@ -37,9 +37,9 @@ std::string describe(const DeviceFailure& failure) {
       return fmt::format("a logit of row {} is NaN", failure.row);
     case DeviceFailure::router_logit_not_finite:
       return fmt::format(
-          "the router's logits of row {} are NaN or infinite: the weights or what came before "
-          "overflow; try --dtype f32",
-          failure.row);
+          "the router's logits of row {} in layer {} are NaN or infinite: the weights or what came "
+          "before overflow; try --dtype f32",
+          failure.row, failure.value);
     default:
       return fmt::format("failure {} in row {}", failure.code, failure.row);
   }

@@ -4,6 +4,7 @@
 
 #include "codelets/experts/experts.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/runtime/routing_recorder.h"
 #include "codelets/runtime/runtime.h"
 
 namespace sluice {
@@ -158,6 +159,10 @@ void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands) {
   const ExpertsArgs& args = *operands.args;
   const DecoderShape& shape = args.shape;
   const std::int64_t rows = args.tag.num_tokens;
+  if (cpu.routing != nullptr) {
+    const auto choices = static_cast<std::size_t>(rows * args.mixture.experts_per_token);
+    cpu.routing->add(args.tag.layer, args.mixture, {operands.routing, choices});
+  }
   const auto row_bytes =
       static_cast<std::size_t>(activation_stride(shape.hidden_size, shape.dtype)) *
       size_bytes(shape.dtype);

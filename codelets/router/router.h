@@ -34,7 +34,7 @@ struct RouterOperands {
       nullptr;  ///< [num_tokens, hidden_size], dtype, rows activation_stride() apart
   ExpertChoice* routing = nullptr;  ///< [num_tokens, experts_per_token], by number in each row
 };
-/// Throws Error that names the row where a logit is NaN or infinite.
+/// Throws Error that names layer and row where a logit is NaN or infinite.
 void router_cpu(const CpuContext& cpu, const RouterOperands& operands);
 /// Operands in device memory; what is not finite is the device's failure, with its row.
 void router_cuda(const cuda::Context& gpu, const RouterOperands& operands);

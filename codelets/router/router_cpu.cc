@@ -66,9 +66,9 @@ void router_cpu(const CpuContext& cpu, const RouterOperands& operands) {
                        operands.routing + row * args.mixture.experts_per_token))
       return;
     throw Error(
-        "the router's logits of row {} are NaN or infinite: the weights or what came before "
-        "overflow; try --dtype f32",
-        row);
+        "the router's logits of row {} in layer {} are NaN or infinite: the weights or what came "
+        "before overflow; try --dtype f32",
+        row, args.tag.layer);
   });
 }
 

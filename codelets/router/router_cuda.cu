@@ -20,7 +20,7 @@ __device__ bool comes_before(const float* logits, int a, int b) {
 
 /// A block a row. An expert is chosen if few enough come before it.
 __global__ void choose_experts(MixtureShape mixture, const float* all_logits, ExpertChoice* routing,
-                               cuda::DeviceFailure* failure) {
+                               std::int64_t layer, cuda::DeviceFailure* failure) {
   const int num_experts = mixture.num_experts;
   const int count = mixture.experts_per_token;
   auto* logits = cuda::dynamic_shared<float>();
@@ -30,7 +30,7 @@ __global__ void choose_experts(MixtureShape mixture, const float* all_logits, Ex
     logits[e] = logit;
     largest = fmaxf(largest, logit);
     if (!(fabsf(logit) < INFINITY))
-      cuda::record(failure, cuda::DeviceFailure::router_logit_not_finite, blockIdx.x, e);
+      cuda::record(failure, cuda::DeviceFailure::router_logit_not_finite, blockIdx.x, layer);
   }
   largest = cuda::block_reduce(largest, [](float a, float b) { return fmaxf(a, b); });
   ExpertChoice* chosen = routing + static_cast<std::int64_t>(blockIdx.x) * count;
@@ -87,7 +87,8 @@ void router_cuda(const cuda::Context& gpu, const RouterOperands& operands) {
       {.blocks = dim3(static_cast<unsigned>(rows)),
        .threads = dim3(choosing_threads),
        .dynamic_bytes = static_cast<std::size_t>(args.mixture.num_experts) * sizeof(float)},
-      gpu.stream, args.mixture, logits, operands.routing, gpu.failure);
+      gpu.stream, args.mixture, logits, operands.routing, std::int64_t{args.tag.layer},
+      gpu.failure);
 }
 
 }  // namespace sluice

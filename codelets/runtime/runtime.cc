@@ -20,6 +20,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "codelets/runtime/failure.h"
+#include "codelets/runtime/routing_recorder.h"
 #include "codelets/runtime/task_model.h"
 
 namespace sluice {
@@ -362,6 +363,14 @@ void Runtime::prepare_stand_in(const std::vector<int>& cores) const {
   auto* workspace = new Workspace;
   for (CpuContext*& context : contexts)
     context = new CpuContext{*pool, *workspace, nullptr, accelerator_times_.get()};
+}
+
+RoutingRecorder& Runtime::record_routing() {
+  if (!routing_) routing_ = std::make_unique<RoutingRecorder>();
+  for (CpuContext* context : contexts) {
+    if (context != nullptr) context->routing = routing_.get();
+  }
+  return *routing_;
 }
 
 extern "C" void sluice_stand_in_entry(void** buffers, void* arg) {

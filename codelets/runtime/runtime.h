@@ -46,12 +46,15 @@ inline double run_clock_s() { return starpu_timing_now() * 1e-6; }
 /// caller can look whether it is still to.
 void sleep_until_run_clock(double time_s);
 
+class RoutingRecorder;
+
 /// What a CPU kernel computes with: its domain's threads and scratch memory.
 struct CpuContext {
   ThreadPool& pool;
   Workspace& workspace;  ///< shared by all threads of the domain; one kernel at a time
   std::atomic<std::int64_t>* busy_ns = nullptr;  ///< time that the domain spent inside of kernels
   KernelTimes* times = nullptr;                  ///< the same, by sublayer
+  RoutingRecorder* routing = nullptr;  ///< null: nobody asks which experts rows go through
 };
 
 /// How the machine's processors are used.
@@ -106,6 +109,10 @@ class Runtime {
   /// ended.
   KernelTotals accelerator_totals() const;
 
+  /// From now on the experts that the CPU computes are counted; while no task runs. Those of the
+  /// stand-in accelerator are not.
+  RoutingRecorder& record_routing();
+
   /// The memory of the GPU, or of the stand-in accelerator, for StarPU; nothing without one.
   std::optional<unsigned> accelerator_node() const { return accelerator_node_; }
   /// Takes the memory that kernels on the GPU will need while they run, and what will pass between
@@ -137,6 +144,7 @@ class Runtime {
 
   StarpuVariables variables_;  ///< longer than StarPU
   SharedKernelTimes accelerator_times_;
+  std::unique_ptr<RoutingRecorder> routing_;
   std::unique_ptr<StandIn> stand_in_;
   bool has_gpu_ = false;
   std::optional<unsigned> accelerator_node_;

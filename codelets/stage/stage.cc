@@ -290,9 +290,10 @@ void run_fc2(const Context& context, const StageArgs& args, const StageOperands&
 
 template <typename Context>
 void run_router(const Context& context, const StageArgs& args, const StageOperands& at,
-                const LayerOperands& layer) {
+                std::size_t i) {
+  const LayerOperands& layer = at.layers.at(i);
   const Weight& weight = layer.weights[LayerWeight::router];
-  const RouterArgs router{args.tag, args.shape, args.vectors, weight.type, args.mixture};
+  const RouterArgs router{args.tag_of(i), args.shape, args.vectors, weight.type, args.mixture};
   const RouterOperands operands{&router, at.x, layer.vectors, weight, at.normed, at.routing};
   if constexpr (is_gpu<Context>) {
     gpu_kernels().router(context, operands);
@@ -305,7 +306,7 @@ void run_router(const Context& context, const StageArgs& args, const StageOperan
 void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperands& at,
                  std::size_t i, SublayerClock& clock) {
   const LayerOperands& layer = at.layers.at(i);
-  const ExpertsArgs experts{args.tag, args.shape, args.mixture,
+  const ExpertsArgs experts{args.tag_of(i), args.shape, args.mixture,
                             ExpertLayout::of(args.weights.at(i)), args.chunks.at(i)};
   experts_cpu(cpu, {&experts, at.normed, at.routing, layer.chunks.data(), at.expert_sum});
   const ExpertJoinArgs join{args.tag, args.shape, args.vectors};
@@ -339,7 +340,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
     }
     if (args.has_experts()) {
       if (!routing_of(args).produced) continue;
-      run_router(context, args, at, layer);
+      run_router(context, args, at, static_cast<std::size_t>(i));
       clock.end_of(Sublayer::router);
       if (!routing_of(args).consumed) continue;
       run_experts(context, args, at, static_cast<std::size_t>(i), clock);

@@ -41,6 +41,13 @@ struct StageArgs {
     of_layer.sliding_window_tokens = window_tokens.at(static_cast<std::size_t>(i));
     return of_layer;
   }
+  /// The tag of the i-th layer alone.
+  TaskTag tag_of(std::size_t i) const {
+    TaskTag of_layer = tag;
+    of_layer.layer += static_cast<std::int32_t>(i);
+    of_layer.num_layers = 1;
+    return of_layer;
+  }
   SublayerRange range() const { return {tag.sublayer, tag.last_sublayer}; }
   bool has_experts() const { return mixture.num_experts > 0; }
 };

@@ -8,6 +8,7 @@
 #include "engine/commands/options/command_line.h"
 #include "engine/commands/options/compute_options.h"
 #include "engine/commands/options/device_options.h"
+#include "engine/commands/options/mixture_options.h"
 #include "engine/commands/options/output_options.h"
 #include "engine/commands/options/policy_options.h"
 #include "engine/commands/options/tier_options.h"
@@ -24,6 +25,7 @@
 #include "engine/run/run_setup.h"
 #include "engine/trace/trace_session.h"
 #include "models/model.h"
+#include "perfmodels/routing_file.h"
 
 namespace sluice {
 namespace {
@@ -56,6 +58,7 @@ void declare_options(CommandLine& line) {
       ("sweep", po::bool_switch(),
        "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
       ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file");
+  declare_record_routing(line);
   declare_format(line);
 }
 
@@ -64,6 +67,7 @@ struct Settings {
   WeightChoice weights;
   bool sweep = false;
   std::optional<std::string> plot;
+  std::optional<std::string> record_routing;
   std::vector<BenchTest> tests;
   int repeat = 5;
   bool warm_up = true;
@@ -105,6 +109,8 @@ std::vector<BenchTest> read_tests(const CommandLine& line) {
 
 void read_sweep(const CommandLine& line, Settings& settings) {
   settings.sweep = line.get<bool>("sweep");
+  if (line.given("record-routing"))
+    settings.record_routing = line.get<std::string>("record-routing");
   if (line.given("plot")) {
     if (!settings.sweep) throw UsageError("--plot needs --sweep");
     settings.plot = line.get<std::string>("plot");
@@ -261,7 +267,8 @@ std::string describe(const BenchTest& test) {
 
 /// Every test once, then every test again: a machine that drifts does so for all of them.
 std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions& dimensions,
-                                 BenchRunner& runner, MachineProbes& probes, TraceSession& trace) {
+                                 BenchRunner& runner, RoutingRecorder* routing,
+                                 MachineProbes& probes, TraceSession& trace) {
   std::vector<BenchResult> results;
   for (const BenchTest& test : settings.tests) {
     results.push_back({.test = test, .work = bench_work(test, dimensions), .samples = {}});
@@ -280,12 +287,21 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
     }
   }
   MachineRates before = probes.measure();
+  if (routing != nullptr) routing->take();  // the warm-up's
   const TraceSession::Recording recording = trace.record();
   for (int repetition = 0; repetition < settings.repeat; ++repetition) {
     for (BenchResult& result : results) {
       progress(result.test);
       result.samples.push_back(runner.run(result.test, probes, before));
+      if (routing != nullptr) result.routing += routing->take();
     }
+  }
+  // The limit is of the experts that rows really went through.
+  for (BenchResult& result : results) {
+    if (result.routing.empty()) continue;
+    ModelDimensions routed = dimensions;
+    routed.routing = Routing::recorded(result.routing.recorded(""), dimensions.experts_per_token);
+    result.work = bench_work(result.test, routed);
   }
   return results;
 }
@@ -339,6 +355,22 @@ std::string backend_name(const Accelerator& accelerator) {
   return name;
 }
 
+/// Of one expert in one layer.
+double expert_bytes(const ModelDimensions& model) {
+  if (model.num_experts == 0) return 0;
+  return (sublayer_weight_bytes(model, Sublayer::fc1) +
+          sublayer_weight_bytes(model, Sublayer::fc2)) /
+         static_cast<double>(model.num_experts);
+}
+
+/// Of all tests together.
+void write_routing(const std::string& path, const std::string& model,
+                   const std::vector<BenchResult>& results) {
+  RoutingCounts all;
+  for (const BenchResult& result : results) all += result.routing;
+  write_file(path, format_routing(all.recorded(model)));
+}
+
 std::optional<BenchDevice> bench_device(const RunPlan& plan, const Runtime& runtime) {
   if (plan.accelerated() == nullptr) return std::nullopt;
   const Accelerator& accelerator = plan.accelerator();
@@ -378,20 +410,27 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     plan.check_disk();
     return 0;
   }
+  if (settings.record_routing)
+    check_records_routing(*settings.record_routing, opened.model.name, config);
   fmt::print(stderr, "{}", plan.slower_than_one_device());
   trace.divide_stages_by(plan.costs().model, plan.policy_run().memory());
   LoadedRun run(plan);
   BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
                      {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());
   MachineProbes probes(run.runtime(), dtype, working_set_bytes(plan.host()));
+  const ModelDimensions dimensions = model_dimensions(config, dtype);
+  RoutingRecorder* routing = config.num_experts > 0 ? &run.runtime().record_routing() : nullptr;
   const std::vector<BenchResult> results =
-      measure(settings, model_dimensions(config, dtype), runner, probes, trace);
+      measure(settings, dimensions, runner, routing, probes, trace);
   const BenchContext context = {
       .model = opened.model.name,
       .weight_bytes = run.model().weight_bytes(),
       .weights = weights_name(config, dtype),
       .head_weights = to_string(PackedWeights(config, dtype).head.format),
-      .weight_bits = mean_weight_bits(model_dimensions(config, dtype)),
+      .weight_bits = mean_weight_bits(dimensions),
+      .experts = config.num_experts,
+      .experts_per_token = config.experts_per_token,
+      .expert_bytes = expert_bytes(dimensions),
       .dtype = dtype,
       .backend = backend_name(plan.accelerator()),
       .policy = plan.policy().name(),
@@ -403,6 +442,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
           dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
       .device = bench_device(plan, run.runtime())};
   std::cout << format_bench(settings.format, context, results);
+  if (settings.record_routing) write_routing(*settings.record_routing, context.model, results);
   fmt::print(stderr, "{}", run.summary());
   if (plan.host().cxl()) {
     fmt::print(stderr, "{}", LayerPlacement(run.model(), plan.host(), settings.tiers).summary());

@@ -21,6 +21,7 @@
 #include "engine/commands/options/command_line.h"
 #include "engine/commands/options/compute_options.h"
 #include "engine/commands/options/device_options.h"
+#include "engine/commands/options/mixture_options.h"
 #include "engine/commands/options/policy_options.h"
 #include "engine/commands/options/sampling_options.h"
 #include "engine/commands/options/tier_options.h"
@@ -41,6 +42,7 @@
 #include "engine/run/run_setup.h"
 #include "engine/trace/trace_session.h"
 #include "models/model.h"
+#include "perfmodels/routing_file.h"
 
 namespace sluice {
 namespace {
@@ -87,6 +89,7 @@ void declare_options(CommandLine& line) {
   declare_policy_options(line);
   declare_device_options(line);
   declare_trace_option(line);
+  declare_record_routing(line);
   declare_tier_options(line, DryRunJson::own_option);
   line.options().add_options()                                                          //
       ("stats", po::value<std::string>(), "write the run's figures to this JSON file")  //
@@ -389,7 +392,7 @@ struct Report {
 
 void write_stats(const std::string& path, const Report& report, const std::string& model,
                  const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
-                 const MovedBytes& moved) {
+                 const MovedBytes& moved, const RoutingCounts& routed) {
   nlohmann::json stats;
   stats["model"] = model;
   stats["dtype"] = to_string(plan.demand().dtype);
@@ -420,6 +423,13 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   if (run.disk() != nullptr) run.disk()->add_to(stats);
   placement.add_to(stats);
   moved.add_to(stats);
+  if (!routed.empty()) {
+    nlohmann::json& routing = stats["routing"];
+    routing["rows"] = routed.rows();
+    routing["experts_touched"] = routed.mean_touched();
+    for (const TouchedExperts& touched : routed.recorded(model).touched_by_rows)
+      routing["touched_by_rows"].push_back({touched.rows, touched.mean});
+  }
   write_file(path, json_text(stats, 2) + "\n");
 }
 
@@ -512,6 +522,8 @@ class GenerateRun {
     report_.finish_reasons.resize(requests.size());
     std::unique_ptr<OutputFile> output;
     const bool dry_run = settings_.tiers.dry_run;
+    if (line_.given("record-routing") && !dry_run)
+      check_records_routing(line_.get<std::string>("record-routing"), model_.name, model_.config);
     if (line_.given("output") && !dry_run) {
       const std::string& path = line_.get<std::string>("output");
       output = std::make_unique<OutputFile>(path, output_mode(line_));
@@ -537,6 +549,7 @@ class GenerateRun {
     if (!quiet) fmt::print(stderr, "{}", plan.slower_than_one_device());
     trace_.divide_stages_by(plan.costs().model, plan.policy_run().memory());
     LoadedRun run(plan);
+    if (line_.given("record-routing")) routing_ = &run.runtime().record_routing();
     report_.load_s = run.load_s();
     RunEngine engine(run.model(), run.kv(), plan.policy_run(), options,
                      {.attention = settings_.attention, .fusion = settings_.fusion});
@@ -557,9 +570,15 @@ class GenerateRun {
     if (!quiet || line_.given("stats"))
       placement.emplace(run.model(), plan.host(), settings_.tiers);
     if (explain) explainer->end(report_.totals.wall_s);
+    RoutingCounts routed;
+    if (routing_ != nullptr) {
+      routed = routing_->take();
+      write_file(line_.get<std::string>("record-routing"),
+                 format_routing(routed.recorded(model_.name)));
+    }
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, plan, run, *placement,
-                  moved);
+                  moved, routed);
     }
     if (!quiet) {
       print_summary(report_, workload.batch, policy_.describe());
@@ -669,6 +688,7 @@ class GenerateRun {
   TraceSession& trace_;
   DType dtype_;
   Report report_;
+  RoutingRecorder* routing_ = nullptr;  ///< with --record-routing
 };
 
 }  // namespace

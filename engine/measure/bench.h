@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codelets/kernels/probe.h"
+#include "codelets/runtime/routing_recorder.h"
 #include "codelets/runtime/runtime.h"
 #include "engine/batching/engine.h"
 #include "engine/batching/policy_run.h"
@@ -93,6 +94,7 @@ struct BenchResult {
   BenchTest test;
   std::vector<std::vector<StageWork>> work;  ///< of each iteration
   std::vector<BenchSample> samples;
+  RoutingCounts routing{};  ///< of a model with experts, all samples together
 };
 
 /// Runs tests on a loaded model. The KV cache is the test's alone.

@@ -63,6 +63,14 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["batch"] = result.test.batch;
   json["depth"] = result.test.depth;
   json["repetitions"] = result.samples.size();
+  if (!result.routing.empty()) {
+    json["experts"] = context.experts;
+    json["experts_per_token"] = context.experts_per_token;
+    json["experts_touched"] = result.routing.mean_touched();
+    json["expert_bytes_per_token"] = context.expert_bytes *
+                                     static_cast<double>(result.routing.touched()) /
+                                     static_cast<double>(result.routing.rows());
+  }
   json["tokens_per_s"] = rate.mean;
   json["tokens_per_s_stddev"] = rate.deviation;
   json["tokens_per_s_median"] = median(summary.tokens_per_s);

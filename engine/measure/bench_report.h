@@ -43,6 +43,9 @@ struct BenchContext {
   std::string weights;       ///< the layers' format
   std::string head_weights;  ///< the LM head's
   double weight_bits = 0;    ///< the mean of what a token reads
+  std::int64_t experts = 0;  ///< of a layer; 0: it has one FFN
+  std::int64_t experts_per_token = 0;
+  double expert_bytes = 0;  ///< of one expert of a layer
   DType dtype = DType::bf16;
   std::string backend;
   std::string policy;

@@ -97,6 +97,7 @@ TEST(ChooseExpertsTest, RefusesLogitsThatAreNotFinite) {
 TEST(RouterFailureTest, NamesTheRow) {
   RouterArgs args;
   args.tag.num_tokens = 3;
+  args.tag.layer = 17;
   args.shape.dtype = DType::f32;
   args.shape.hidden_size = 2;
   args.shape.norm_place = NormPlace::post;  // x goes in as it is
@@ -116,7 +117,8 @@ TEST(RouterFailureTest, NamesTheRow) {
                              .routing = routing.data()});
     FAIL() << "a NaN went through";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("logits of row 2"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("logits of row 2 in layer 17"), std::string::npos)
+        << error.what();
   }
 }
 

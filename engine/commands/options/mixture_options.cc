@@ -16,7 +16,6 @@ namespace {
 constexpr const char* evenly = "uniform";
 constexpr std::string_view zipf_prefix = "zipf:";
 constexpr double steepest = 8;
-constexpr std::int64_t most_experts = 4096;
 
 /// All of a text as a number.
 template <typename Number>
@@ -108,6 +107,19 @@ std::vector<std::string> MixtureChoice::arguments() const {
                      {"--experts", fmt::format("{}:{}", cut->num_experts, cut->experts_per_token)});
   }
   return arguments;
+}
+
+void declare_record_routing(CommandLine& line) {
+  line.options().add_options()(
+      "record-routing", boost::program_options::value<std::string>(),
+      "write which experts rows went through to this JSON file, which --routing of plan reads");
+}
+
+void check_records_routing(const std::string& path, const std::string& model,
+                           const ModelConfig& config) {
+  if (config.num_experts == 0)
+    throw UsageError("--record-routing {}: {} has no experts", path, model);
+  check_writable(path);
 }
 
 void declare_mixture_options(CommandLine& line) {

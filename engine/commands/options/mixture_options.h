@@ -31,6 +31,12 @@ struct MixtureChoice {
   std::vector<std::string> arguments() const;
 };
 
+/// --record-routing.
+void declare_record_routing(CommandLine& line);
+/// Throws UsageError for a model without experts, Error for a file that cannot be written.
+void check_records_routing(const std::string& path, const std::string& model,
+                           const ModelConfig& config);
+
 /// --experts and --routing.
 void declare_mixture_options(CommandLine& line);
 /// Throws UsageError.

@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaRouterTest, test::mixture_cases(),
 TEST(CudaRouterFailureTest, TiesAndValuesThatAreNotFinite) {
   RouterArgs args;
   args.tag.num_tokens = 3;
+  args.tag.layer = 17;
   args.shape.dtype = DType::f32;
   args.shape.hidden_size = 2;
   args.shape.norm_place = NormPlace::post;  // x goes in as it is
@@ -65,6 +66,7 @@ TEST(CudaRouterFailureTest, TiesAndValuesThatAreNotFinite) {
   const cuda::DeviceFailure failure = test::take_device_failure();
   EXPECT_EQ(failure.code, cuda::DeviceFailure::router_logit_not_finite);
   EXPECT_EQ(failure.row, 2);
+  EXPECT_EQ(failure.value, 17);
 }
 
 TEST(CudaExpertJoinTest, Adds) {
