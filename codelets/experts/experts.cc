@@ -2,7 +2,9 @@
 
 #include <array>
 
+#include "base/error.h"
 #include "codelets/runtime/codelet.h"
+#include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {
@@ -22,6 +24,12 @@ void run(const CpuContext& cpu, const ExpertsArgs& args, Buffers buffers) {
 }  // namespace
 
 void submit_experts(const ExpertsArgs& args, const ExpertsHandles& handles) {
+  if (args.tag.device == Device::gpu && runs_cuda_kernels()) {
+    throw Error(
+        "layer {}: experts do not run on a GPU yet; place sublayers 5 and 6 on the CPU, as "
+        "--policy lia --policy-option prefill=000011 --policy-option decode=000011 does",
+        args.tag.layer);
+  }
   static const auto codelet = Codelet<ExpertsArgs>::with_cpu<run>("experts");
   AccessList accesses{reads(handles.normed), reads(handles.routing)};
   for (const DataHandle& chunk : handles.chunks) accesses.add(reads(chunk));

@@ -365,6 +365,14 @@ void Runtime::prepare_stand_in(const std::vector<int>& cores) const {
     context = new CpuContext{*pool, *workspace, nullptr, accelerator_times_.get()};
 }
 
+bool runs_cuda_kernels() {
+#ifdef STARPU_SIMGRID
+  return false;
+#else
+  return starpu_cuda_worker_get_count() > 0;
+#endif
+}
+
 RoutingRecorder& Runtime::record_routing() {
   if (!routing_) routing_ = std::make_unique<RoutingRecorder>();
   for (CpuContext* context : contexts) {

@@ -42,6 +42,8 @@ NodeTraffic take_traffic(unsigned from, unsigned to);
 /// Seconds since StarPU's own beginning of time, by the clock that tasks run by: in a simulation,
 /// the simulated machine's.
 inline double run_clock_s() { return starpu_timing_now() * 1e-6; }
+/// Whether tasks may run on a GPU by CUDA kernels: not in a simulation, nor on a stand-in.
+bool runs_cuda_kernels();
 /// Sleeps until run_clock_s() says so; in reality at most a twentieth of a second, so that the
 /// caller can look whether it is still to.
 void sleep_until_run_clock(double time_s);

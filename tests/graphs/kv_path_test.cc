@@ -701,7 +701,8 @@ TEST(LayerRunTasksTest, NeighboursOfExpertsAreOneStage) {
   const auto of_first_layer = [&](const char* placement, Fusion fusion) {
     TwoSequences run(model, {.placement = *Placement::parse(placement), .fusion = fusion});
     Tasks tasks = tasks_of(run, 0);
-    std::erase_if(tasks, [](const std::string& task) { return task.find("layer 0") == std::string::npos; });
+    std::erase_if(
+        tasks, [](const std::string& task) { return task.find("layer 0") == std::string::npos; });
     return tasks;
   };
   EXPECT_EQ(of_first_layer("111111", Fusion::stages), Tasks({"1-6, layer 0, 21"}));
@@ -733,6 +734,18 @@ TEST(ExpertChunksBitsTest, AnyCutGivesTheSameBits) {
       const Case of{"mixtral", DType::f32};
       Same(cut, of).expect(TwoSequences(cut, form).logits(), expected, placement);
     }
+  }
+}
+
+TEST(ExpertPlacementTest, OnAGpuIsRefused) {
+  if (gpu_bytes() == 0) GTEST_SKIP() << "no GPU: its tasks run on the CPU";
+  const LoadedModel model = load("mixtral", DType::f32);
+  try {
+    TwoSequences(model, {.placement = *Placement::parse("000000")}).logits();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("experts do not run on a GPU yet"), std::string::npos)
+        << error.what();
   }
 }
 
