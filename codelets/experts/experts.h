@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "codelets/experts/expert_layout.h"
@@ -35,6 +36,11 @@ struct ExpertsOperands {
 };
 /// Reads the experts that some row goes through, and no others. Keeps the time of both sublayers.
 void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands);
+
+/// What experts_cpu() takes of the domain's workspace for so many rows: its input, the values
+/// between the two products and the outputs, each once for every expert of a row. Bytes.
+std::size_t experts_workspace_bytes(const DecoderShape& shape, const MixtureShape& mixture,
+                                    std::int64_t rows);
 
 /// All experts' plain weights in f32, one expert behind the other.
 struct ExpertMatrices {

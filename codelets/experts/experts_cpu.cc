@@ -62,6 +62,24 @@ class RowsOfExperts {
   std::vector<std::int64_t> entries_;
 };
 
+/// Where the values of a block's entries lie in the workspace.
+struct Parts {
+  std::size_t x_bytes;  ///< [entries, hidden_size], as the normed rows
+  std::size_t h_bytes;  ///< [entries, ffn_size]
+  std::size_t y_bytes;  ///< [entries, hidden_size] f32
+
+  Parts(const DecoderShape& shape, std::int64_t entries) {
+    const auto bytes = [&](std::int64_t width, std::size_t element) {
+      return (static_cast<std::size_t>(entries * width) * element + 63) / 64 * 64;
+    };
+    const std::size_t element = size_bytes(shape.dtype);
+    x_bytes = bytes(activation_stride(shape.hidden_size, shape.dtype), element);
+    h_bytes = bytes(activation_stride(shape.ffn_size, shape.dtype), element);
+    y_bytes = bytes(shape.hidden_size, sizeof(float));
+  }
+  std::size_t sum() const { return x_bytes + h_bytes + y_bytes; }
+};
+
 const std::byte* weight_of(const ExpertsOperands& operands, std::int32_t expert,
                            LayerWeight weight) {
   const ExpertsArgs& args = *operands.args;
@@ -90,15 +108,11 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
   const std::size_t element = size_bytes(shape.dtype);
   const std::int64_t x_stride = activation_stride(shape.hidden_size, shape.dtype);
   const std::int64_t h_stride = activation_stride(shape.ffn_size, shape.dtype);
-  const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
-  const auto entries = static_cast<std::size_t>(of.num_entries());
   const std::size_t row_bytes = static_cast<std::size_t>(x_stride) * element;
-  const std::size_t x_bytes = aligned(entries * row_bytes);
-  const std::size_t h_bytes = aligned(entries * static_cast<std::size_t>(h_stride) * element);
-  const std::size_t y_bytes = entries * static_cast<std::size_t>(shape.hidden_size) * sizeof(float);
-  std::byte* x = cpu.workspace.reserve(x_bytes + h_bytes + y_bytes);
-  std::byte* h = x + x_bytes;
-  auto* y = reinterpret_cast<float*>(h + h_bytes);
+  const Parts parts(shape, of.num_entries());
+  std::byte* x = cpu.workspace.reserve(parts.sum());
+  std::byte* h = x + parts.x_bytes;
+  auto* y = reinterpret_cast<float*>(h + parts.h_bytes);
 
   cpu.pool.run(of.num_entries(), [&](std::int64_t entry) {
     const auto row = static_cast<std::size_t>(of.row_of(entry));
@@ -154,6 +168,11 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
 }
 
 }  // namespace
+
+std::size_t experts_workspace_bytes(const DecoderShape& shape, const MixtureShape& mixture,
+                                    std::int64_t rows) {
+  return Parts(shape, std::min(rows, block_rows) * mixture.experts_per_token).sum();
+}
 
 void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands) {
   const ExpertsArgs& args = *operands.args;

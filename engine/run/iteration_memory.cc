@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "codelets/experts/experts.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/runtime/shape.h"
 #include "graphs/model_weights.h"
@@ -32,7 +33,14 @@ std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int6
   const DecoderShape shape = decoder_shape(config, dtype);
   const auto row_bytes =
       static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
-  return 2 * (static_cast<std::uint64_t>(rows + logit_rows) * row_bytes +
+  std::uint64_t of_experts = 0;
+  if (config.num_experts > 0) {
+    // Normed rows, the choice and the sum are the stage's.
+    const std::int64_t passing = 8 * shape.hidden_size + 8 * config.experts_per_token;
+    of_experts = static_cast<std::uint64_t>(rows * passing) +
+                 experts_workspace_bytes(shape, mixture_shape(config), rows);
+  }
+  return 2 * (static_cast<std::uint64_t>(rows + logit_rows) * row_bytes + of_experts +
               static_cast<std::uint64_t>(logit_rows * config.vocab_size) * 4);
 }
 
@@ -56,8 +64,10 @@ HostNeed iteration_need(const ModelConfig& config, std::span<const IterationSize
   }
   const bool in_pieces = forms.accelerated || forms.fusion != Fusion::layers ||
                          forms.attention == AttentionForm::split;
-  const std::int64_t row_bytes =
+  std::int64_t row_bytes =
       passing_row_bytes(decoder_shape(config, forms.dtype), in_pieces, forms.accelerated);
+  if (in_pieces && config.num_experts > 0)  // normed rows, the choice of experts, their sum
+    row_bytes += 8 * config.hidden_size + 8 * config.experts_per_token;
   HostNeed need;
   // Of two iterations: the next one is submitted while one runs.
   need.activation_bytes = 2 * static_cast<std::uint64_t>((rows + sequences) * row_bytes +

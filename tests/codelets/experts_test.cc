@@ -112,6 +112,18 @@ TEST_P(ExpertsTest, GivesTheSameBitsAsAStarPuTask) {
 INSTANTIATE_TEST_SUITE_P(Shapes, ExpertsTest, test::mixture_cases(),
                          [](const auto& case_info) { return test::mixture_name(case_info); });
 
+/// In f32 rows are dense: 16 rows at 3 experts each, (2 x 100 + 40) values of 4 bytes, and not more
+/// for rows beyond those that are computed together.
+TEST(ExpertsWorkspaceTest, ByHand) {
+  DecoderShape shape;
+  shape.dtype = DType::f32;
+  shape.hidden_size = 100;
+  shape.ffn_size = 40;
+  const MixtureShape mixture{.num_experts = 8, .experts_per_token = 3};
+  EXPECT_EQ(experts_workspace_bytes(shape, mixture, 16), 16U * 3 * (2 * 100 + 40) * 4);
+  EXPECT_EQ(experts_workspace_bytes(shape, mixture, 5000), 1024U * 3 * (2 * 100 + 40) * 4);
+}
+
 TEST(ExpertChunksTest, AreAsFewAsTheirSizeAllows) {
   constexpr std::size_t mib = std::size_t{1} << 20;
   struct Expected {
