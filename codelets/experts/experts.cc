@@ -1,24 +1,29 @@
 #include "codelets/experts/experts.h"
 
-#include <array>
-
 #include "base/error.h"
-#include "codelets/runtime/codelet.h"
+#include "codelets/runtime/operands.h"
 #include "codelets/runtime/runtime.h"
 
 namespace sluice {
 namespace {
 
+struct ExpertsTask {
+  using Args = ExpertsArgs;
+  using Handles = ExpertsHandles;
+  using Operands = ExpertsOperands;
+
+  template <typename Data>
+  static void list(const Args& args, Data& data) {
+    data.reads(&Handles::normed, &Operands::normed);
+    data.reads(&Handles::routing, &Operands::routing);
+    data.reads_each(args.chunks.count(), &Handles::chunks, &Operands::chunks);
+    data.writes(&Handles::sum, &Operands::sum);
+  }
+  static void run(const CpuContext& cpu, const Operands& operands) { experts_cpu(cpu, operands); }
+};
+
 void run(const CpuContext& cpu, const ExpertsArgs& args, Buffers buffers) {
-  ExpertsOperands operands{.args = &args};
-  operands.normed = buffers.take<std::byte>();
-  operands.routing = buffers.take<ExpertChoice>();
-  std::array<const std::byte*, most_chunks> chunks{};
-  for (std::int32_t i = 0; i < args.chunks.count(); ++i)
-    chunks.at(static_cast<std::size_t>(i)) = buffers.take<std::byte>();
-  operands.chunks = chunks.data();
-  operands.sum = buffers.take<float>();
-  experts_cpu(cpu, operands);
+  RunTask<ExpertsTask>{}(cpu, args, buffers);
 }
 
 }  // namespace
@@ -31,10 +36,7 @@ void submit_experts(const ExpertsArgs& args, const ExpertsHandles& handles) {
         args.tag.layer);
   }
   static const auto codelet = Codelet<ExpertsArgs>::with_cpu<run>("experts");
-  AccessList accesses{reads(handles.normed), reads(handles.routing)};
-  for (const DataHandle& chunk : handles.chunks) accesses.add(reads(chunk));
-  accesses.add(writes(handles.sum));
-  codelet.submit(args.shape.dtype, args, accesses, args.layout.fc1.format);
+  submit_to<ExpertsTask>(codelet, args.shape.dtype, args, handles, args.layout.fc1.format);
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,8 +32,8 @@ struct ExpertsOperands {
   const ExpertsArgs* args = nullptr;
   const std::byte* normed = nullptr;  ///< see RouterOperands
   const ExpertChoice* routing = nullptr;
-  const std::byte* const* chunks = nullptr;  ///< args->chunks.count() of them
-  float* sum = nullptr;                      ///< [num_tokens, hidden_size]
+  std::array<const std::byte*, most_chunks> chunks{};  ///< args->chunks.count() of them
+  float* sum = nullptr;                                ///< [num_tokens, hidden_size]
 };
 /// Reads the experts that some row goes through, and no others. Keeps the time of both sublayers.
 void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/error.h"
 #include "codelets/experts/experts.h"
 #include "codelets/kernels/linear.h"
 #include "codelets/runtime/routing_recorder.h"
@@ -21,7 +22,14 @@ class RowsOfExperts {
       : per_row_(args.mixture.experts_per_token) {
     const std::int64_t num_entries = rows * per_row_;
     std::vector<std::int64_t> next(static_cast<std::size_t>(args.mixture.num_experts));
-    for (std::int64_t i = 0; i < num_entries; ++i) ++next[number_of(routing[i])];
+    for (std::int64_t i = 0; i < num_entries; ++i) {
+      // It may come from another device, whose router has failed.
+      if (number_of(routing[i]) >= next.size()) {
+        throw Error("row {} is routed to expert {} of {}", i / per_row_, routing[i].expert,
+                    next.size());
+      }
+      ++next[number_of(routing[i])];
+    }
     std::int64_t begin = 0;
     for (std::size_t expert = 0; expert < next.size(); ++expert) {
       const std::int64_t count = next[expert];
@@ -85,7 +93,8 @@ const std::byte* weight_of(const ExpertsOperands& operands, std::int32_t expert,
   const ExpertsArgs& args = *operands.args;
   const std::int32_t chunk = args.chunks.chunk_of(expert);
   const auto in_chunk = static_cast<std::size_t>(expert - args.chunks.first_of(chunk));
-  return operands.chunks[chunk] + in_chunk * args.layout.size_bytes() + args.layout.offset(weight);
+  return operands.chunks.at(static_cast<std::size_t>(chunk)) + in_chunk * args.layout.size_bytes() +
+         args.layout.offset(weight);
 }
 
 /// dst = the weighted sum of `count` rows, each n wide, one after the other.

@@ -59,6 +59,14 @@ class AccessMaker {
   void updates_if(bool present, HandleRef Handles::*handle, Operand&&... operand) {
     if (present) updates(handle, operand...);
   }
+  /// `count` pieces of data of one kind.
+  template <typename Refs, typename... Operand>
+  void reads_each(std::int32_t count, Refs Handles::*handles, Operand&&... /*operand*/) {
+    for (std::int32_t i = 0; i < count; ++i) {
+      const DataHandle& handle = (handles_.*handles)[static_cast<std::size_t>(i)];
+      accesses_.add({handle.get(), STARPU_R});
+    }
+  }
   /// A layer's slab and new KV, as far as the sublayers use them.
   template <typename... Operand>
   void kv(const KvAccess& access, HandleRef Handles::*slab, HandleRef Handles::*new_kv,
@@ -100,6 +108,13 @@ class BufferTaker {
   template <typename Handle, typename... Operand>
   void updates_if(bool present, Handle /*handle*/, Operand&&... operand) {
     take_if(present, operand...);
+  }
+  template <typename Handle, typename Array>
+  void reads_each(std::int32_t count, Handle /*handles*/, Array Operands::*operands) {
+    for (std::int32_t i = 0; i < count; ++i) {
+      (operands_.*operands).at(static_cast<std::size_t>(i)) =
+          buffers_.take<std::remove_const_t<std::remove_pointer_t<typename Array::value_type>>>();
+    }
   }
   template <typename Handle, typename Slab, typename NewKv>
   void kv(const KvAccess& access, Handle /*slab*/, Handle /*new_kv*/, Slab Operands::*slab,

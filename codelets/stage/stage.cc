@@ -1,5 +1,6 @@
 #include "codelets/stage/stage.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -308,7 +309,10 @@ void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperan
   const LayerOperands& layer = at.layers.at(i);
   const ExpertsArgs experts{args.tag_of(i), args.shape, args.mixture,
                             ExpertLayout::of(args.weights.at(i)), args.chunks.at(i)};
-  experts_cpu(cpu, {&experts, at.normed, at.routing, layer.chunks.data(), at.expert_sum});
+  ExpertsOperands operands{
+      .args = &experts, .normed = at.normed, .routing = at.routing, .sum = at.expert_sum};
+  std::ranges::copy(layer.chunks, operands.chunks.begin());
+  experts_cpu(cpu, operands);
   const ExpertJoinArgs join{args.tag, args.shape, args.vectors};
   clock.restart();
   expert_join_cpu(cpu, {&join, at.expert_sum, layer.vectors, at.x});

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "tests/codelets/mixture_fixture.h"
 #include "tests/support/engine.h"
 
@@ -16,13 +17,11 @@ class ExpertsTest : public test::ExpertsFixture {
   std::vector<float> run(const PackedExperts& experts, const CpuContext& cpu) {
     args_.layout = experts.layout;
     args_.chunks = experts.cut;
-    std::vector<const std::byte*> chunks;
-    for (const Buffer& chunk : experts.chunks) chunks.push_back(chunk.data());
     std::vector<float> sum(normed_values_.size(), 7.0F);
     experts_cpu(cpu, {.args = &args_,
                       .normed = normed_.data(),
                       .routing = routing_.data(),
-                      .chunks = chunks.data(),
+                      .chunks = experts.pointers(),
                       .sum = sum.data()});
     return sum;
   }
@@ -56,13 +55,11 @@ TEST_P(ExpertsTest, ManyRowsAreCutWithoutATrace) {
     SCOPED_TRACE(row);
     ExpertsArgs alone = args_;
     alone.tag.num_tokens = 1;
-    std::vector<const std::byte*> chunks;
-    for (const Buffer& chunk : experts.chunks) chunks.push_back(chunk.data());
     std::vector<float> sum(static_cast<std::size_t>(hidden));
     experts_cpu(test::cpu(), {.args = &alone,
                               .normed = normed_.data() + row * row_bytes,
                               .routing = routing_.data() + row * per_token,
-                              .chunks = chunks.data(),
+                              .chunks = experts.pointers(),
                               .sum = sum.data()});
     const std::vector<float> of_row(all.begin() + row * hidden, all.begin() + (row + 1) * hidden);
     EXPECT_EQ(sum, of_row);
@@ -107,6 +104,22 @@ TEST_P(ExpertsTest, GivesTheSameBitsAsAStarPuTask) {
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(sum, expected);
+}
+
+TEST_P(ExpertsTest, RefusesAnExpertThatThereIsNot) {
+  const std::int32_t num_experts = args_.mixture.num_experts;
+  const PackedExperts experts(random_, args_.shape, num_experts, num_experts);
+  for (const std::int32_t wrong : {-1, num_experts}) {
+    set_rows(3, Spread::random);
+    routing_.back().expert = wrong;
+    try {
+      run(experts, test::cpu());
+      FAIL() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()),
+                fmt::format("row 2 is routed to expert {} of {}", wrong, num_experts));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ExpertsTest, test::mixture_cases(),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <ostream>
@@ -185,6 +186,11 @@ struct PackedExperts {
     }
   }
 
+  std::array<const std::byte*, most_chunks> pointers() const {
+    std::array<const std::byte*, most_chunks> all{};
+    for (std::size_t i = 0; i < chunks.size(); ++i) all.at(i) = chunks[i].data();
+    return all;
+  }
   ExpertMatrices matrices() const {
     return {gate.values.data(), fc1.values.data(), fc2.values.data()};
   }
