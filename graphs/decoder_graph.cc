@@ -272,6 +272,7 @@ DecoderGraph::DecoderGraph(const ModelWeights& model, std::span<const KvCache> c
       slot_tokens_(DataHandle::of_memory(slot_tokens_memory_.data(), slot_tokens_memory_.size())),
       seen_(DataHandle::of_memory(seen_memory_.data(), seen_memory_.size())) {
   for (const KvCache& kv : cohorts) kv.clear();
+  const bool fit_stages = experts_fit_stages(model);
   for (unsigned bits = 0; bits < num_placements; ++bits) {
     const Placement placement = Placement::from_bits(bits);
     const auto cut = [&](std::initializer_list<Sublayer> cuts) {
@@ -282,7 +283,7 @@ DecoderGraph::DecoderGraph(const ModelWeights& model, std::span<const KvCache> c
     dense_.dropping_rows.at(bits) = cut({out_proj});
     dense_.in_parts.at(bits) = cut({qk, out_proj});
     // A GPU's experts are tasks of their own, and so are those in many chunks.
-    const bool apart = placement[fc1] == Device::gpu || !experts_fit_stages(model);
+    const bool apart = placement[fc1] == Device::gpu || !fit_stages;
     mixture_.whole.at(bits) = apart ? cut({fc1}) : dense_.whole.at(bits);
     mixture_.dropping_rows.at(bits) = apart ? cut({out_proj, fc1}) : dense_.dropping_rows.at(bits);
     mixture_.in_parts.at(bits) = apart ? cut({qk, out_proj, fc1}) : dense_.in_parts.at(bits);

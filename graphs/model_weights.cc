@@ -121,25 +121,10 @@ std::span<const WeightKind> kinds_of(LayerWeight weight) {
 }
 
 WeightKind kind_of(TensorRole role) {
-  using Role = TensorRole;
-  switch (role) {
-    case Role::q_weight:
-      return WeightKind::query;
-    case Role::k_weight:
-      return WeightKind::key;
-    case Role::v_weight:
-      return WeightKind::value;
-    case Role::out_weight:
-    case Role::router_weight:
-      return WeightKind::out_proj;
-    case Role::gate_weight:
-    case Role::fc1_weight:
-      return WeightKind::fc1;
-    case Role::fc2_weight:
-      return WeightKind::fc2;
-    default:
-      return WeightKind::vectors;
-  }
+  if (role == TensorRole::k_weight) return WeightKind::key;
+  if (role == TensorRole::v_weight) return WeightKind::value;
+  const std::optional<LayerWeight> weight = weight_of(role);
+  return weight ? kinds_of(*weight).front() : WeightKind::vectors;
 }
 
 VectorLayout vector_layout(const ModelConfig& config) {

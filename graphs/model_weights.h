@@ -53,7 +53,7 @@ VectorLayout vector_layout(const ModelConfig& config);
 struct PackedWeights {
   /// Throws Error for a model that cannot run.
   PackedWeights(const ModelConfig& config, DType dtype,
-                std::size_t chunk_bytes = ExpertChunks::most_bytes);
+                std::size_t chunk_bytes = most_chunk_bytes);
 
   std::optional<WeightType> project_in;
   std::optional<WeightType> project_out;

@@ -38,9 +38,8 @@ struct ExpertChunks {
   std::int32_t per_chunk = 0;  ///< the last chunk may have fewer
 
   /// Chunks of at most this size, but of one expert at least.
-  static constexpr std::size_t most_bytes = most_chunk_bytes;
   static ExpertChunks cut(std::int64_t num_experts, std::size_t expert_bytes,
-                          std::size_t most_of_chunk = most_bytes);
+                          std::size_t most_of_chunk = most_chunk_bytes);
 
   std::int32_t count() const {
     return num_experts == 0 ? 0 : (num_experts + per_chunk - 1) / per_chunk;
