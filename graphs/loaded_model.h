@@ -18,8 +18,8 @@ class WeightFile;
 
 /// Where packed weights live. Norms, biases and tables are always in DDR.
 struct WeightHomes {
-  std::vector<Tier> layers;                            ///< ddr, cxl or disk; none: all in DDR
-  bool head_on_disk = false;                           ///< the LM head; else in DDR
+  std::vector<Tier> layers;                    ///< ddr, cxl or disk; none: all in DDR
+  bool head_on_disk = false;                   ///< the LM head; else in DDR
   std::size_t chunk_bytes = most_chunk_bytes;  ///< of a layer's experts, see ExpertChunks
   std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
   std::vector<int> ddr_nodes;  ///< the same of DDR; none: as the system puts it

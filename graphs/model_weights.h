@@ -52,8 +52,7 @@ VectorLayout vector_layout(const ModelConfig& config);
 /// type of the arithmetic.
 struct PackedWeights {
   /// Throws Error for a model that cannot run.
-  PackedWeights(const ModelConfig& config, DType dtype,
-                std::size_t chunk_bytes = most_chunk_bytes);
+  PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes = most_chunk_bytes);
 
   std::optional<WeightType> project_in;
   std::optional<WeightType> project_out;
