@@ -13,14 +13,13 @@
 #include "codelets/embedding/embedding.h"
 #include "codelets/expert_join/expert_join.h"
 #include "codelets/fc1/fc1.h"
-#include "codelets/fc2/fc2.h"
 #include "codelets/kv_move/kv_move.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/logprobs/logprobs.h"
-#include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/residual/residual.h"
 #include "codelets/router/router.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/stage_memory.h"
@@ -61,16 +60,15 @@ struct GpuKernels {
   decltype(&embedding_cuda) embedding = nullptr;
   decltype(&expert_join_cuda) expert_join = nullptr;
   decltype(&fc1_cuda) fc1 = nullptr;
-  decltype(&fc2_cuda) fc2 = nullptr;
   decltype(&kv_clear_cuda) kv_clear = nullptr;
   decltype(&kv_move_cuda) kv_move = nullptr;
   decltype(&kv_store_cuda) kv_store = nullptr;
   decltype(&lm_head_cuda) lm_head = nullptr;
   decltype(&logprobs_cuda) logprobs = nullptr;
-  decltype(&out_proj_cuda) out_proj = nullptr;
   decltype(&qk_cuda) qk = nullptr;
   decltype(&qkv_cuda) qkv = nullptr;
   decltype(&qkv_split_cuda) qkv_split = nullptr;
+  decltype(&residual_cuda) residual = nullptr;
   decltype(&router_cuda) router = nullptr;
   decltype(&sampling_cuda) sampling = nullptr;
   decltype(&select_rows_cuda) select_rows = nullptr;
@@ -83,21 +81,44 @@ constexpr std::uint64_t gpu_kernels_key() {
   std::uint64_t key = 0xcbf29ce484222325ULL;
   const auto add = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001b3ULL; };
   for (const char* c = SLUICE_VERSION; *c != '\0'; ++c) add(static_cast<unsigned char>(*c));
-  for (const std::size_t bytes :
-       {sizeof(GpuKernels),        sizeof(GpuDevice),         sizeof(KernelTimes),
-        sizeof(BatchSequence),     sizeof(BatchRow),          sizeof(DecoderShape),
-        sizeof(TaskTag),           sizeof(TaskKey),           sizeof(AttentionArgs),
-        sizeof(AttentionOperands), sizeof(AttentionJoinArgs), sizeof(EmbeddingArgs),
-        sizeof(EmbeddingOperands), sizeof(Fc1Args),           sizeof(Fc1Operands),
-        sizeof(Fc2Args),           sizeof(Fc2Operands),       sizeof(KvClearArgs),
-        sizeof(KvStoreArgs),       sizeof(KvStoreOperands),   sizeof(LmHeadArgs),
-        sizeof(LmHeadOperands),    sizeof(OutProjArgs),       sizeof(OutProjOperands),
-        sizeof(QkOperands),        sizeof(QkvArgs),           sizeof(QkvOperands),
-        sizeof(QkvSplitArgs),      sizeof(QkvSplitOperands),  sizeof(SamplingArgs),
-        sizeof(SamplingOperands),  sizeof(SelectRowsArgs),    sizeof(SelectRowsOperands),
-        sizeof(LogprobsArgs),      sizeof(LogprobsOperands),  sizeof(SvOperands),
-        sizeof(RouterArgs),        sizeof(RouterOperands),    sizeof(ExpertJoinArgs),
-        sizeof(ExpertJoinOperands)})
+  for (const std::size_t bytes : {sizeof(GpuKernels),
+                                  sizeof(GpuDevice),
+                                  sizeof(KernelTimes),
+                                  sizeof(BatchSequence),
+                                  sizeof(BatchRow),
+                                  sizeof(DecoderShape),
+                                  sizeof(TaskTag),
+                                  sizeof(TaskKey),
+                                  sizeof(AttentionArgs),
+                                  sizeof(AttentionOperands),
+                                  sizeof(AttentionJoinArgs),
+                                  sizeof(EmbeddingArgs),
+                                  sizeof(EmbeddingOperands),
+                                  sizeof(Fc1Args),
+                                  sizeof(Fc1Operands),
+                                  sizeof(KvClearArgs),
+                                  sizeof(ResidualArgs),
+                                  sizeof(ResidualOperands),
+                                  sizeof(KvStoreArgs),
+                                  sizeof(KvStoreOperands),
+                                  sizeof(LmHeadArgs),
+                                  sizeof(LmHeadOperands),
+                                  sizeof(QkOperands),
+                                  sizeof(QkvArgs),
+                                  sizeof(QkvOperands),
+                                  sizeof(QkvSplitArgs),
+                                  sizeof(QkvSplitOperands),
+                                  sizeof(SamplingArgs),
+                                  sizeof(SamplingOperands),
+                                  sizeof(SelectRowsArgs),
+                                  sizeof(SelectRowsOperands),
+                                  sizeof(LogprobsArgs),
+                                  sizeof(LogprobsOperands),
+                                  sizeof(SvOperands),
+                                  sizeof(RouterArgs),
+                                  sizeof(RouterOperands),
+                                  sizeof(ExpertJoinArgs),
+                                  sizeof(ExpertJoinOperands)})
     add(bytes);
   return key;
 }
