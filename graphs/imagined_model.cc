@@ -93,6 +93,10 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
         weights.matrices[matrix.weight].data = imagined.weight(matrix, homes);
       }
     }
+    for (const LayerTensor& tensor : layer_schema(config, static_cast<std::int64_t>(layer))) {
+      if (tensor.is_expert_bias())
+        expert_bytes += static_cast<std::size_t>(tensor.shape[0]) * sizeof(float);
+    }
     if (expert_bytes > 0) imagined.add_chunks(expert_bytes, homes, weights.experts);
   }
 }

@@ -88,8 +88,8 @@ struct LoadedModel::Packing {
 
   /// A chunk of neighbouring experts.
   DataHandle chunk_of(std::span<const LayerMatrix> matrices, const LayerWeightTypes& types,
-                      std::int64_t layer, const ExpertChunks& cut, std::int32_t chunk, Tier home) {
-    const ExpertLayout layout = ExpertLayout::of(types);
+                      const ExpertLayout& layout, std::int64_t layer, const ExpertChunks& cut,
+                      std::int32_t chunk, Tier home) {
     const std::int32_t count = cut.size_of(chunk);
     const auto plan_all = [&](std::byte* memory) {
       for (std::int32_t i = 0; i < count; ++i, memory += layout.size_bytes()) {
@@ -98,9 +98,26 @@ struct LoadedModel::Packing {
           plan(matrix.ids(layer, cut.first_of(chunk) + i), types[matrix.weight],
                memory + layout.offset(matrix.weight));
         }
+        copy_expert_biases(layer, cut.first_of(chunk) + i, layout, memory);
       }
     };
     return data_of(static_cast<std::size_t>(count) * layout.size_bytes(), layer, home, plan_all);
+  }
+
+  /// Into the expert that begins there.
+  void copy_expert_biases(std::int64_t layer, std::int64_t expert, const ExpertLayout& layout,
+                          std::byte* memory) {
+    if (!layout.has_biases()) return;
+    for (const LayerTensor& tensor : layer_schema(model.config_, layer)) {
+      if (!tensor.is_expert_bias()) continue;
+      const TensorId id = tensor.id(layer, expert);
+      const TensorView view = model.source->tensor(id);
+      const std::int64_t count = tensor.shape[0];
+      check_finite(view, view.data.data(), 0, count);
+      std::byte* to = memory + layout.bias_offset(*weight_of_bias(tensor.role));
+      read_floats(view, 0, static_cast<std::size_t>(count), reinterpret_cast<float*>(to));
+      used.push_back(id);
+    }
   }
 
   /// A piece of data; `plan_into(memory)` plans what is packed there.
@@ -313,12 +330,12 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
       weights.matrices[matrix.weight] = packing.add(matrix.ids(layer), types[matrix.weight], home);
     }
     packing.run_round();
-    weights.experts = {.layout = ExpertLayout::of(types),
+    weights.experts = {.layout = ExpertLayout::of(types, packed.mixture),
                        .cut = packed.experts.at(static_cast<std::size_t>(layer)),
                        .chunks = {}};
     for (std::int32_t chunk = 0; chunk < weights.experts.cut.count(); ++chunk) {
-      weights.experts.chunks.push_back(
-          packing.chunk_of(matrices, types, layer, weights.experts.cut, chunk, home));
+      weights.experts.chunks.push_back(packing.chunk_of(matrices, types, weights.experts.layout,
+                                                        layer, weights.experts.cut, chunk, home));
       packing.run_round();
     }
   }

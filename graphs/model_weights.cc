@@ -53,6 +53,8 @@ std::int64_t* start_of(TensorRole role, VectorLayout& layout) {
       return &layout.k_norm_weight;
     case Role::attention_sinks:
       return &layout.attention_sinks;
+    case Role::router_bias:
+      return &layout.router_bias;
     default:
       return nullptr;
   }
@@ -77,6 +79,7 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
       .norm_place = config.norm_place,
       .norm_eps = config.norm_eps,
       .activation = config.activation,
+      .swiglu_limit = config.swiglu_limit,
       .gated_ffn = config.gated_ffn,
       .rope = config.position == PositionKind::rope,
       .dtype = dtype};
@@ -86,7 +89,8 @@ MixtureShape mixture_shape(const ModelConfig& config) {
   return {.num_experts = static_cast<std::int32_t>(config.num_experts),
           .experts_per_token = static_cast<std::int32_t>(config.experts_per_token),
           .router = config.router,
-          .norm_chosen = config.norm_chosen};
+          .norm_chosen = config.norm_chosen,
+          .expert_bias = config.num_experts > 0 && config.ffn_bias};
 }
 
 LayerWeightTypes LayerWeights::types() const {
@@ -137,7 +141,8 @@ VectorLayout vector_layout(const ModelConfig& config) {
   return layout;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes) {
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes)
+    : mixture(mixture_shape(config)) {
   check_runs(config);
   const WeightFormat plain = WeightFormat::plain(dtype);
   const auto format_of = [&plain](const WeightFormat& stored) {
@@ -157,8 +162,8 @@ PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t
       types[matrix.weight] = {matrix.in, matrix.out, format_of(stored[matrix.weight])};
     ExpertChunks& chunks = experts.emplace_back();
     if (config.has_experts(i)) {
-      chunks =
-          ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(), chunk_bytes);
+      const std::size_t expert_bytes = ExpertLayout::of(types, mixture).size_bytes();
+      chunks = ExpertChunks::cut(config.num_experts, expert_bytes, chunk_bytes);
     }
   }
 }
@@ -180,7 +185,7 @@ std::vector<std::size_t> PackedWeights::layer_sizes(std::size_t index) const {
     if (types[weight].out > 0 && !in_chunks)
       sizes.push_back(WeightPacking::size_bytes(types[weight]));
   }
-  const std::size_t of_expert = ExpertLayout::of(types).size_bytes();
+  const std::size_t of_expert = ExpertLayout::of(types, mixture).size_bytes();
   for (std::int32_t chunk = 0; chunk < chunks.count(); ++chunk)
     sizes.push_back(static_cast<std::size_t>(chunks.size_of(chunk)) * of_expert);
   return sizes;
@@ -212,7 +217,8 @@ std::string PackedWeights::identity() const {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const WeightType& type : types_of_layer(i)) add(type);
     if (experts[i].num_experts > 0)
-      text += fmt::format("{} experts by {} ", experts[i].num_experts, experts[i].per_chunk);
+      text += fmt::format("{} experts by {}{} ", experts[i].num_experts, experts[i].per_chunk,
+                          mixture.expert_bias ? " with biases" : "");
   }
   return text;
 }

@@ -59,6 +59,7 @@ struct PackedWeights {
   WeightType head;
   std::vector<LayerWeightTypes> layers;  ///< those that are no matrix are nothing
   std::vector<ExpertChunks> experts;     ///< of each layer; their types are the layer's
+  MixtureShape mixture;                  ///< of all layers with experts
 
   /// The types of one layer's weights, those of an expert once.
   std::vector<WeightType> types_of_layer(std::size_t index) const;

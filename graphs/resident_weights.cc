@@ -49,8 +49,8 @@ WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t t
       layer.matrices[matrix.weight] = WeightPacking::size_bytes(types[matrix.weight]);
     }
     if (config.has_experts(i)) {
-      layer.experts =
-          static_cast<std::uint64_t>(config.num_experts) * ExpertLayout::of(types).size_bytes();
+      layer.experts = static_cast<std::uint64_t>(config.num_experts) *
+                      ExpertLayout::of(types, packed.mixture).size_bytes();
     }
   }
   if (config.final_norm && config.norm_affine)

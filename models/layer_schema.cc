@@ -26,6 +26,19 @@ std::optional<LayerWeight> weight_of(TensorRole role) {
   }
 }
 
+std::optional<LayerWeight> weight_of_bias(TensorRole role) {
+  switch (role) {
+    case TensorRole::gate_bias:
+      return LayerWeight::gate;
+    case TensorRole::fc1_bias:
+      return LayerWeight::fc1;
+    case TensorRole::fc2_bias:
+      return LayerWeight::fc2;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t layer) {
   using Role = TensorRole;
   std::vector<LayerTensor> tensors;
@@ -58,6 +71,10 @@ std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t la
   if (of_each_expert) {
     const TensorId router{Role::router_weight, layer};
     tensors.push_back({router.role, expected_shape(config, router), LayerWeight::router});
+    if (config.router_bias) {
+      const TensorId bias{Role::router_bias, layer};
+      tensors.push_back({bias.role, expected_shape(config, bias), std::nullopt});
+    }
   }
   if (config.gated_ffn) add_linear(Role::gate_weight, Role::gate_bias, config.ffn_bias);
   add_linear(Role::fc1_weight, Role::fc1_bias, config.ffn_bias);

@@ -16,7 +16,8 @@ struct MixtureDefaults {
 };
 
 /// The number of experts (num_experts or num_local_experts, which are one field under two names)
-/// and num_experts_per_tok. Throws Error for counts that do not fit each other.
+/// and num_experts_per_tok (or experts_per_token). Throws Error for counts that do not fit each
+/// other.
 void read_experts(const ConfigReader& fields, const MixtureDefaults& defaults, ModelConfig& config);
 
 /// Which layers have one FFN and no experts: all but each decoder_sparse_step-th, and those of

@@ -71,6 +71,8 @@ std::string_view layer_tensor_name(TensorRole role) {
       return "mlp.down_proj.bias";
     case TensorRole::router_weight:
       return "mlp.gate.weight";
+    case TensorRole::router_bias:
+      return "mlp.gate.bias";
     case TensorRole::q_norm_weight:
       return "self_attn.q_norm.weight";
     case TensorRole::k_norm_weight:

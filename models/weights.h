@@ -49,6 +49,7 @@ enum class TensorRole : std::uint8_t {
   q_norm_weight,          ///< [head_dim], qk_norm only
   k_norm_weight,          ///< [head_dim], likewise
   attention_sinks,        ///< [num_heads], attention_sinks only
+  router_bias,            ///< [num_experts], router_bias only
 };
 
 /// "q_weight" and so on, for messages.

@@ -4,18 +4,26 @@
 
 namespace sluice {
 
-ExpertLayout ExpertLayout::of(const LayerWeightTypes& types) {
-  constexpr std::size_t line = 64;
-  const auto bytes = [](const WeightType& type) {
-    if (type.out == 0) return std::size_t{0};
-    return (WeightPacking::size_bytes(type) + line - 1) / line * line;
+ExpertLayout ExpertLayout::of(const LayerWeightTypes& types, const MixtureShape& mixture) {
+  const auto in_lines = [](std::size_t bytes) {
+    constexpr std::size_t line = 64;
+    return (bytes + line - 1) / line * line;
+  };
+  const auto bytes = [&](const WeightType& type) {
+    return type.out == 0 ? std::size_t{0} : in_lines(WeightPacking::size_bytes(type));
+  };
+  const auto bias_bytes = [&](const WeightType& type) {
+    return mixture.expert_bias ? in_lines(static_cast<std::size_t>(type.out) * sizeof(float)) : 0;
   };
   return {.gate = types[LayerWeight::gate],
           .fc1 = types[LayerWeight::fc1],
           .fc2 = types[LayerWeight::fc2],
           .gate_bytes = bytes(types[LayerWeight::gate]),
           .fc1_bytes = bytes(types[LayerWeight::fc1]),
-          .fc2_bytes = bytes(types[LayerWeight::fc2])};
+          .fc2_bytes = bytes(types[LayerWeight::fc2]),
+          .gate_bias_bytes = bias_bytes(types[LayerWeight::gate]),
+          .fc1_bias_bytes = bias_bytes(types[LayerWeight::fc1]),
+          .fc2_bias_bytes = bias_bytes(types[LayerWeight::fc2])};
 }
 
 ExpertChunks ExpertChunks::cut(std::int64_t num_experts, std::size_t expert_bytes,

@@ -4,13 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codelets/runtime/shape.h"
 #include "codelets/weights/weight.h"
 #include "perfmodels/work.h"
 
 namespace sluice {
 
-/// Where the packed weights of one expert lie, counted from its first byte. A chunk is experts, one
-/// behind the other. Plain data.
+/// Where the packed weights of one expert lie, counted from its first byte, and behind them its
+/// biases. A chunk is experts, one behind the other. Plain data.
 struct ExpertLayout {
   WeightType gate = {};        ///< [ffn_size, hidden_size]; nothing where the FFN is not gated
   WeightType fc1 = {};         ///< [ffn_size, hidden_size]
@@ -18,16 +19,32 @@ struct ExpertLayout {
   std::size_t gate_bytes = 0;  ///< with what fills them up to whole cache lines; its offset is 0
   std::size_t fc1_bytes = 0;
   std::size_t fc2_bytes = 0;
+  std::size_t gate_bias_bytes = 0;  ///< f32 [out of its weight], filled up too; 0: there is none
+  std::size_t fc1_bias_bytes = 0;
+  std::size_t fc2_bias_bytes = 0;
 
   /// Of a layer's weights gate, fc1 and fc2, as each expert has them.
-  static ExpertLayout of(const LayerWeightTypes& types);
+  static ExpertLayout of(const LayerWeightTypes& types, const MixtureShape& mixture);
 
   std::size_t offset(LayerWeight weight) const {
     if (weight == LayerWeight::gate) return 0;
     return weight == LayerWeight::fc1 ? gate_bytes : gate_bytes + fc1_bytes;
   }
+  /// The bias that belongs to one of these weights.
+  std::size_t bias_offset(LayerWeight weight) const {
+    const std::size_t first = gate_bytes + fc1_bytes + fc2_bytes;
+    if (weight == LayerWeight::gate) return first;
+    return first + gate_bias_bytes + (weight == LayerWeight::fc1 ? 0 : fc1_bias_bytes);
+  }
+  bool has_biases() const { return fc2_bias_bytes > 0; }
+  /// Of the expert that begins there; null where there is none.
+  const float* bias(const std::byte* expert, LayerWeight weight) const {
+    return has_biases() ? reinterpret_cast<const float*>(expert + bias_offset(weight)) : nullptr;
+  }
   /// Of one expert.
-  std::size_t size_bytes() const { return gate_bytes + fc1_bytes + fc2_bytes; }
+  std::size_t size_bytes() const {
+    return gate_bytes + fc1_bytes + fc2_bytes + gate_bias_bytes + fc1_bias_bytes + fc2_bias_bytes;
+  }
   bool operator==(const ExpertLayout&) const = default;
 };
 

@@ -26,8 +26,9 @@ struct ExpertsArgs {
   ExpertChunks chunks;
 };
 
-/// sum = the weighted sum of what a row's experts give, each act(n W_1^T) W_2^T, or gated as in
-/// FC1; added in f32, in the order of their numbers.
+/// sum = the weighted sum of what a row's experts give, each act(n W_1^T + b_1) W_2^T + b_2, or
+/// gated as in FC1; added in f32, in the order of their numbers. Biases are there with expert_bias
+/// only.
 struct ExpertsOperands {
   const ExpertsArgs* args = nullptr;
   const std::byte* normed = nullptr;  ///< see RouterOperands
@@ -45,9 +46,12 @@ std::size_t experts_workspace_bytes(const DecoderShape& shape, const MixtureShap
 
 /// All experts' plain weights in f32, one expert behind the other.
 struct ExpertMatrices {
-  const float* gate = nullptr;  ///< [num_experts, ffn_size, hidden_size]; none unless gated
-  const float* fc1 = nullptr;   ///< the same shape
-  const float* fc2 = nullptr;   ///< [num_experts, hidden_size, ffn_size]
+  const float* gate = nullptr;       ///< [num_experts, ffn_size, hidden_size]; none unless gated
+  const float* fc1 = nullptr;        ///< the same shape
+  const float* fc2 = nullptr;        ///< [num_experts, hidden_size, ffn_size]
+  const float* gate_bias = nullptr;  ///< [num_experts, ffn_size], or none
+  const float* fc1_bias = nullptr;   ///< likewise
+  const float* fc2_bias = nullptr;   ///< [num_experts, hidden_size], or none
 };
 /// Double precision: `normed` [num_tokens, hidden_size], `weights` [num_tokens, num_experts] as
 /// router_reference() gives them, `sum` [num_tokens, hidden_size].

@@ -88,13 +88,12 @@ struct Parts {
   std::size_t sum() const { return x_bytes + h_bytes + y_bytes; }
 };
 
-const std::byte* weight_of(const ExpertsOperands& operands, std::int32_t expert,
-                           LayerWeight weight) {
+/// Where what an expert has begins.
+const std::byte* start_of(const ExpertsOperands& operands, std::int32_t expert) {
   const ExpertsArgs& args = *operands.args;
   const std::int32_t chunk = args.chunks.chunk_of(expert);
   const auto in_chunk = static_cast<std::size_t>(expert - args.chunks.first_of(chunk));
-  return operands.chunks.at(static_cast<std::size_t>(chunk)) + in_chunk * args.layout.size_bytes() +
-         args.layout.offset(weight);
+  return operands.chunks.at(static_cast<std::size_t>(chunk)) + in_chunk * args.layout.size_bytes();
 }
 
 /// dst = the weighted sum of `count` rows, each n wide, one after the other.
@@ -131,12 +130,19 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
   std::vector<WeightedRows> first;
   std::vector<WeightedRows> second;
   for (const RowsOfExperts::Range& range : of.ranges()) {
+    const ExpertLayout& layout = args.layout;
+    const std::byte* expert = start_of(operands, range.expert);
     WeightedRows& rows_of_expert = first.emplace_back();
     rows_of_expert.rows = range.entries;
-    rows_of_expert.weight = weight_of(operands, range.expert, LayerWeight::fc1);
-    if (shape.gated_ffn) rows_of_expert.gate = weight_of(operands, range.expert, LayerWeight::gate);
-    second.push_back(
-        {.rows = range.entries, .weight = weight_of(operands, range.expert, LayerWeight::fc2)});
+    rows_of_expert.weight = expert + layout.offset(LayerWeight::fc1);
+    rows_of_expert.bias = layout.bias(expert, LayerWeight::fc1);
+    if (shape.gated_ffn) {
+      rows_of_expert.gate = expert + layout.offset(LayerWeight::gate);
+      rows_of_expert.gate_bias = layout.bias(expert, LayerWeight::gate);
+    }
+    second.push_back({.rows = range.entries,
+                      .weight = expert + layout.offset(LayerWeight::fc2),
+                      .bias = layout.bias(expert, LayerWeight::fc2)});
   }
   if (shape.gated_ffn) {
     gated_linear(cpu.pool, {.gate = {args.layout.gate, nullptr},
@@ -146,6 +152,7 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
                             .rows = of.num_entries(),
                             .x_stride = x_stride,
                             .activation = epilogue_of(shape.activation),
+                            .limit = shape.swiglu_limit,
                             .dst = h,
                             .dst_stride = h_stride,
                             .groups = first});

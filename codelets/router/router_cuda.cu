@@ -73,7 +73,8 @@ void router_cuda(const cuda::Context& gpu, const RouterOperands& operands) {
                   .dtype = shape.dtype,
                   .x = operands.normed,
                   .rows = rows,
-                  .x_stride = activation_stride(shape.hidden_size, shape.dtype)};
+                  .x_stride = activation_stride(shape.hidden_size, shape.dtype),
+                  .bias = VectorLayout::at(operands.vectors, args.vectors.router_bias)};
   cuda::WorkspaceLayout layout;
   const std::size_t logits_at = layout.place<float>(rows * args.mixture.num_experts);
   const std::size_t scratch_at =

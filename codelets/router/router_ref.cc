@@ -9,13 +9,13 @@
 namespace sluice {
 
 double router_reference(const RouterArgs& args, const double* normed, const float* weight,
-                        double* weights) {
+                        const float* bias, double* weights) {
   const std::int64_t num_experts = args.mixture.num_experts;
   const std::int64_t hidden = args.shape.hidden_size;
   std::vector<double> logits(static_cast<std::size_t>(num_experts));
   double smallest_gap = std::numeric_limits<double>::infinity();
   for (std::int64_t r = 0; r < args.tag.num_tokens; ++r) {
-    linear_reference(normed + r * hidden, weight, nullptr, hidden, num_experts, logits.data());
+    linear_reference(normed + r * hidden, weight, bias, hidden, num_experts, logits.data());
     double* of_row = weights + r * num_experts;
     std::fill_n(of_row, num_experts, 0.0);
     // One after the other the largest of those that are left.

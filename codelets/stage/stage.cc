@@ -298,7 +298,7 @@ void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperan
                  std::size_t i, SublayerClock& clock) {
   const LayerOperands& layer = at.layers.at(i);
   const ExpertsArgs experts{args.tag_of(i), args.shape, args.mixture,
-                            ExpertLayout::of(args.weights.at(i)), args.chunks.at(i)};
+                            ExpertLayout::of(args.weights.at(i), args.mixture), args.chunks.at(i)};
   ExpertsOperands operands{
       .args = &experts, .normed = at.normed, .routing = at.routing, .sum = at.expert_sum};
   std::ranges::copy(layer.chunks, operands.chunks.begin());

@@ -29,7 +29,7 @@ class ExpertsTest : public test::ExpertsFixture {
 
 TEST_P(ExpertsTest, MatchesReference) {
   const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts,
-                              args_.mixture.num_experts);
+                              args_.mixture.num_experts, args_.mixture.expert_bias);
   for (const Spread spread : {Spread::random, Spread::all_to_one, Spread::none_to_the_first}) {
     for (const std::int64_t rows : {1, 2, 5, 70}) {
       SCOPED_TRACE(rows);
@@ -43,7 +43,7 @@ TEST_P(ExpertsTest, MatchesReference) {
 /// More rows than are computed together, some alone at their expert.
 TEST_P(ExpertsTest, ManyRowsAreCutWithoutATrace) {
   const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts,
-                              args_.mixture.num_experts);
+                              args_.mixture.num_experts, args_.mixture.expert_bias);
   set_rows(1024 + 3, Spread::random);
   const std::vector<float> all = run(experts, test::cpu());
   const std::int64_t hidden = args_.shape.hidden_size;
@@ -71,9 +71,11 @@ TEST_P(ExpertsTest, ThreadsAndChunksChangeNoBit) {
   for (const std::int32_t per_chunk : {1, 2, 3}) {
     if (per_chunk > num_experts) continue;
     random_ = test::Random(91);
-    const PackedExperts whole(random_, args_.shape, num_experts, num_experts);
+    const PackedExperts whole(random_, args_.shape, num_experts, num_experts,
+                              args_.mixture.expert_bias);
     random_ = test::Random(91);
-    const PackedExperts cut(random_, args_.shape, num_experts, per_chunk);
+    const PackedExperts cut(random_, args_.shape, num_experts, per_chunk,
+                            args_.mixture.expert_bias);
     set_rows(37, Spread::random);
     const std::vector<float> expected = run(whole, test::cpu());
     EXPECT_EQ(run(cut, test::cpu()), expected) << per_chunk << " experts a chunk";
@@ -86,7 +88,8 @@ TEST_P(ExpertsTest, ThreadsAndChunksChangeNoBit) {
 }
 
 TEST_P(ExpertsTest, GivesTheSameBitsAsAStarPuTask) {
-  const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts, 1);
+  const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts, 1,
+                              args_.mixture.expert_bias);
   set_rows(9, Spread::random);
   const std::vector<float> expected = run(experts, test::cpu());
   std::vector<float> sum(expected.size());
@@ -135,6 +138,22 @@ TEST(ExpertsWorkspaceTest, ByHand) {
   const MixtureShape mixture{.num_experts = 8, .experts_per_token = 3};
   EXPECT_EQ(experts_workspace_bytes(shape, mixture, 16), 16U * 3 * (2 * 100 + 40) * 4);
   EXPECT_EQ(experts_workspace_bytes(shape, mixture, 5000), 1024U * 3 * (2 * 100 + 40) * 4);
+}
+
+/// Biases lie behind the weights, each in whole cache lines: 20 and 12 floats in 128 and 64 bytes.
+TEST(ExpertLayoutTest, BiasesLieBehindTheWeights) {
+  LayerWeightTypes types;
+  types[LayerWeight::gate] = types[LayerWeight::fc1] = test::plain_type(12, 20, DType::f32);
+  types[LayerWeight::fc2] = test::plain_type(20, 12, DType::f32);
+  const ExpertLayout without = ExpertLayout::of(types, {});
+  const ExpertLayout with = ExpertLayout::of(types, {.expert_bias = true});
+  const std::byte* expert = nullptr;
+  EXPECT_EQ(without.bias(expert, LayerWeight::gate), nullptr);
+  EXPECT_EQ(with.offset(LayerWeight::fc2), without.offset(LayerWeight::fc2));
+  EXPECT_EQ(with.bias_offset(LayerWeight::gate), without.size_bytes());
+  EXPECT_EQ(with.bias_offset(LayerWeight::fc1), without.size_bytes() + 128);
+  EXPECT_EQ(with.bias_offset(LayerWeight::fc2), without.size_bytes() + 256);
+  EXPECT_EQ(with.size_bytes(), without.size_bytes() + 256 + 64);
 }
 
 TEST(ExpertChunksTest, AreAsFewAsTheirSizeAllows) {

@@ -29,6 +29,7 @@ struct MixtureCase {
   RouterKind router;
   bool norm_chosen;
   bool gated;
+  bool biased = false;  ///< router and experts have biases, and SwiGLU is clamped
 };
 
 inline std::ostream& operator<<(std::ostream& out, const MixtureCase& of) { return out << of.name; }
@@ -46,6 +47,10 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     shape.num_heads = shape.num_kv_heads = shape.head_dim = 1;
     vectors_ = make_vectors(random_, shape, {.norm_weight = true});
     args_.vectors = vectors_.layout;
+    if (from.biased) {
+      args_.vectors.router_bias = static_cast<std::int64_t>(vectors_.values.size());
+      for (const float value : random_.floats(from.num_experts)) vectors_.values.push_back(value);
+    }
     args_.mixture = {.num_experts = from.num_experts,
                      .experts_per_token = from.per_token,
                      .router = from.router,
@@ -97,9 +102,9 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     expect_close(given, expected, tolerance(shape.dtype, GemmInput::rounded, shape.dtype));
 
     std::vector<double> weights(static_cast<std::size_t>(rows * num_experts));
-    const double gap =
-        router_reference(args_, std::vector<double>(given.begin(), given.end()).data(),
-                         weight_.plain.values.data(), weights.data());
+    const double gap = router_reference(
+        args_, std::vector<double>(given.begin(), given.end()).data(), weight_.plain.values.data(),
+        VectorLayout::at(vectors_.values.data(), args_.vectors.router_bias), weights.data());
     ASSERT_GT(gap, 1e-4) << "the rows do not tell a right choice from a wrong one";
     std::vector<float> chosen(weights.size());
     std::size_t i = 0;
@@ -137,7 +142,8 @@ inline auto mixture_cases() {
                         MixtureCase{"chosen_only_4_of_130", 64, 96, 130, 4, of_chosen, true, true},
                         MixtureCase{"one_expert", 63, 101, 1, 1, first, true, false},
                         MixtureCase{"one_of_5", 128, 64, 5, 1, first, false, false},
-                        MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true}));
+                        MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true},
+                        MixtureCase{"biased_4_of_9", 80, 70, 9, 4, of_chosen, true, true, true}));
 }
 
 template <typename ParamInfo>
@@ -147,13 +153,14 @@ std::string mixture_name(const ParamInfo& info) {
 
 /// All experts' weights, plain and packed in chunks.
 struct PackedExperts {
-  Operand gate, fc1, fc2;  ///< one expert behind the other
+  Operand gate, fc1, fc2;                            ///< one expert behind the other
+  std::vector<float> gate_bias, fc1_bias, fc2_bias;  ///< likewise; none unless biased
   ExpertLayout layout;
   ExpertChunks cut;
   std::vector<Buffer> chunks;
 
   PackedExperts(Random& random, const DecoderShape& shape, std::int32_t num_experts,
-                std::int32_t per_chunk)
+                std::int32_t per_chunk, bool biased = false)
       : cut{.num_experts = num_experts, .per_chunk = per_chunk} {
     const std::int64_t count = shape.hidden_size * shape.ffn_size;
     const auto draw = [&] {
@@ -166,7 +173,12 @@ struct PackedExperts {
     if (shape.gated_ffn) gate = draw();
     fc1 = draw();
     fc2 = draw();
-    layout = ExpertLayout::of(types);
+    layout = ExpertLayout::of(types, {.num_experts = num_experts, .expert_bias = biased});
+    if (biased) {
+      if (shape.gated_ffn) gate_bias = random.floats(num_experts * shape.ffn_size);
+      fc1_bias = random.floats(num_experts * shape.ffn_size);
+      fc2_bias = random.floats(num_experts * shape.hidden_size);
+    }
     for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) {
       Buffer& memory =
           chunks.emplace_back(static_cast<std::size_t>(cut.size_of(chunk)) * layout.size_bytes());
@@ -182,6 +194,16 @@ struct PackedExperts {
         if (shape.gated_ffn) put(gate, LayerWeight::gate, shape.ffn_size, shape.hidden_size);
         put(fc1, LayerWeight::fc1, shape.ffn_size, shape.hidden_size);
         put(fc2, LayerWeight::fc2, shape.hidden_size, shape.ffn_size);
+        const auto put_bias = [&](const std::vector<float>& all, LayerWeight weight) {
+          const std::size_t size = all.size() / static_cast<std::size_t>(num_experts);
+          if (size == 0) return;
+          std::memcpy(expert + layout.bias_offset(weight),
+                      all.data() + static_cast<std::size_t>(cut.first_of(chunk) + i) * size,
+                      size * sizeof(float));
+        };
+        put_bias(gate_bias, LayerWeight::gate);
+        put_bias(fc1_bias, LayerWeight::fc1);
+        put_bias(fc2_bias, LayerWeight::fc2);
       }
     }
   }
@@ -192,7 +214,11 @@ struct PackedExperts {
     return all;
   }
   ExpertMatrices matrices() const {
-    return {gate.values.data(), fc1.values.data(), fc2.values.data()};
+    const auto of = [](const std::vector<float>& biases) {
+      return biases.empty() ? nullptr : biases.data();
+    };
+    return {gate.values.data(), fc1.values.data(), fc2.values.data(),
+            of(gate_bias),      of(fc1_bias),      of(fc2_bias)};
   }
 };
 
@@ -209,7 +235,13 @@ class ExpertsFixture : public ::testing::TestWithParam<std::tuple<DType, Mixture
     shape.ffn_size = from.ffn_size;
     shape.gated_ffn = from.gated;
     shape.num_heads = shape.num_kv_heads = shape.head_dim = 1;
-    args_.mixture = {.num_experts = from.num_experts, .experts_per_token = from.per_token};
+    args_.mixture = {.num_experts = from.num_experts,
+                     .experts_per_token = from.per_token,
+                     .expert_bias = from.biased};
+    if (from.biased) {
+      shape.activation = Activation::clamped_swiglu;
+      shape.swiglu_limit = 1.25F;  // which many values exceed
+    }
   }
 
   /// Rows whose k experts are drawn; weights that do not add up to 1.

@@ -343,6 +343,7 @@ TEST_P(CudaQuantizedLinearPairTest, IsTheProductOfItsHalves) {
       if (in > 1000 && rows > 17) continue;
       SCOPED_TRACE(::testing::Message() << "in " << in << ", out " << out << ", rows " << rows);
       const bool biased = rows == 17;
+      const Epilogue activation = rows >= 64 ? Epilogue::clamped_gate : Epilogue::silu;
       const test::Operand x = test::make_operand(random.floats(rows * in, 0.1), DType::bf16);
       const OnDevice<std::byte> x_there(x.memory);
       OnDevice<std::byte> h(static_cast<std::size_t>(rows * out) * size_bytes(DType::bf16));
@@ -354,15 +355,15 @@ TEST_P(CudaQuantizedLinearPairTest, IsTheProductOfItsHalves) {
                                           .rows = rows,
                                           .gate_bias = biased ? biases_there.get() + out : nullptr,
                                           .up_bias = biased ? biases_there.get() : nullptr,
-                                          .activation = Epilogue::silu,
+                                          .activation = activation,
+                                          .limit = test::gated_limit,
                                           .dst = h.get()});
       std::vector<double> expected = test::linear_reference_of(
           x.values, in, up.values, biased ? biases.data() : nullptr, rows, in, out);
       const std::vector<double> gates = test::linear_reference_of(
           x.values, in, gate.values, biased ? biases.data() + out : nullptr, rows, in, out);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        expected[i] *= test::activate(Epilogue::silu, gates[i]);
-      }
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        expected[i] = test::gated(activation, gates[i], expected[i]);
       // Straight from codes the result is rounded only; else the values are, too.
       const bool straight = format_of(up_name) == format_of(gate_name) && rows <= 64;
       test::expect_close(
