@@ -27,6 +27,7 @@
 #include "codelets/runtime/task_key.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/select_rows/select_rows.h"
+#include "codelets/shared_ffn/shared_ffn.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {
@@ -74,6 +75,7 @@ struct GpuKernels {
   decltype(&router_cuda) router = nullptr;
   decltype(&sampling_cuda) sampling = nullptr;
   decltype(&select_rows_cuda) select_rows = nullptr;
+  decltype(&shared_ffn_cuda) shared_ffn = nullptr;
   decltype(&sv_cuda) sv = nullptr;
 };
 
@@ -83,21 +85,48 @@ constexpr std::uint64_t gpu_kernels_key() {
   std::uint64_t key = 0xcbf29ce484222325ULL;
   const auto add = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001b3ULL; };
   for (const char* c = SLUICE_VERSION; *c != '\0'; ++c) add(static_cast<unsigned char>(*c));
-  for (const std::size_t bytes :
-       {sizeof(GpuKernels),        sizeof(GpuDevice),         sizeof(KernelTimes),
-        sizeof(BatchSequence),     sizeof(BatchRow),          sizeof(DecoderShape),
-        sizeof(TaskTag),           sizeof(TaskKey),           sizeof(AttentionArgs),
-        sizeof(AttentionOperands), sizeof(AttentionJoinArgs), sizeof(EmbeddingArgs),
-        sizeof(EmbeddingOperands), sizeof(Fc1Args),           sizeof(Fc1Operands),
-        sizeof(Fc2Args),           sizeof(Fc2Operands),       sizeof(KvClearArgs),
-        sizeof(KvStoreArgs),       sizeof(KvStoreOperands),   sizeof(LmHeadArgs),
-        sizeof(LmHeadOperands),    sizeof(OutProjArgs),       sizeof(OutProjOperands),
-        sizeof(QkOperands),        sizeof(QkvArgs),           sizeof(QkvOperands),
-        sizeof(QkvSplitArgs),      sizeof(QkvSplitOperands),  sizeof(SamplingArgs),
-        sizeof(SamplingOperands),  sizeof(SelectRowsArgs),    sizeof(SelectRowsOperands),
-        sizeof(LogprobsArgs),      sizeof(LogprobsOperands),  sizeof(SvOperands),
-        sizeof(RouterArgs),        sizeof(RouterOperands),    sizeof(ExpertJoinArgs),
-        sizeof(ExpertJoinOperands)})
+  for (const std::size_t bytes : {sizeof(GpuKernels),
+                                  sizeof(GpuDevice),
+                                  sizeof(KernelTimes),
+                                  sizeof(BatchSequence),
+                                  sizeof(BatchRow),
+                                  sizeof(DecoderShape),
+                                  sizeof(TaskTag),
+                                  sizeof(TaskKey),
+                                  sizeof(AttentionArgs),
+                                  sizeof(AttentionOperands),
+                                  sizeof(AttentionJoinArgs),
+                                  sizeof(EmbeddingArgs),
+                                  sizeof(EmbeddingOperands),
+                                  sizeof(Fc1Args),
+                                  sizeof(Fc1Operands),
+                                  sizeof(Fc2Args),
+                                  sizeof(Fc2Operands),
+                                  sizeof(KvClearArgs),
+                                  sizeof(KvStoreArgs),
+                                  sizeof(KvStoreOperands),
+                                  sizeof(LmHeadArgs),
+                                  sizeof(LmHeadOperands),
+                                  sizeof(OutProjArgs),
+                                  sizeof(OutProjOperands),
+                                  sizeof(QkOperands),
+                                  sizeof(QkvArgs),
+                                  sizeof(QkvOperands),
+                                  sizeof(QkvSplitArgs),
+                                  sizeof(QkvSplitOperands),
+                                  sizeof(SamplingArgs),
+                                  sizeof(SamplingOperands),
+                                  sizeof(SelectRowsArgs),
+                                  sizeof(SelectRowsOperands),
+                                  sizeof(LogprobsArgs),
+                                  sizeof(LogprobsOperands),
+                                  sizeof(SvOperands),
+                                  sizeof(RouterArgs),
+                                  sizeof(RouterOperands),
+                                  sizeof(ExpertJoinArgs),
+                                  sizeof(ExpertJoinOperands),
+                                  sizeof(SharedFfnArgs),
+                                  sizeof(SharedFfnOperands)})
     add(bytes);
   return key;
 }
