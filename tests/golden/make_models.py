@@ -21,7 +21,7 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoConfig, AutoModelForCausalLM, LlamaConfig, MinistralConfig, MistralConfig, MixtralConfig,
+from transformers import (AutoConfig, AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MinistralConfig, MistralConfig, MixtralConfig,
                           OPTConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -29,7 +29,8 @@ PROMPT_TOKENS = 101
 GREEDY_PROMPT_TOKENS, GREEDY_TOKENS = 7, 64
 RAGGED_PROMPT_TOKENS, RAGGED_GREEDY_TOKENS = (1, 2, 5, 11, 17, 29, 40), 24
 MIN_RELATIVE_GAP = 3e-3   # top-1 minus top-2 logit, over max |logit| of that row, at every greedy step
-MIN_ROUTER_GAP = 3e-3       # last chosen minus first left-out expert's logit, over max |logit| of that row, at every layer
+MIN_ROUTER_GAP = 3e-3       # last chosen minus first left-out expert's logit, over max |logit| of that row, at every layer;
+                            # of a sigmoid router the same of corrected scores, and of groups
 MIN_DISTINCT_TOKENS = 20    # among the 64 greedy tokens
 MIN_RAGGED_DISTINCT_TOKENS = 5  # among the 24 greedy tokens of each ragged prompt
 MIN_BF16_COSINE = 0.99995   # Transformers computing in bf16 against itself computing in f32, all logits as one vector
@@ -53,6 +54,8 @@ class Case:
     layer_scale: float = 1.0                   # multiplies the standard deviation of what each sublayer adds
     # Config changes that must change the logits, and where; another model_type is what lacks a feature.
     contrast: dict = dataclasses.field(default_factory=dict)
+    # More of them, by name: config changes, or a part of the names of tensors that are set to zero.
+    contrasts: dict = dataclasses.field(default_factory=dict)
 
 
 ALTERNATING = ["full_attention", "sliding_attention"] * 2
@@ -203,6 +206,34 @@ CASES = [
                         bos_token_id=3, eos_token_id=3,
                         rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
          torch.float32, layer_scale=0.5, published=False, contrast={"norm_topk_prob": True}),
+    # A sigmoid router whose groups count, one dense layer, a shared expert two experts wide; corrections are stored in f32.
+    Case("glm4-moe",
+         Glm4MoeConfig(vocab_size=103, hidden_size=64, intermediate_size=78, moe_intermediate_size=36,
+                       num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=24,
+                       n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=2, n_group=4, topk_group=2,
+                       routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
+                       rms_norm_eps=1e-5, max_position_embeddings=256, bos_token_id=3, eos_token_id=[4, 5],
+                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+         torch.bfloat16, layer_scale=0.5, drop=("rope_scaling", "pad_token_id"),
+         put={"partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1},
+         contrasts={"no correction": "e_score_correction_bias", "no groups": {"n_group": 1, "topk_group": 1},
+                    "no scaling factor": {"routed_scaling_factor": 1.0}, "no shared expert": "shared_experts.down_proj",
+                    "weights as they are": {"norm_topk_prob": False}, "no norms of heads": {"use_qk_norm": False},
+                    "whole heads rotate": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                               "partial_rotary_factor": 1.0}}}),
+    # Neither groups nor norms of heads, as GLM-4.5-Air; biases of attention, three tenths of a head rotate.
+    Case("glm4-moe-plain",
+         Glm4MoeConfig(vocab_size=97, hidden_size=60, intermediate_size=70, moe_intermediate_size=40,
+                       num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=20,
+                       n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
+                       routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0, use_qk_norm=False,
+                       attention_bias=True, rms_norm_eps=1e-2, max_position_embeddings=256,
+                       bos_token_id=3, eos_token_id=3,
+                       rope_parameters={"rope_type": "default", "rope_theta": 1000000.0,
+                                        "partial_rotary_factor": 0.3}),
+         torch.float32, layer_scale=0.4, published=False,
+         contrasts={"no correction": "e_score_correction_bias", "no shared expert": "shared_experts.down_proj",
+                    "weights that add up to 1": {"norm_topk_prob": True}}),
 ]
 
 
@@ -235,24 +266,43 @@ def randomise(model, case, generator):
             parameter.copy_(noise * (case.layer_scale if adds else 1.0) / math.sqrt(parameter.shape[-1]))
 
 
+def routers_of(model):
+    return [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+
+
+def gap_of(values, count):
+    """Of each row the distance of the count-th largest value from the next one, over the largest |value|."""
+    if count == values.shape[-1]:
+        return torch.full(values.shape[:-1], math.inf, dtype=values.dtype)
+    top = values.topk(count + 1, dim=-1).values
+    return (top[..., -2] - top[..., -1]) / values.abs().amax(dim=-1)
+
+
+def router_gap(router, logits):
+    """The same of what a router chooses by, the smaller one of experts and groups."""
+    logits = logits.double()
+    if not hasattr(router, "e_score_correction_bias"):
+        return gap_of(logits, router.top_k)
+    scores = logits.sigmoid() + router.e_score_correction_bias.double()
+    groups = scores.unflatten(-1, (router.num_group, -1))
+    of_groups = groups.topk(2, dim=-1).values.sum(dim=-1)
+    kept = torch.zeros_like(of_groups).scatter_(-1, of_groups.topk(router.topk_group, dim=-1).indices, 1).bool()
+    inside = groups[kept].unflatten(0, (*logits.shape[:-1], -1)).flatten(-2)
+    return torch.minimum(gap_of(of_groups, router.topk_group), gap_of(inside, router.top_k))
+
+
 class RouterGaps:
     """The smallest distance of a last chosen expert from the first one left out, of all that a model computes."""
 
     def __init__(self, model):
         self.smallest = math.inf
-        self.count = 0
-        for module in model.modules():
-            if type(module).__name__.endswith("TopKRouter"):
-                self.count += 1
-                module.register_forward_hook(self.look)
+        routers = routers_of(model)
+        self.count = len(routers)
+        for router in routers:
+            router.register_forward_hook(self.look)
 
     def look(self, router, inputs, outputs):
-        logits = outputs[0].double()
-        if router.top_k == logits.shape[-1]:
-            return
-        top = logits.topk(router.top_k + 1, dim=-1).values
-        gaps = (top[:, -2] - top[:, -1]) / logits.abs().amax(dim=-1)
-        self.smallest = min(self.smallest, gaps.min().item())
+        self.smallest = min(self.smallest, router_gap(router, outputs[0]).min().item())
 
 
 @torch.no_grad()
@@ -262,13 +312,15 @@ def decide_routers(model, generator):
     Of routers of random weights some row's last chosen expert and the first one left out are always too near to each
     other. Layers add little in these dimensions, and each router sees them in another order.
     """
-    routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    routers = routers_of(model)
     if not routers:
         return
     count = routers[0].weight.shape[0]
     levels = torch.linspace(-2, 2, count)
-    for token in model.get_input_embeddings().weight:
-        token[:count] = levels[torch.randperm(count, generator=generator)]
+    by_sigmoid = hasattr(routers[0], "e_score_correction_bias")
+    if not by_sigmoid:
+        for token in model.get_input_embeddings().weight:
+            token[:count] = levels[torch.randperm(count, generator=generator)]
     for name, parameter in model.named_parameters():
         if "o_proj.weight" in name:
             parameter[:count] *= 0.1
@@ -277,6 +329,23 @@ def decide_routers(model, generator):
     for router in routers:
         router.weight *= 0.1
         router.weight[torch.arange(count), torch.randperm(count, generator=generator)] += 1
+    if by_sigmoid:
+        decide_by_sigmoid(model, levels, generator)
+
+
+def decide_by_sigmoid(model, levels, generator):
+    """Corrections that change choices, and preferences of each token that leave all routers a clear one."""
+    mixtures = [layer for layer in model.model.layers if routers_of(layer)]
+    for layer in mixtures:
+        bias = layer.mlp.gate.e_score_correction_bias
+        bias.copy_(0.2 * torch.randn(bias.shape, generator=generator))
+    for token in model.get_input_embeddings().weight:
+        tries = token.repeat(256, 1)
+        for row in tries:
+            row[:len(levels)] = levels[torch.randperm(len(levels), generator=generator)]
+        gaps = [router_gap(layer.mlp.gate, layer.mlp.gate(layer.post_attention_layernorm(tries))[0])
+                for layer in mixtures]
+        token.copy_(tries[torch.stack(gaps).amin(dim=0).argmax()])  # the clearest of them
 
 
 @torch.no_grad()
@@ -318,11 +387,11 @@ def cosine(a, b):
     return torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=-1)
 
 
-def copy_as(model, config, dtype, then=torch.float32):
+def copy_as(model, config, dtype, then=torch.float32, strict=True):
     """A new model of this configuration with the same weights, rounded to dtype, computing in `then`."""
     other = build(config)
     unknown = other.load_state_dict({k: v.to(dtype).float() for k, v in model.state_dict().items()},
-                                    strict=config.model_type == model.config.model_type)
+                                    strict=strict and config.model_type == model.config.model_type)
     assert not unknown.missing_keys, unknown
     return other.to(then)
 
@@ -413,6 +482,24 @@ def contrast(case, model, prompt, logits):
                          "max_relative_difference": difference.max().item()}}
 
 
+def contrasts(case, model, prompt, logits):
+    """The same for several features."""
+    facts = {}
+    for name, change in case.contrasts.items():
+        by_config = isinstance(change, dict)
+        fields = {**case.config.to_dict(), **(change if by_config else {})}
+        other = copy_as(model, AutoConfig.for_model(**fields), torch.float32, strict=False)
+        if not by_config:
+            of_name = [tensor for key, tensor in other.state_dict().items() if change in key]
+            assert of_name, f"{case.name}: no tensor is called {change}"
+            for tensor in of_name:
+                tensor.zero_()
+        difference = ((logits_of(other, prompt) - logits).abs().amax() / logits.abs().max()).item()
+        assert difference > 0.05, f"{case.name}: {name} changes nothing"
+        facts[name] = difference
+    return {"contrasts": facts} if facts else {}
+
+
 def publish_style(case, config):
     """The keys of Transformers 4, which published config.json files have."""
     config["torch_dtype"] = config.pop("dtype")
@@ -429,6 +516,9 @@ def publish_style(case, config):
 def save(case, model, folder):
     stored = copy_as(model, case.config, case.stored, case.stored)
     stored.config.dtype = case.stored
+    for router in routers_of(stored):  # published ones are in f32, whatever the weights are in
+        if hasattr(router, "e_score_correction_bias"):
+            router.e_score_correction_bias = router.e_score_correction_bias.float()
     stored.generation_config = transformers.GenerationConfig(
         **{"bos_token_id": case.config.bos_token_id, "eos_token_id": case.config.eos_token_id, **case.generation})
     size = sum(p.numel() * p.element_size() for p in stored.parameters())
@@ -449,6 +539,7 @@ def save(case, model, folder):
 def make(case, root):
     model, prompt, tensors, facts = search(case)
     facts.update(contrast(case, model, prompt, tensors["logits_f32"]))
+    facts.update(contrasts(case, model, prompt, tensors["logits_f32"]))
     folder = root / case.name
     save(case, model, folder)
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **plainly(case.config)).eval()
