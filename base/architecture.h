@@ -13,8 +13,8 @@ enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, silu, clamped_swig
 inline constexpr float clamped_swiglu_slope = 1.702F;
 /// How a row's experts are chosen and weighed, by the router's logits: the softmax over all
 /// experts, of which the largest are taken; or the largest logits, and the softmax over these
-/// alone.
-enum class RouterKind : std::uint8_t { softmax_first, softmax_of_chosen };
+/// alone; or each logit's sigmoid, to which a correction is added for the choice alone.
+enum class RouterKind : std::uint8_t { softmax_first, softmax_of_chosen, sigmoid };
 enum class PositionKind : std::uint8_t { none, learned, rope, alibi };
 
 }  // namespace sluice

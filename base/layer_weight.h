@@ -15,14 +15,21 @@ enum class LayerWeight : std::uint8_t {
   fc1,     ///< the "up" projection of a gated FFN
   fc2,     ///< the "down" projection of a gated FFN
   router,  ///< of a mixture of experts, whose gate, fc1 and fc2 are one of each for every expert
+  shared_gate,  ///< of the FFN that all rows go through beside their experts, likewise
+  shared_fc1,
+  shared_fc2,
 };
-inline constexpr std::array<LayerWeight, 6> all_layer_weights = {
-    LayerWeight::qkv, LayerWeight::out, LayerWeight::gate,
-    LayerWeight::fc1, LayerWeight::fc2, LayerWeight::router};
+inline constexpr std::array<LayerWeight, 9> all_layer_weights = {
+    LayerWeight::qkv,         LayerWeight::out,        LayerWeight::gate,
+    LayerWeight::fc1,         LayerWeight::fc2,        LayerWeight::router,
+    LayerWeight::shared_gate, LayerWeight::shared_fc1, LayerWeight::shared_fc2};
 /// Those that each expert of a mixture has.
 constexpr bool is_of_ffn(LayerWeight weight) {
   return weight == LayerWeight::gate || weight == LayerWeight::fc1 || weight == LayerWeight::fc2;
 }
+
+/// Those of the FFN that all rows of a mixture go through.
+constexpr bool is_shared(LayerWeight weight) { return weight >= LayerWeight::shared_gate; }
 
 /// Something of each of a layer's weights. Plain data if T is.
 template <typename T>

@@ -17,6 +17,7 @@
 #include "codelets/runtime/trace_recorder.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/select_rows/select_rows.h"
+#include "codelets/shared_ffn/shared_ffn.h"
 #include "codelets/stage/stage.h"
 #include "perfmodels/layer_run.h"
 
@@ -154,7 +155,7 @@ struct DecoderGraph::Chain {
   Rows all;
   std::deque<Rows> parts;   ///< none when the sub-batch is one part
   DataHandle x;             ///< [tokens, hidden_size] f32
-  DataHandle rope;          ///< [tokens, head_dim] f32, rotary models only
+  DataHandle rope;          ///< [tokens, rotated_dims] f32, rotary models only
   DataHandle h;             ///< [tokens, ffn_size], where a stage ends with sublayer 5
   std::int64_t widest_ffn;  ///< of any layer with one FFN
   std::int64_t num_logit_rows;
@@ -163,12 +164,12 @@ struct DecoderGraph::Chain {
   Chain(const TaskTag& tag, const ModelWeights& model, const DataHandle& handle,
         const BatchPart& whole)
       : all(tag, model.shape(), handle, whole),
-        widest_ffn(std::max(model.config().ffn_size, model.config().dense_ffn_size)),
+        widest_ffn(model.config().widest_ffn()),
         num_logit_rows(whole.batch.num_logit_rows()),
         num_scored_rows(whole.batch.num_scored_rows()) {
     const DecoderShape& shape = all.shape;
     x = DataHandle::temporary(all.bytes(shape.hidden_size, sizeof(float)));
-    if (shape.rope) rope = DataHandle::temporary(all.bytes(shape.head_dim, sizeof(float)));
+    if (shape.rope) rope = DataHandle::temporary(all.bytes(shape.rotated_dims(), sizeof(float)));
   }
   /// Makes what passes between these stages.
   void add_passing(const Stages& stages) {
@@ -501,7 +502,8 @@ std::int64_t DecoderGraph::layers_of_task(const Chain& chain, const SubBatch& su
     const Placement placement = placement_of(part, layer);
     if (cuts_of(layer).whole.at(placement.bits()).size() > 1 || drops_rows(chain, layer))
       return std::nullopt;
-    return LayerForm{placement, weight_reader(layer), home_of(chain.all, layer)};
+    return LayerForm{placement, weight_reader(layer), home_of(chain.all, layer),
+                     model_.config().has_experts(layer)};
   };
   return sluice::layers_of_task(first, model_.config().num_layers, chain.all.tag.num_tokens,
                                 form_of);
@@ -576,6 +578,21 @@ void DecoderGraph::submit_router_of(const Chain& chain, std::int64_t layer, Devi
                  .routing = data.routing});
 }
 
+void DecoderGraph::submit_shared_ffn_of(const Chain& chain, std::int64_t layer, Device device,
+                                        const ExpertData& data) {
+  const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+  const WeightHandle& gate = weights.matrices[LayerWeight::shared_gate];
+  const WeightHandle& fc1 = weights.matrices[LayerWeight::shared_fc1];
+  const WeightHandle& fc2 = weights.matrices[LayerWeight::shared_fc2];
+  submit_shared_ffn(
+      {.tag = tagged(chain.all.tag, Sublayer::shared_ffn, layer, device),
+       .shape = model_.shape(layer),
+       .gate = gate.type,
+       .fc1 = fc1.type,
+       .fc2 = fc2.type},
+      {.normed = data.normed, .gate = gate.data, .fc1 = fc1.data, .fc2 = fc2.data, .x = chain.x});
+}
+
 void DecoderGraph::submit_experts_of(const Chain& chain, std::int64_t layer,
                                      const Placement& placement, const ExpertData& data) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
@@ -604,7 +621,11 @@ void DecoderGraph::submit_with_experts(const Chain& chain, std::int64_t layer,
         layer, placement.to_string());
   }
   if (range.first == Sublayer::fc2) return;  // with fc1
-  if (range.first == Sublayer::fc1) return submit_experts_of(chain, layer, placement, data);
+  if (range.first == Sublayer::fc1) {
+    if (model_.config().shared_ffn_size > 0)
+      submit_shared_ffn_of(chain, layer, placement[Sublayer::out_proj], data);
+    return submit_experts_of(chain, layer, placement, data);
+  }
   const Device device = placement[range.first];
   if (!range.has(Sublayer::fc2))
     data.make(model_.shape(layer), mixture_shape(model_.config()), chain.all.tag.num_tokens);

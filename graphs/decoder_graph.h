@@ -105,8 +105,8 @@ class PendingIteration {
 /// 4. Attention of different parts does not wait for each other; their rows share 1 and 4 to 6.
 /// 5. Sub-batches follow each other where they share a slab, layer by layer, and in sampling.
 /// 6. Rows that draw no token, and are not scored, end with the last layer's attention.
-/// 7. In a layer with experts, router > experts > expert_join stand in place of 5 and 6: the router
-///    and the join where 4 runs, the experts where p5 = p6 says.
+/// 7. In a layer with experts, router > shared_ffn > experts > expert_join stand in place of 5 and
+///    6: the experts where p5 = p6 says, the others where 4 runs.
 /// 8. There are logprobs where a sequence asks. Of a prompt's scored rows only the logits of two
 ///    blocks are there at once.
 /// docs/design/overview.md has the reasons.
@@ -187,6 +187,9 @@ class DecoderGraph {
   LayerHandles handles_of(const Rows& rows, std::int64_t layer, const DataHandle& new_kv) const;
   void submit_router_of(const Chain& chain, std::int64_t layer, Device device,
                         const ExpertData& data);
+  /// Adds to x what its FFN for all rows gives, which its experts need not wait for.
+  void submit_shared_ffn_of(const Chain& chain, std::int64_t layer, Device device,
+                            const ExpertData& data);
   /// Those of a layer, and what adds them to x.
   void submit_experts_of(const Chain& chain, std::int64_t layer, const Placement& placement,
                          const ExpertData& data);

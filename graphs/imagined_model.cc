@@ -61,8 +61,8 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
         memory.embedding);
   }
   if (shape_.rope)
-    frequencies = imagined.bytes(static_cast<std::size_t>(config.head_dim / 2) * sizeof(float),
-                                 memory.embedding);
+    frequencies = imagined.bytes(
+        static_cast<std::size_t>(config.rotated_dims() / 2) * sizeof(float), memory.embedding);
   if (config.has_projections()) {
     const std::size_t projection = table_bytes(config.embed_size, config.hidden_size);
     project_in.data = imagined.bytes(projection, memory.embedding);
@@ -82,7 +82,8 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
   for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
     const LayerHomes& homes = memory.layers[layer];
     LayerWeights& weights = layers_.emplace_back();
-    const std::int64_t num_floats = std::max<std::int64_t>(1, vectors_.num_elements);
+    const std::int64_t num_floats =
+        std::max<std::int64_t>(1, num_vector_elements(config, static_cast<std::int64_t>(layer)));
     weights.vectors = imagined.bytes(static_cast<std::size_t>(num_floats) * sizeof(float),
                                      homes[WeightKind::vectors]);
     std::size_t expert_bytes = 0;

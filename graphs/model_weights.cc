@@ -55,6 +55,8 @@ std::int64_t* start_of(TensorRole role, VectorLayout& layout) {
       return &layout.attention_sinks;
     case Role::router_bias:
       return &layout.router_bias;
+    case Role::router_correction:
+      return &layout.router_correction;
     default:
       return nullptr;
   }
@@ -82,6 +84,7 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
       .swiglu_limit = config.swiglu_limit,
       .gated_ffn = config.gated_ffn,
       .rope = config.position == PositionKind::rope,
+      .rotary_dim = config.rotary_dim,
       .dtype = dtype};
 }
 
@@ -90,7 +93,11 @@ MixtureShape mixture_shape(const ModelConfig& config) {
           .experts_per_token = static_cast<std::int32_t>(config.experts_per_token),
           .router = config.router,
           .norm_chosen = config.norm_chosen,
-          .expert_bias = config.num_experts > 0 && config.ffn_bias};
+          .expert_bias = config.num_experts > 0 && config.ffn_bias,
+          .shared_ffn = config.shared_ffn_size > 0,
+          .num_groups = static_cast<std::int32_t>(config.num_groups),
+          .groups_per_token = static_cast<std::int32_t>(config.groups_per_token),
+          .routed_scaling = config.routed_scaling};
 }
 
 LayerWeightTypes LayerWeights::types() const {
@@ -115,6 +122,9 @@ std::span<const WeightKind> kinds_of(LayerWeight weight) {
       return attention;
     case LayerWeight::out:
     case LayerWeight::router:
+    case LayerWeight::shared_gate:
+    case LayerWeight::shared_fc1:
+    case LayerWeight::shared_fc2:
       return out;
     case LayerWeight::gate:
     case LayerWeight::fc1:
@@ -132,13 +142,24 @@ WeightKind kind_of(TensorRole role) {
 }
 
 VectorLayout vector_layout(const ModelConfig& config) {
+  // A layer with experts has those of one FFN, and behind them its own.
+  std::int64_t layer = 0;
+  while (config.num_experts > 0 && !config.has_experts(layer)) ++layer;
   VectorLayout layout;
-  for (const LayerTensor& tensor : layer_schema(config, 0)) {
+  for (const LayerTensor& tensor : layer_schema(config, layer)) {
     if (!tensor.is_vector()) continue;
     if (std::int64_t* start = start_of(tensor.role, layout)) *start = layout.num_elements;
     layout.num_elements += tensor.shape[0];
   }
   return layout;
+}
+
+std::int64_t num_vector_elements(const ModelConfig& config, std::int64_t layer) {
+  std::int64_t count = 0;
+  for (const LayerTensor& tensor : layer_schema(config, layer)) {
+    if (tensor.is_vector()) count += tensor.shape[0];
+  }
+  return count;
 }
 
 PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes)
@@ -224,8 +245,9 @@ std::string PackedWeights::identity() const {
 }
 
 std::uint64_t packed_weight_bytes(const ModelConfig& config, DType dtype) {
-  std::uint64_t total = static_cast<std::uint64_t>(config.num_layers) * sizeof(float) *
-                        static_cast<std::uint64_t>(vector_layout(config).num_elements);
+  std::uint64_t total = 0;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    total += sizeof(float) * static_cast<std::uint64_t>(num_vector_elements(config, layer));
   for (const std::size_t size : PackedWeights(config, dtype).sizes()) total += size;
   return total;
 }

@@ -45,8 +45,10 @@ MixtureShape mixture_shape(const ModelConfig& config);
 std::span<const WeightKind> kinds_of(LayerWeight weight);
 /// As what a layer's tensor is placed.
 WeightKind kind_of(TensorRole role);
-/// Where each small vector of a layer lies.
+/// Where each small vector of a layer lies; one with one FFN ends before those of a router.
 VectorLayout vector_layout(const ModelConfig& config);
+/// How many elements those of one layer have.
+std::int64_t num_vector_elements(const ModelConfig& config, std::int64_t layer);
 
 /// The weights of a model that are packed, in the formats in which it has them; plain ones in the
 /// type of the arithmetic.
@@ -95,7 +97,7 @@ class ModelWeights {
   DataHandle positions;      ///< learned position table as stored, or empty
   WeightHandle project_in;   ///< or empty
   WeightHandle project_out;  ///< or empty
-  DataHandle frequencies;    ///< [head_dim / 2] f32, rotary models only
+  DataHandle frequencies;    ///< [rotated_dims / 2] f32, rotary models only
   DataHandle final_norm;     ///< weight, then bias, f32; or empty
   WeightHandle head;         ///< [vocab_size, embed_size]
   DType table_dtype = DType::bf16;

@@ -35,15 +35,14 @@ WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t t
     : before_layers(table_bytes) {
   const PackedWeights packed(config, dtype);
   before_layers += packed_bytes(packed.project_in);
-  if (config.position == PositionKind::rope) before_layers += float_bytes(config.head_dim / 2);
+  if (config.position == PositionKind::rope)
+    before_layers += float_bytes(config.rotated_dims() / 2);
   head = packed_bytes(packed.head);
   before_head += packed_bytes(packed.project_out);
-  const std::uint64_t vectors =
-      float_bytes(std::max<std::int64_t>(1, vector_layout(config).num_elements));
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     const LayerWeightTypes& types = packed.layers[static_cast<std::size_t>(i)];
     Layer& layer = layers.emplace_back();
-    layer.vectors = vectors;
+    layer.vectors = float_bytes(std::max<std::int64_t>(1, num_vector_elements(config, i)));
     for (const LayerMatrix& matrix : layer_matrices(config, i)) {
       if (matrix.of_each_expert) continue;
       layer.matrices[matrix.weight] = WeightPacking::size_bytes(types[matrix.weight]);

@@ -76,15 +76,15 @@ double scaled_frequency(double trained, std::int64_t pair, const RopeVariant& sc
 
 std::vector<float> rope_frequencies(const ModelConfig& config) {
   const auto theta = static_cast<double>(config.rope_theta);
-  const std::int64_t num_pairs = config.head_dim / 2;
+  const std::int64_t dim = config.rotated_dims();
+  const std::int64_t num_pairs = dim / 2;
   std::vector<float> frequencies;
   for (std::int64_t i = 0; i < num_pairs; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
+    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(dim);
     const double trained = std::pow(theta, exponent);
-    const double frequency =
-        config.rope_scaling
-            ? scaled_frequency(trained, i, *config.rope_scaling, theta, config.head_dim)
-            : trained;
+    const double frequency = config.rope_scaling
+                                 ? scaled_frequency(trained, i, *config.rope_scaling, theta, dim)
+                                 : trained;
     frequencies.push_back(static_cast<float>(frequency));
   }
   return frequencies;

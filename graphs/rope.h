@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// Rotary frequencies of a model, [head_dim / 2]: theta^(-2i / head_dim), scaled where the config
-/// asks for it, as Transformers does (RopeKind):
+/// Rotary frequencies of a model, [dim / 2] with dim = rotated_dims(): theta^(-2i / dim), scaled
+/// where the config asks for it, as Transformers does (RopeKind):
 ///   llama3        wavelengths above original/low_freq_factor are stretched by `factor`, those
 ///   below
 ///                 original/high_freq_factor stay, those between are blended

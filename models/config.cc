@@ -39,6 +39,8 @@ void check_experts(const ModelConfig& config, std::string_view where) {
   check_size(where, "number of experts of a token", config.experts_per_token, config.num_experts);
   check_size(where, "number of experts of all layers", config.num_layers * config.num_experts,
              most_of_all_layers);
+  if (config.shared_ffn_size != 0)
+    check_size(where, "FFN size of the shared experts", config.shared_ffn_size, 1 << 24);
   if (std::find(config.dense_layers.begin(), config.dense_layers.end(), true) !=
       config.dense_layers.end())
     check_size(where, "FFN size of layers without experts", config.dense_ffn_size, 1 << 24);

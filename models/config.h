@@ -39,7 +39,13 @@ struct ModelConfig {
   RouterKind router = RouterKind::softmax_first;
   /// After a softmax over all: the chosen experts' weights are made to add up to 1.
   bool norm_chosen = true;
-  bool router_bias = false;  ///< added to the router's logits
+  bool router_bias = false;        ///< added to the router's logits
+  bool router_correction = false;  ///< a sigmoid router has one for each expert
+  std::int64_t num_groups = 1;     ///< of neighbouring experts; a sigmoid router's, as what follows
+  std::int64_t groups_per_token = 1;  ///< whose experts a token may go through
+  float routed_scaling = 1.0F;        ///< multiplies the chosen experts' weights
+  /// Of the FFN that all tokens go through beside their experts; 0: there is none.
+  std::int64_t shared_ffn_size = 0;
   /// Which layers of a mixture have one FFN, of dense_ffn_size; empty: none.
   std::vector<bool> dense_layers{};
   std::int64_t dense_ffn_size = 0;
@@ -66,6 +72,8 @@ struct ModelConfig {
   PositionKind position = PositionKind::rope;
   float rope_theta = 10000.0F;
   std::optional<RopeVariant> rope_scaling;
+  std::int64_t rotary_dim =
+      0;  ///< RoPE turns so many of a head's dimensions, the first ones; 0: all
   bool tied_embeddings = false;  ///< the LM head is the token embedding
 
   std::optional<std::int32_t> bos_token_id;
@@ -79,6 +87,7 @@ struct ModelConfig {
 
   std::int64_t q_size() const { return num_heads * head_dim; }
   std::int64_t kv_size() const { return num_kv_heads * head_dim; }
+  std::int64_t rotated_dims() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   /// Of one layer; 0: it sees all.
   std::int64_t window_tokens(std::int64_t layer) const {
     const bool windowed =
@@ -93,6 +102,8 @@ struct ModelConfig {
   std::int64_t ffn_size_of(std::int64_t layer) const {
     return num_experts > 0 && !has_experts(layer) ? dense_ffn_size : ffn_size;
   }
+  /// Of any layer's FFN or expert.
+  std::int64_t widest_ffn() const { return std::max(ffn_size, dense_ffn_size); }
   /// How many layers see all in spite of sliding_window_tokens.
   std::int64_t num_full_attention_layers() const {
     return std::count(windowed_layers.begin(), windowed_layers.end(), false);

@@ -86,7 +86,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   const json parsed = parse_json(quote_non_finite(text), where, DuplicateKeys::last_wins);
   const ConfigReader fields(parsed, where);
   const Family& family = family_of(fields);
-  refuse_fields(fields, unsupported_fields());
+  refuse_fields(fields, unsupported_fields(), family.own_fields);
   if (!family.has_experts) refuse_fields(fields, fields_of_experts());
 
   ModelConfig config;

@@ -37,7 +37,10 @@ struct Family {
   std::string_view ffn_field;              ///< what config.json calls ffn_size, for messages
   std::string_view embed_field;            ///< what config.json calls embed_size, likewise
   std::string_view expert_ffn_field = {};  ///< what it calls an expert's ffn_size; empty: ffn_field
-  bool has_experts = false;                ///< it reads how many; other families refuse such fields
+  std::string_view experts_field = "num_experts";  ///< and how many there are
+  /// What it reads of those that other families refuse.
+  std::span<const std::string_view> own_fields = {};
+  bool has_experts = false;  ///< it reads how many; other families refuse such fields
   /// The fields that only the family knows; those all share are read by parse_config. Throws Error.
   void (*read)(const ConfigReader& fields, ModelConfig& config);
   /// The inverse, as published checkpoints write them.

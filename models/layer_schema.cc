@@ -21,6 +21,12 @@ std::optional<LayerWeight> weight_of(TensorRole role) {
       return LayerWeight::fc2;
     case Role::router_weight:
       return LayerWeight::router;
+    case Role::shared_gate_weight:
+      return LayerWeight::shared_gate;
+    case Role::shared_fc1_weight:
+      return LayerWeight::shared_fc1;
+    case Role::shared_fc2_weight:
+      return LayerWeight::shared_fc2;
     default:
       return std::nullopt;
   }
@@ -67,15 +73,18 @@ std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t la
   }
   if (config.attention_sinks) add(Role::attention_sinks);
   add_norm(Role::ffn_norm_weight, Role::ffn_norm_bias);
-  of_each_expert = config.has_experts(layer);
-  if (of_each_expert) {
-    const TensorId router{Role::router_weight, layer};
-    tensors.push_back({router.role, expected_shape(config, router), LayerWeight::router});
-    if (config.router_bias) {
-      const TensorId bias{Role::router_bias, layer};
-      tensors.push_back({bias.role, expected_shape(config, bias), std::nullopt});
-    }
+  const bool has_experts = config.has_experts(layer);
+  if (has_experts) {
+    add(Role::router_weight);
+    if (config.router_bias) add(Role::router_bias);
+    if (config.router_correction) add(Role::router_correction);
   }
+  if (has_experts && config.shared_ffn_size > 0) {
+    if (config.gated_ffn) add(Role::shared_gate_weight);
+    add(Role::shared_fc1_weight);
+    add(Role::shared_fc2_weight);
+  }
+  of_each_expert = has_experts;
   if (config.gated_ffn) add_linear(Role::gate_weight, Role::gate_bias, config.ffn_bias);
   add_linear(Role::fc1_weight, Role::fc1_bias, config.ffn_bias);
   add_linear(Role::fc2_weight, Role::fc2_bias, config.ffn_bias);

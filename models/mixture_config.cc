@@ -4,15 +4,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "models/rms_decoder.h"
 
 namespace sluice {
 
 void read_experts(const ConfigReader& fields, const MixtureDefaults& defaults,
                   ModelConfig& config) {
   const bool is_local = fields.has("num_local_experts");
-  const std::string_view key = is_local ? "num_local_experts" : "num_experts";
+  const std::string_view usual = is_local ? "num_local_experts" : "num_experts";
+  const std::string_view key = defaults.key.empty() ? usual : defaults.key;
   config.num_experts = fields.count(key, defaults.num_experts);
-  if (is_local && fields.has("num_experts") && fields.count("num_experts") != config.num_experts) {
+  if (key == "num_local_experts" && fields.has("num_experts") &&
+      fields.count("num_experts") != config.num_experts) {
     throw Error(
         "{}: num_local_experts is {} and num_experts {}; expected one number, they name "
         "the same",
@@ -33,6 +36,53 @@ void read_experts(const ConfigReader& fields, const MixtureDefaults& defaults,
     fields.refuse(per_token,
                   fmt::format("1 to {}, the number of experts ({})", config.num_experts, key));
   }
+}
+
+void read_sigmoid_router(const ConfigReader& fields, std::string_view key, ModelConfig& config) {
+  constexpr double lowest_factor = 1e-6;
+  constexpr double highest_factor = 1e6;
+  config.router = RouterKind::sigmoid;
+  config.router_correction = true;
+  config.norm_chosen = fields.flag("norm_topk_prob", true);
+  config.routed_scaling = static_cast<float>(
+      fields.number("routed_scaling_factor", lowest_factor, highest_factor, 1.0));
+  config.num_groups = fields.count("n_group", 1);
+  config.groups_per_token = fields.count("topk_group", 1);
+  if (config.num_experts % config.num_groups != 0)
+    fields.refuse("n_group", fmt::format("a number that divides {} ({})", key, config.num_experts));
+  if (config.groups_per_token > config.num_groups)
+    fields.refuse("topk_group", fmt::format("1 to n_group ({})", config.num_groups));
+  if (config.groups_per_token == config.num_groups) return;
+  const std::int64_t in_group = config.num_experts / config.num_groups;
+  if (in_group < 2) {
+    fields.refuse("n_group", fmt::format("at most {}: groups are compared by two experts of each",
+                                         config.num_experts / 2));
+  }
+  if (config.experts_per_token > in_group * config.groups_per_token) {
+    fields.refuse("num_experts_per_tok",
+                  fmt::format("1 to {}, as many experts as topk_group ({}) groups have",
+                              in_group * config.groups_per_token, config.groups_per_token));
+  }
+}
+
+void write_sigmoid_router(const ModelConfig& config, nlohmann::ordered_json& fields) {
+  fields["n_group"] = config.num_groups;
+  fields["topk_group"] = config.groups_per_token;
+  fields["norm_topk_prob"] = config.norm_chosen;
+  fields["routed_scaling_factor"] = shortest(config.routed_scaling);
+}
+
+void read_first_dense_layers(const ConfigReader& fields, std::int64_t default_count,
+                             ModelConfig& config) {
+  constexpr std::string_view key = "first_k_dense_replace";
+  const std::int64_t count = fields.count(key, default_count, 0);
+  if (count == 0) return;
+  if (count >= config.num_layers) {
+    fields.refuse(key, fmt::format("0 to {}, so that a layer has experts", config.num_layers - 1));
+  }
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    config.dense_layers.push_back(layer < count);
+  config.dense_ffn_size = fields.count("intermediate_size");
 }
 
 void read_dense_layers(const ConfigReader& fields, ModelConfig& config) {

@@ -86,6 +86,7 @@ Content content_of(TensorRole role) {
     case TensorRole::fc1_bias:
     case TensorRole::fc2_bias:
     case TensorRole::router_bias:
+    case TensorRole::router_correction:
       return Content::zeros;
     default:
       return Content::random;

@@ -73,6 +73,14 @@ std::string_view layer_tensor_name(TensorRole role) {
       return "mlp.gate.weight";
     case TensorRole::router_bias:
       return "mlp.gate.bias";
+    case TensorRole::router_correction:
+      return "mlp.gate.e_score_correction_bias";
+    case TensorRole::shared_gate_weight:
+      return "mlp.shared_experts.gate_proj.weight";
+    case TensorRole::shared_fc1_weight:
+      return "mlp.shared_experts.up_proj.weight";
+    case TensorRole::shared_fc2_weight:
+      return "mlp.shared_experts.down_proj.weight";
     case TensorRole::q_norm_weight:
       return "self_attn.q_norm.weight";
     case TensorRole::k_norm_weight:
@@ -87,7 +95,8 @@ std::string_view layer_tensor_name(TensorRole role) {
 }  // namespace
 
 void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
-                      std::int64_t default_kv_heads, std::int64_t default_head_dim) {
+                      std::int64_t default_kv_heads, std::int64_t default_head_dim,
+                      std::optional<double> default_rotary_part) {
   config.norm = NormKind::rms_norm;
   config.gated_ffn = true;
   constexpr std::string_view kv_heads = "num_key_value_heads";
@@ -100,7 +109,7 @@ void read_rms_decoder(const ConfigReader& fields, ModelConfig& config,
   if (!activation) fields.refuse("hidden_act", known_activations);
   config.activation = *activation;
   read_head_dim(fields, config, default_head_dim);
-  read_rope(fields, config);
+  read_rope(fields, config, default_rotary_part);
   if (config.head_dim % 2 != 0) {
     throw Error("{}: head_dim {} is odd; RoPE rotates pairs and needs an even one", fields.where(),
                 config.head_dim);

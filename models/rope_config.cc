@@ -45,7 +45,7 @@ class RopeReader {
     const std::string_view type_key = rope_.contains("rope_type") ? "rope_type" : "type";
     if (rope_.is_null(type_key)) rope_.refuse(type_key, kKnownTypes);
     const std::string type = rope_.text(type_key, "default");
-    if (type != "proportional") refuse_partial_rotation(rope_);
+    if (type != "proportional" && config_.rotary_dim == 0) refuse_partial_rotation(rope_);
     if (type == "default") return result;
     result.scaling = read_scaling(type, type_key);
     if (type == "yarn" && result.theta == 1.0F)
@@ -162,9 +162,11 @@ class RopeReader {
     std::vector<float> factors;
     for (const double factor : rope_.numbers(key, kLowestFactor, kHighestFactor))
       factors.push_back(static_cast<float>(factor));
-    const std::int64_t expected = config_.head_dim / 2;
-    if (static_cast<std::int64_t>(factors.size()) != expected)
-      rope_.refuse(key, fmt::format("a list of {} numbers (head_dim / 2)", expected));
+    const std::int64_t expected = config_.rotated_dims() / 2;
+    if (static_cast<std::int64_t>(factors.size()) != expected) {
+      rope_.refuse(key, fmt::format("a list of {} numbers ({} / 2)", expected,
+                                    config_.rotary_dim == 0 ? "head_dim" : "rotated dimensions"));
+    }
     return factors;
   }
 
@@ -285,11 +287,41 @@ ordered_json shortest_list(const std::vector<float>& values) {
   return list;
 }
 
+/// How many of a head's dimensions rotate, as Transformers rounds it.
+std::int64_t read_rotary_dim(const ConfigReader& fields, const ModelConfig& config,
+                             double default_part) {
+  constexpr std::string_view key = "partial_rotary_factor";
+  double part = fields.number(key, 0.0, 1.0, default_part);
+  auto rope = filled_object(fields, "rope_scaling");
+  if (!rope) rope = filled_object(fields, "rope_parameters");
+  if (rope) part = rope->number(key, 0.0, 1.0, part);
+  const auto dims = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * part);
+  if (dims < 2 || dims % 2 != 0) {
+    throw Error(
+        "{}: {} {} of head_dim {} is {} dimensions; RoPE rotates pairs and needs an even "
+        "number from 2 on",
+        fields.where(), key, part, config.head_dim, dims);
+  }
+  return dims;
+}
+
+/// The factor that gives rotary_dim again.
+double rotary_part(const ModelConfig& config) {
+  const auto head_dim = static_cast<double>(config.head_dim);
+  const auto dims = static_cast<double>(config.rotary_dim);
+  double part = dims / head_dim;
+  while (head_dim * part < dims) part = std::nextafter(part, 1.0);
+  return part;
+}
+
 }  // namespace
 
-void read_rope(const ConfigReader& fields, ModelConfig& config) {
+void read_rope(const ConfigReader& fields, ModelConfig& config,
+               std::optional<double> default_part) {
   config.position = PositionKind::rope;
-  if (fields.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
+  if (default_part) {
+    config.rotary_dim = read_rotary_dim(fields, config, *default_part);
+  } else if (fields.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields.refuse("partial_rotary_factor",
                   "1 (for this family Transformers ignores it, other engines do not)");
   }
@@ -302,6 +334,7 @@ void read_rope(const ConfigReader& fields, ModelConfig& config) {
 
 void write_rope(const ModelConfig& config, ordered_json& fields) {
   fields["rope_theta"] = shortest(config.rope_theta);
+  if (config.rotary_dim > 0) fields["partial_rotary_factor"] = rotary_part(config);
   fields["rope_scaling"] = nullptr;
   if (!config.rope_scaling) return;
   const RopeVariant& scaling = *config.rope_scaling;

@@ -202,14 +202,36 @@ ModelConfig gpt_oss(std::int64_t num_layers, std::int64_t num_experts) {
   return config;
 }
 
-/// MiniMaxAI/MiniMax-M2, but for its norms of q and k, and for its rotary positions, which turn
-/// half of each head: eight of 256 experts a token. Shape only.
+/// zai-org/GLM-4.5-Air, without its layer that predicts a second token: eight of 128 experts a
+/// token, and one that all tokens go through; the first layer has one FFN.
+ModelConfig glm45_air() {
+  ModelConfig config = base_config("glm4_moe", {4096, 46, 96, 8, 128, 1408, 151552}, 131072);
+  config.qkv_bias = true;
+  config.rope_theta = 1000000.0F;
+  config.rotary_dim = 64;
+  config.num_experts = 128;
+  config.experts_per_token = 8;
+  config.router = RouterKind::sigmoid;
+  config.router_correction = true;
+  config.shared_ffn_size = 1408;
+  config.dense_layers.resize(46);
+  config.dense_layers.front() = true;
+  config.dense_ffn_size = 10944;
+  config.eos_token_ids = {151329, 151336, 151338};
+  return config;
+}
+
+/// MiniMaxAI/MiniMax-M2, but for its norms of q and k: eight of 256 experts a token, and half of
+/// each head rotates. Shape only.
 ModelConfig minimax_m2() {
   ModelConfig config = base_config("minimax_m2", {3072, 62, 48, 8, 128, 1536, 200064}, 196608);
   config.norm_eps = 1e-6F;
   config.rope_theta = 5000000.0F;
+  config.rotary_dim = 64;
   config.num_experts = 256;
   config.experts_per_token = 8;
+  config.router = RouterKind::sigmoid;
+  config.router_correction = true;
   config.bos_token_id = 200019;
   config.eos_token_ids = {200020};
   return config;
@@ -260,6 +282,7 @@ std::vector<NamedShape> make_shapes() {
       {"qwen3-235b-a22b", qwen3_moe({4096, 94, 64, 4, 128, 1536, 151936})},
       {"gpt-oss-20b", gpt_oss(24, 32)},
       {"gpt-oss-120b", gpt_oss(36, 128)},
+      {"glm-4.5-air", glm45_air()},
       {"minimax-m2", minimax_m2()},
       {"bloom-176b", bloom_176b()},
       {"chinchilla-70b", chinchilla_70b()},

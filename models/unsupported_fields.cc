@@ -1,5 +1,6 @@
 #include "models/unsupported_fields.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -60,9 +61,11 @@ std::span<const UnsupportedField> fields_of_experts() {
   return table;
 }
 
-void refuse_fields(const ConfigReader& fields, std::span<const UnsupportedField> table) {
+void refuse_fields(const ConfigReader& fields, std::span<const UnsupportedField> table,
+                   std::span<const std::string_view> except) {
   for (const UnsupportedField& field : table) {
     if (!fields.has(field.name)) continue;
+    if (std::find(except.begin(), except.end(), field.name) != except.end()) continue;
     const auto neutral = nlohmann::json::parse(field.neutral, nullptr, false);
     if (!neutral.is_discarded() && fields.equals(field.name, neutral)) continue;
     fields.refuse(field.name,

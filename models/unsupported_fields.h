@@ -20,7 +20,8 @@ std::span<const UnsupportedField> unsupported_fields();
 /// Those that say how many experts there are, which some families can have.
 std::span<const UnsupportedField> fields_of_experts();
 
-/// Throws Error that names the first one of `table` that is set.
-void refuse_fields(const ConfigReader& fields, std::span<const UnsupportedField> table);
+/// Throws Error that names the first one of `table` that is set, but for those of `except`.
+void refuse_fields(const ConfigReader& fields, std::span<const UnsupportedField> table,
+                   std::span<const std::string_view> except = {});
 
 }  // namespace sluice

@@ -64,6 +64,10 @@ std::string_view to_string(TensorRole role) {
       "k_norm_weight",
       "attention_sinks",
       "router_bias",
+      "router_correction",
+      "shared_gate_weight",
+      "shared_fc1_weight",
+      "shared_fc2_weight",
   };
   return names[static_cast<std::size_t>(role)];
 }
@@ -135,6 +139,13 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorId id)
       return {config.hidden_size, ffn_size};
     case TensorRole::router_weight:
       return {config.num_experts, config.hidden_size};
+    case TensorRole::router_correction:
+      return {config.num_experts};
+    case TensorRole::shared_gate_weight:
+    case TensorRole::shared_fc1_weight:
+      return {config.shared_ffn_size, config.hidden_size};
+    case TensorRole::shared_fc2_weight:
+      return {config.hidden_size, config.shared_ffn_size};
     case TensorRole::final_norm_weight:
     case TensorRole::final_norm_bias:
     case TensorRole::attention_norm_weight:
@@ -161,6 +172,7 @@ std::string expected_shape_fields(const ModelConfig& config, TensorId id) {
   if (id.expert >= 0 && family != nullptr && !family->expert_ffn_field.empty())
     ffn = family->expert_ffn_field;
   const std::string_view embed = family == nullptr ? "embed_size" : family->embed_field;
+  const std::string_view experts = family == nullptr ? "num_experts" : family->experts_field;
   constexpr std::string_view hidden = "hidden_size";
   constexpr std::string_view q = "num_attention_heads * head_dim";
   constexpr std::string_view kv = "num_key_value_heads * head_dim";
@@ -195,7 +207,14 @@ std::string expected_shape_fields(const ModelConfig& config, TensorId id) {
     case TensorRole::fc2_weight:
       return fmt::format("[{}, {}]", hidden, ffn);
     case TensorRole::router_weight:
-      return fmt::format("[num_experts, {}]", hidden);
+      return fmt::format("[{}, {}]", experts, hidden);
+    case TensorRole::router_correction:
+      return fmt::format("[{}]", experts);
+    case TensorRole::shared_gate_weight:
+    case TensorRole::shared_fc1_weight:
+      return fmt::format("[n_shared_experts * moe_intermediate_size, {}]", hidden);
+    case TensorRole::shared_fc2_weight:
+      return fmt::format("[{}, n_shared_experts * moe_intermediate_size]", hidden);
     case TensorRole::q_norm_weight:
     case TensorRole::k_norm_weight:
       return "[head_dim]";

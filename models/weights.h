@@ -50,6 +50,10 @@ enum class TensorRole : std::uint8_t {
   k_norm_weight,          ///< [head_dim], likewise
   attention_sinks,        ///< [num_heads], attention_sinks only
   router_bias,            ///< [num_experts], router_bias only
+  router_correction,      ///< [num_experts], layers with experts and router_correction only
+  shared_gate_weight,     ///< [shared_ffn_size, hidden_size], layers with experts, likewise
+  shared_fc1_weight,      ///< the same shape
+  shared_fc2_weight,      ///< [hidden_size, shared_ffn_size]
 };
 
 /// "q_weight" and so on, for messages.

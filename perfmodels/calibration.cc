@@ -23,22 +23,24 @@ constexpr double micro = 1e-6;
 std::string seconds_key(Sublayer sublayer) { return fmt::format("{}_us", to_string(sublayer)); }
 
 Json json_of(const ModelDimensions& model) {
-  return {{"num_layers", model.num_layers},
-          {"hidden_size", model.hidden_size},
-          {"embed_size", model.embed_size},
-          {"num_heads", model.num_heads},
-          {"num_kv_heads", model.num_kv_heads},
-          {"head_dim", model.head_dim},
-          {"ffn_size", model.ffn_size},
-          {"vocab_size", model.vocab_size},
-          {"sliding_window_tokens", model.sliding_window_tokens},
-          {"gated_ffn", model.gated_ffn},
-          {"num_experts", model.num_experts},
-          {"experts_per_token", model.experts_per_token},
-          {"weight_bits", model.weight_bits},
-          {"head_bits", model.head_bits},
-          {"fused_codes", model.fused_codes},
-          {"kv_element_bytes", model.kv_element_bytes}};
+  Json json = {{"num_layers", model.num_layers},
+               {"hidden_size", model.hidden_size},
+               {"embed_size", model.embed_size},
+               {"num_heads", model.num_heads},
+               {"num_kv_heads", model.num_kv_heads},
+               {"head_dim", model.head_dim},
+               {"ffn_size", model.ffn_size},
+               {"vocab_size", model.vocab_size},
+               {"sliding_window_tokens", model.sliding_window_tokens},
+               {"gated_ffn", model.gated_ffn},
+               {"num_experts", model.num_experts},
+               {"experts_per_token", model.experts_per_token},
+               {"weight_bits", model.weight_bits},
+               {"head_bits", model.head_bits},
+               {"fused_codes", model.fused_codes},
+               {"kv_element_bytes", model.kv_element_bytes}};
+  if (model.shared_ffn_size > 0) json["shared_ffn_size"] = model.shared_ffn_size;
+  return json;
 }
 
 void add_rates(Json& json, const MachineRates& rates) {
@@ -118,7 +120,7 @@ ModelDimensions read_model(const ProfileField& field) {
   field.expect_keys({"num_layers", "hidden_size", "embed_size", "num_heads", "num_kv_heads",
                      "head_dim", "ffn_size", "vocab_size", "sliding_window_tokens", "gated_ffn",
                      "num_experts", "experts_per_token", "weight_bits", "head_bits", "fused_codes",
-                     "kv_element_bytes"});
+                     "kv_element_bytes", "shared_ffn_size"});
   ModelDimensions model;
   if (field.find("num_layers")) model.num_layers = read_count_or_0(field, "num_layers");
   model.hidden_size = read_count(field, "hidden_size");
@@ -132,6 +134,8 @@ ModelDimensions read_model(const ProfileField& field) {
   model.gated_ffn = field.at("gated_ffn").flag();
   model.num_experts = read_count_or_0(field, "num_experts");
   model.experts_per_token = read_count_or_0(field, "experts_per_token");
+  if (field.find("shared_ffn_size"))
+    model.shared_ffn_size = read_count_or_0(field, "shared_ffn_size");
   model.weight_bits = field.at("weight_bits").positive();
   if (const auto bits = field.find("head_bits")) model.head_bits = bits->not_negative();
   if (const auto fused = field.find("fused_codes")) model.fused_codes = fused->flag();

@@ -50,6 +50,7 @@ void add_load(const CostModel& costs, Tier home, Device device, double bytes, Un
 
 /// In so many tensors a sublayer's weights cross.
 std::int64_t num_tensors(const ModelDimensions& model, Sublayer sublayer) {
+  if (sublayer == Sublayer::out_proj && model.shared_ffn_size > 0) return model.gated_ffn ? 4 : 3;
   if (sublayer < Sublayer::fc1 || model.num_experts == 0)
     return sublayer == Sublayer::fc1 && model.gated_ffn ? 2 : 1;
   const double chunks = sublayer_weight_bytes(model, sublayer) / most_chunk_bytes;

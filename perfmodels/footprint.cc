@@ -129,7 +129,8 @@ double activation_bytes(const ModelDimensions& model, double rows) {
   const auto hidden = static_cast<double>(model.hidden_size);
   const auto ffn = static_cast<double>(model.ffn_size);
   return rows * (4 * hidden + 2 * hidden + 2 * (model.q_size() + 2 * model.kv_size()) +
-                 2 * model.q_size() + 2 * ffn * (model.gated_ffn ? 2 : 1));
+                 2 * model.q_size() + 2 * ffn * (model.gated_ffn ? 2 : 1) +
+                 2 * static_cast<double>(model.shared_ffn_size));
 }
 
 double decode_activation_bytes(const ModelDimensions& model, const MemoryPlan& memory,

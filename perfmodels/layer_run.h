@@ -28,6 +28,7 @@ struct LayerForm {
   Placement placement;
   std::optional<Device> weights;
   std::optional<Device> kv;
+  bool has_experts = false;  ///< in place of one FFN
 
   /// All of it runs where everything is, so that nothing has to come or go.
   bool in_place() const { return weights && kv == weights && placement == Placement(*weights); }

@@ -4,6 +4,13 @@
 #include <cmath>
 
 namespace sluice {
+namespace {
+
+double shared_ffn_elements(const ModelDimensions& model) {
+  return static_cast<double>(model.shared_ffn_size * model.hidden_size) * (model.gated_ffn ? 3 : 2);
+}
+
+}  // namespace
 
 double weight_elements(const ModelDimensions& model, WeightKind kind) {
   const auto hidden = static_cast<double>(model.hidden_size);
@@ -20,7 +27,7 @@ double weight_elements(const ModelDimensions& model, WeightKind kind) {
     case WeightKind::value:
       return hidden * kv;
     case WeightKind::out_proj:
-      return q * hidden;
+      return q * hidden + shared_ffn_elements(model);
     case WeightKind::fc1:
       return experts * hidden * ffn * (model.gated_ffn ? 2 : 1);
     case WeightKind::fc2:
@@ -87,8 +94,17 @@ SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
               static_cast<double>(shape.batch) * tokens * kv_bytes_per_token(model) / 2,
               2 * rows * tokens * q};
     }
-    case Sublayer::out_proj:
-      return product(q, hidden);
+    case Sublayer::out_proj: {
+      SublayerWork work = product(q, hidden);
+      const double weights = shared_ffn_elements(model);
+      if (weights > 0) {
+        work.x_bytes +=
+            activation_element_bytes * rows * (hidden + static_cast<double>(model.shared_ffn_size));
+      }
+      work.y_bytes += model.weight_bytes(weights);
+      work.flops += 2 * rows * weights;
+      return work;
+    }
     case Sublayer::fc1:
       return of_experts(product(hidden, ffn * (model.gated_ffn ? 2 : 1)));
     case Sublayer::fc2: {
@@ -246,13 +262,14 @@ std::vector<StageWork> iteration_work(const ModelDimensions& model,
     return StageWork{name, (layers - 1) * each.bytes + in_last.bytes,
                      (layers - 1) * each.flops + in_last.flops};
   };
+  const double out_proj = q * hidden + shared_ffn_elements(model);
   const double fc1 = hidden * ffn * (model.gated_ffn ? 2 : 1);
   StageWork last_qkv = product(hidden * 2 * kv, all.rows);
   last_qkv += product(hidden * q, last.rows);
   std::vector<StageWork> stages = {
       in_all_layers("qkv", product(hidden * (q + 2 * kv), all.rows), last_qkv),
       in_all_layers("attention", attention(all), attention(last)),
-      in_all_layers("out_proj", product(q * hidden, all.rows), product(q * hidden, last.rows)),
+      in_all_layers("out_proj", product(out_proj, all.rows), product(out_proj, last.rows)),
       in_all_layers("fc1", ffn_product(fc1, all.rows), ffn_product(fc1, last.rows)),
       in_all_layers("fc2", ffn_product(ffn * hidden, all.rows),
                     ffn_product(ffn * hidden, last.rows))};

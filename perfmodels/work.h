@@ -34,6 +34,9 @@ struct ModelDimensions {
   std::int64_t learned_positions = 0;  ///< rows of a table beside the embedding (OPT)
   std::int64_t num_experts = 0;        ///< 0: one FFN; else a mixture of experts
   std::int64_t experts_per_token = 0;  ///< that a token's row goes through
+  /// Of the FFN that all rows go through beside their experts: a part of sublayer 4's weights and
+  /// work, since it runs there. 0: there is none.
+  std::int64_t shared_ffn_size = 0;
   /// Which experts those are; nothing: each is as likely as another. Of as many experts as above.
   std::optional<Routing> routing{};
   /// Of a layer's weight: 32, 16, or 4.5 for groups of 4 bits with their scales (FlexGen's
@@ -114,6 +117,7 @@ struct BatchShape {
 ///   qk, sv    x 2 T q        y 2 batch S kv (K, or V)   2 T S q FLOP: as the table, no credit for
 ///                            causal masking
 ///   out_proj  x 2 T q        y weight   2 T q hidden
+///             (and the same of a shared FFN: x 2 T (hidden + shared), 6 or 4 T hidden shared FLOP)
 ///   fc1       x 2 T hidden   y weights of the experts touched   2 T hidden ffn (twice if gated)
 ///   fc2       x 2 T ffn      y the same   2 T ffn hidden   (x for every expert of a token)
 ///   kv_store  (ours) x K and V of the new tokens, read   y the same, written
@@ -174,7 +178,7 @@ struct StageWork {
 /// rows in all (LIA Table 1's C and D_Y):
 ///   qkv        2 T hidden (q + 2 kv) FLOP
 ///   attention  4 q (visible keys, summed over rows) FLOP; K and V of every visible token
-///   out_proj   2 T q hidden FLOP
+///   out_proj   2 T q hidden FLOP, and those of a shared FFN
 ///   fc1        2 T hidden ffn FLOP, twice that when gated
 ///   fc2        2 T ffn hidden FLOP
 ///   lm_head    2 (logit rows) embed vocab FLOP, once, with the projection before it

@@ -38,5 +38,6 @@ extern "C" [[gnu::visibility("default")]] constexpr sluice::GpuKernels sluice_gp
     .router = sluice::router_cuda,
     .sampling = sluice::sampling_cuda,
     .select_rows = sluice::select_rows_cuda,
+    .shared_ffn = sluice::shared_ffn_cuda,
     .sv = sluice::sv_cuda,
 };

@@ -32,8 +32,9 @@ struct EmbeddingTask {
 }  // namespace
 
 void submit_embedding(const EmbeddingArgs& args, const EmbeddingHandles& handles) {
-  if (args.shape.rope && args.shape.head_dim % 2 != 0) {
-    throw Error("rotary embedding needs an even head_dim, found {}", args.shape.head_dim);
+  if (args.shape.rope && args.shape.rotated_dims() % 2 != 0) {
+    throw Error("rotary embedding needs an even number of dimensions, found {}",
+                args.shape.rotated_dims());
   }
   submit_task<EmbeddingTask>(args.shape.dtype, args, handles);
 }

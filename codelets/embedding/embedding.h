@@ -33,7 +33,7 @@ struct EmbeddingArgs {
 
 /// x[r] = E[token(r)] (W_in x where embed_size != hidden_size) + P[position(r) + offset], f32, and
 /// the rotary tables of the batch's rows: rope[r] = a cos(position * f[i]), then a sin(...), with
-/// i < head_dim / 2 and a = rope_attention_factor.
+/// i < rotated_dims / 2 and a = rope_attention_factor.
 struct EmbeddingOperands {
   const EmbeddingArgs* args = nullptr;
   BatchView batch{nullptr};
@@ -41,9 +41,9 @@ struct EmbeddingOperands {
   const std::byte* table = nullptr;      ///< [vocab_size, embed_size], row-major, may be unaligned
   const std::byte* positions = nullptr;  ///< [positions, hidden_size] or null
   Weight project_in = {};                ///< [hidden_size, embed_size], or none
-  const float* frequencies = nullptr;    ///< [head_dim / 2] or null
+  const float* frequencies = nullptr;    ///< [rotated_dims / 2] or null
   float* x = nullptr;                    ///< [rows, hidden_size]
-  float* rope = nullptr;                 ///< [rows, head_dim] or null
+  float* rope = nullptr;                 ///< [rows, rotated_dims] or null
 };
 void embedding_cpu(const CpuContext& cpu, const EmbeddingOperands& operands);
 void embedding_cuda(const cuda::Context& gpu,

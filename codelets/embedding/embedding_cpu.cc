@@ -22,7 +22,7 @@ const std::byte* table_row(const std::byte* table, std::int64_t row, std::int64_
 }
 
 void write_rope(const EmbeddingOperands& operands, std::int64_t row, std::int32_t position) {
-  const std::int64_t half = operands.args->shape.head_dim / 2;
+  const std::int64_t half = operands.args->shape.rotated_dims() / 2;
   float* out = operands.rope + row * 2 * half;
   const float scale = operands.args->rope_attention_factor;
   for (std::int64_t i = 0; i < half; ++i) {

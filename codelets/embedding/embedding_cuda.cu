@@ -83,7 +83,7 @@ __global__ void embed_rows(EmbedCall call) {
     x[i] = value;
   }
   if (!args.shape.rope) return;
-  const std::int64_t half = args.shape.head_dim / 2;
+  const std::int64_t half = args.shape.rotated_dims() / 2;
   float* rope = operands.rope + row * 2 * half;
   for (std::int64_t i = threadIdx.x; i < half; i += blockDim.x) {
     const float angle = static_cast<float>(position) * operands.frequencies[i];

@@ -24,7 +24,7 @@ void embedding_reference(const EmbeddingOperands& operands, const float* project
                          double* rope) {
   const EmbeddingArgs& args = *operands.args;
   const std::int64_t hidden = args.shape.hidden_size;
-  const std::int64_t half = args.shape.head_dim / 2;
+  const std::int64_t half = args.shape.rotated_dims() / 2;
   for (std::int64_t r = 0; r < operands.batch.num_rows(); ++r) {
     const BatchRow& row = operands.batch.rows()[static_cast<std::size_t>(r)];
     const std::int64_t token = row.token >= 0 ? row.token : operands.slot_tokens[-(row.token + 1)];

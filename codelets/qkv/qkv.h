@@ -26,13 +26,14 @@ struct QkvArgs {
 };
 
 /// [q k v] = norm(x) W_qkv^T + b; each head of q and k takes an RMS norm where the layout has its
-/// weights, and is rotated; k and v stored into the sequences' pages,
-/// or passed on as they are, or both.
+/// weights, and is rotated, as many dimensions as the shape says; k and v stored into the
+/// sequences' pages, or passed on as they are, or both.
 struct QkvOperands {
   const QkvArgs* args = nullptr;
   BatchView batch{nullptr};
-  const float* x = nullptr;     ///< [rows, hidden_size]
-  const float* rope = nullptr;  ///< [rows, head_dim]: cos then sin; null without rotary embedding
+  const float* x = nullptr;  ///< [rows, hidden_size]
+  const float* rope =
+      nullptr;  ///< [rows, rotated_dims]: cos then sin; null without rotary embedding
   const float* vectors = nullptr;  ///< see VectorLayout
   Weight weight = {};              ///< [qkv_size, hidden_size]: q, k, v rows
   std::byte* q = nullptr;          ///< [rows, q_size], dtype

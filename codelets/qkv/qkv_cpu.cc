@@ -33,9 +33,10 @@ void finish_row(const QkvOperands& operands, std::int64_t r, float* qkv) {
   normalise_heads(shape, VectorLayout::at(operands.vectors, at.k_norm_weight), qkv + shape.q_size(),
                   shape.num_kv_heads);
   if (shape.rope) {
-    const float* cos = operands.rope + r * dim;
+    const std::int64_t rotated = shape.rotated_dims();
+    const float* cos = operands.rope + r * rotated;
     for (std::int64_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {
-      simd::rope_head(qkv + head * dim, cos, cos + dim / 2, dim);
+      simd::rope_head(qkv + head * dim, cos, cos + rotated / 2, rotated);
     }
   }
   simd::store_row(

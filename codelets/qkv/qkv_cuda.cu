@@ -22,17 +22,18 @@ struct PlaceCall {
   DecoderShape shape;
   BatchView batch;
   const float* qkv;   ///< [rows, qkv_size]
-  const float* rope;  ///< [rows, head_dim]: cos then sin; null without rotary embedding
+  const float* rope;  ///< [rows, rotated_dims]: cos then sin; null without rotary embedding
   std::byte* q;       ///< [rows, q_size]
   std::byte* slab;    ///< or null
   std::byte* new_kv;  ///< [rows, 2 * kv_size], or null
   HeadNorms norms;    ///< that are still to be taken; place_rows_in_pairs only
 };
 
-/// Element `i` of the row's head that starts at `head`, rotated as simd::rope_head() does.
+/// Element `i` of the row's head that starts at `head`, its first `dim` rotated as
+/// simd::rope_head() does.
 __device__ float rotated(const float* head, const float* cos, int dim, int i) {
   const int half = dim / 2;
-  if (i >= 2 * half) return head[i];  // an odd dimension's last one
+  if (i >= 2 * half) return head[i];
   const float* sin = cos + half;
   if (i < half) return head[i] * cos[i] - head[i + half] * sin[i];
   return head[i] * cos[i - half] + head[i - half] * sin[i - half];
@@ -47,6 +48,7 @@ __global__ void place_rows(PlaceCall call) {
   const DecoderShape& shape = call.shape;
   const std::int64_t row = blockIdx.x;
   const auto dim = static_cast<int>(shape.head_dim);
+  const auto turned = static_cast<int>(shape.rotated_dims());
   const auto padded = static_cast<int>(shape.padded_head_dim());
   const auto num_heads = static_cast<int>(shape.num_heads);
   const auto num_kv_heads = static_cast<int>(shape.num_kv_heads);
@@ -67,7 +69,7 @@ __global__ void place_rows(PlaceCall call) {
     const int in_head = i % dim;
     const bool is_v = head >= num_heads + num_kv_heads;
     const float value = call.rope != nullptr && !is_v
-                            ? rotated(qkv + head * dim, call.rope + row * dim, dim, in_head)
+                            ? rotated(qkv + head * dim, call.rope + row * turned, turned, in_head)
                             : qkv[i];
     if (head < num_heads) {
       put_element(value, reinterpret_cast<T*>(call.q) + row * q_size + i);
@@ -141,18 +143,18 @@ __device__ float sum_of_lanes(float value, int threads) {
   return value;
 }
 
-/// The same in bf16 for heads of a multiple of four dimensions: two neighbours a thread, and the
-/// two that rotate with them.
+/// The same in bf16 for heads of a multiple of four dimensions, of which as many rotate: two
+/// neighbours a thread, and the two that rotate with them, or two others that do not.
 __global__ void place_rows_in_pairs(PlaceCall call) {
   cuda::let_next_start();
   const DecoderShape& shape = call.shape;
   const std::int64_t row = blockIdx.x;
   const auto dim = static_cast<int>(shape.head_dim);
-  const int half = dim / 2;
+  const auto turned = static_cast<int>(shape.rotated_dims());
   const auto padded = static_cast<int>(shape.padded_head_dim());
   const auto num_heads = static_cast<int>(shape.num_heads);
   const auto num_kv_heads = static_cast<int>(shape.num_kv_heads);
-  const int of_head = half / 2;  // a head's threads
+  const int of_head = dim / 4;  // a head's threads
   const int count = (num_heads + 2 * num_kv_heads) * of_head;
   const BatchRow of_batch = call.batch.rows()[static_cast<std::size_t>(row)];
   constexpr auto in_page = static_cast<int>(page_tokens);
@@ -172,39 +174,42 @@ __global__ void place_rows_in_pairs(PlaceCall call) {
     const int mine = begin + static_cast<int>(threadIdx.x);
     const int i = mine < count ? mine : count - 1;  // whole warps take part in norms
     const int head = i / of_head;
-    const int first = i % of_head * 2;  // of the head's dimensions, and half + first
-    const float* from = call.qkv + row * shape.qkv_size() + head * dim + first;
-    float2 low = *reinterpret_cast<const float2*>(from);
-    float2 high = *reinterpret_cast<const float2*>(from + half);
+    const int pair = i % of_head * 2;
+    const bool turns = pair < turned / 2;
+    const int first = turns ? pair : pair + turned / 2;  // of the head's dimensions
+    const int second = turns ? pair + turned / 2 : pair + dim / 2;
+    const float* from = call.qkv + row * shape.qkv_size() + head * dim;
+    float2 low = *reinterpret_cast<const float2*>(from + first);
+    float2 high = *reinterpret_cast<const float2*>(from + second);
     const bool is_v = head >= num_heads + num_kv_heads;
     if (call.norms.q != nullptr) {
       const float squares = low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y;
       const float mean = sum_of_lanes(squares, of_head) / static_cast<float>(dim);
       const float factor = 1 / sqrtf(mean + shape.norm_eps);
       if (!is_v) {
-        const float* weight = (head < num_heads ? call.norms.q : call.norms.k) + first;
-        low = make_float2(low.x * factor * weight[0], low.y * factor * weight[1]);
-        high = make_float2(high.x * factor * weight[half], high.y * factor * weight[half + 1]);
+        const float* weight = head < num_heads ? call.norms.q : call.norms.k;
+        low = make_float2(low.x * factor * weight[first], low.y * factor * weight[first + 1]);
+        high = make_float2(high.x * factor * weight[second], high.y * factor * weight[second + 1]);
       }
     }
     if (mine >= count) continue;
-    if (call.rope != nullptr && !is_v) {
-      const float* rope = call.rope + row * dim + first;
+    if (call.rope != nullptr && turns && !is_v) {
+      const float* rope = call.rope + row * turned + pair;
       const float2 cos = *reinterpret_cast<const float2*>(rope);
-      const float2 sin = *reinterpret_cast<const float2*>(rope + half);
+      const float2 sin = *reinterpret_cast<const float2*>(rope + turned / 2);
       const float2 was = low;
       low = make_float2(was.x * cos.x - high.x * sin.x, was.y * cos.y - high.y * sin.y);
       high = make_float2(high.x * cos.x + was.x * sin.x, high.y * cos.y + was.y * sin.y);
     }
     if (head < num_heads) {
       put_pair(low, q + head * dim + first);
-      put_pair(high, q + head * dim + half + first);
+      put_pair(high, q + head * dim + second);
       continue;
     }
     if (new_kv != nullptr) {
-      BFloat16* to = new_kv + (head - num_heads) * dim + first;
-      put_pair(low, to);
-      put_pair(high, to + half);
+      BFloat16* to = new_kv + (head - num_heads) * dim;
+      put_pair(low, to + first);
+      put_pair(high, to + second);
     }
     if (page == nullptr) continue;
     const int kv_head = head - num_heads - (is_v ? num_kv_heads : 0);
@@ -213,11 +218,11 @@ __global__ void place_rows_in_pairs(PlaceCall call) {
       to += token / 2 * padded * 2 + token % 2;
       to[2 * first] = to_bf16(low.x);
       to[2 * first + 2] = to_bf16(low.y);
-      to[2 * (half + first)] = to_bf16(high.x);
-      to[2 * (half + first) + 2] = to_bf16(high.y);
+      to[2 * second] = to_bf16(high.x);
+      to[2 * second + 2] = to_bf16(high.y);
     } else {
       put_pair(low, to + (first / 2 * in_page + token) * 2);
-      put_pair(high, to + ((half + first) / 2 * in_page + token) * 2);
+      put_pair(high, to + (second / 2 * in_page + token) * 2);
     }
   }
 }
@@ -250,7 +255,8 @@ void qkv_cuda(const cuda::Context& gpu, const QkvOperands& operands) {
   cuda::linear(gpu, call, workspace + scratch_at);
 
   auto* qkv = reinterpret_cast<float*>(workspace + qkv_at);
-  const bool in_pairs = shape.dtype == DType::bf16 && shape.head_dim % 4 == 0;
+  const bool in_pairs =
+      shape.dtype == DType::bf16 && shape.head_dim % 4 == 0 && shape.rotated_dims() % 4 == 0;
   const HeadNorms norms{VectorLayout::at(operands.vectors, at.q_norm_weight),
                         VectorLayout::at(operands.vectors, at.k_norm_weight)};
   const bool norms_apart = norms.q != nullptr && !(in_pairs && norms_in_pairs(shape));

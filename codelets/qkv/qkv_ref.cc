@@ -34,11 +34,12 @@ void qkv_reference(const QkvOperands& operands, const float* weight, double* qkv
     normalise(at.q_norm_weight, 0, shape.num_heads);
     normalise(at.k_norm_weight, shape.num_heads, shape.num_kv_heads);
     for (std::int64_t head = 0; shape.rope && head < shape.num_heads + shape.num_kv_heads; ++head) {
-      for (std::int64_t i = 0; i < dim / 2; ++i) {
-        const double cos = operands.rope[r * dim + i];
-        const double sin = operands.rope[r * dim + dim / 2 + i];
+      const std::int64_t turned = shape.rotated_dims();
+      for (std::int64_t i = 0; i < turned / 2; ++i) {
+        const double cos = operands.rope[r * turned + i];
+        const double sin = operands.rope[r * turned + turned / 2 + i];
         double& low = row[head * dim + i];
-        double& high = row[head * dim + dim / 2 + i];
+        double& high = row[head * dim + turned / 2 + i];
         const double rotated = low * cos - high * sin;
         high = high * cos + low * sin;
         low = rotated;

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -10,21 +12,89 @@
 #include "codelets/runtime/runtime.h"
 
 namespace sluice {
+namespace {
 
-bool choose_experts(const MixtureShape& mixture, const float* logits, ExpertChoice* chosen) {
+constexpr float lowest = -std::numeric_limits<float>::infinity();
+constexpr float least_sum = 1e-20F;  ///< added to the sum of sigmoids, as Transformers does
+
+/// The numbers of the `count` largest of `values`, of equal ones the lower ones, in their order:
+/// the first ones of `order`.
+void take_largest(std::span<const float> values, std::int64_t count,
+                  std::vector<std::int32_t>& order) {
+  order.resize(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + count;
+  if (end == order.end()) return;
+  const auto comes_first = [&](std::int32_t a, std::int32_t b) {
+    const float of_a = values[static_cast<std::size_t>(a)];
+    const float of_b = values[static_cast<std::size_t>(b)];
+    return of_a > of_b || (of_a == of_b && a < b);
+  };
+  std::nth_element(order.begin(), end, order.end(), comes_first);
+  std::sort(order.begin(), end);
+}
+
+float sigmoid(float logit) { return 1 / (1 + std::exp(-logit)); }
+
+/// Sets to minus infinity what lies outside of the best groups.
+void leave_groups_out(const MixtureShape& mixture, std::vector<float>& values) {
+  if (mixture.groups_per_token == mixture.num_groups) return;
+  const auto size = static_cast<std::ptrdiff_t>(mixture.experts_per_group());
+  thread_local std::vector<float> of_groups;
+  of_groups.clear();
+  for (auto first = values.begin(); first != values.end(); first += size) {
+    float largest = lowest;
+    float second = lowest;
+    for (auto value = first; value != first + size; ++value) {
+      second = std::max(second, std::min(largest, *value));
+      largest = std::max(largest, *value);
+    }
+    of_groups.push_back(largest + second);
+  }
+  thread_local std::vector<std::int32_t> order;
+  take_largest(of_groups, mixture.groups_per_token, order);
+  const auto kept_end = order.begin() + mixture.groups_per_token;
+  for (std::int32_t group = 0; group < mixture.num_groups; ++group) {
+    if (!std::binary_search(order.begin(), kept_end, group))
+      std::fill_n(values.begin() + group * size, size, lowest);
+  }
+}
+
+void choose_by_sigmoid(const MixtureShape& mixture, const float* logits, const float* correction,
+                       ExpertChoice* chosen) {
+  thread_local std::vector<float> values;
+  values.resize(static_cast<std::size_t>(mixture.num_experts));
+  for (std::size_t e = 0; e < values.size(); ++e)
+    values[e] = sigmoid(logits[e]) + (correction == nullptr ? 0 : correction[e]);
+  leave_groups_out(mixture, values);
+  thread_local std::vector<std::int32_t> order;
+  take_largest(values, mixture.experts_per_token, order);
+  float sum = 0;
+  for (std::int32_t i = 0; i < mixture.experts_per_token; ++i) {
+    const std::int32_t expert = order[static_cast<std::size_t>(i)];
+    chosen[i] = {expert, sigmoid(logits[expert])};
+    sum += chosen[i].weight;
+  }
+  for (std::int32_t i = 0; i < mixture.experts_per_token; ++i) {
+    if (mixture.norm_chosen) chosen[i].weight /= sum + least_sum;
+    chosen[i].weight *= mixture.routed_scaling;
+  }
+}
+
+}  // namespace
+
+bool choose_experts(const MixtureShape& mixture, const float* logits, ExpertChoice* chosen,
+                    const float* correction) {
   const std::int64_t num_experts = mixture.num_experts;
   const std::int64_t count = mixture.experts_per_token;
   if (simd::find_not_finite(logits, num_experts, DType::f32) >= 0) return false;
-  thread_local std::vector<std::int32_t> order;
-  order.resize(static_cast<std::size_t>(num_experts));
-  std::iota(order.begin(), order.end(), 0);
-  const auto end = order.begin() + count;
-  if (count < num_experts) {
-    std::nth_element(order.begin(), end, order.end(), [&](std::int32_t a, std::int32_t b) {
-      return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-    });
+  if (mixture.router == RouterKind::sigmoid) {
+    choose_by_sigmoid(mixture, logits, correction, chosen);
+    return true;
   }
-  std::sort(order.begin(), end);
+  thread_local std::vector<std::int32_t> order;
+  take_largest({logits, static_cast<std::size_t>(num_experts)}, count, order);
+  const auto end = order.begin() + count;
   float largest = logits[order.front()];
   for (auto expert = order.begin(); expert != end; ++expert)
     largest = std::max(largest, logits[*expert]);
@@ -62,9 +132,10 @@ void router_cpu(const CpuContext& cpu, const RouterOperands& operands) {
                     .x_stride = activation_stride(shape.hidden_size, shape.dtype),
                     .bias = VectorLayout::at(operands.vectors, args.vectors.router_bias),
                     .dst = logits});
+  const float* correction = VectorLayout::at(operands.vectors, args.vectors.router_correction);
   cpu.pool.run(rows, [&](std::int64_t row) {
     if (choose_experts(args.mixture, logits + row * num_experts,
-                       operands.routing + row * args.mixture.experts_per_token))
+                       operands.routing + row * args.mixture.experts_per_token, correction))
       return;
     throw Error(
         "the router's logits of row {} in layer {} are NaN or infinite: the weights or what came "

@@ -26,6 +26,7 @@
 #include "codelets/runtime/task_key.h"
 #include "codelets/sampling/sampling.h"
 #include "codelets/select_rows/select_rows.h"
+#include "codelets/shared_ffn/shared_ffn.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {
@@ -72,6 +73,7 @@ struct GpuKernels {
   decltype(&router_cuda) router = nullptr;
   decltype(&sampling_cuda) sampling = nullptr;
   decltype(&select_rows_cuda) select_rows = nullptr;
+  decltype(&shared_ffn_cuda) shared_ffn = nullptr;
   decltype(&sv_cuda) sv = nullptr;
 };
 
@@ -118,7 +120,9 @@ constexpr std::uint64_t gpu_kernels_key() {
                                   sizeof(RouterArgs),
                                   sizeof(RouterOperands),
                                   sizeof(ExpertJoinArgs),
-                                  sizeof(ExpertJoinOperands)})
+                                  sizeof(ExpertJoinOperands),
+                                  sizeof(SharedFfnArgs),
+                                  sizeof(SharedFfnOperands)})
     add(bytes);
   return key;
 }

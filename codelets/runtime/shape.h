@@ -14,9 +14,14 @@ struct MixtureShape {
   std::int32_t num_experts = 0;        ///< 0: one FFN
   std::int32_t experts_per_token = 0;  ///< that a row goes through
   RouterKind router = RouterKind::softmax_first;
-  bool norm_chosen = true;   ///< see ModelConfig
-  bool expert_bias = false;  ///< each expert has biases of gate, fc1 and fc2
+  bool norm_chosen = true;            ///< see ModelConfig
+  bool expert_bias = false;           ///< each expert has biases of gate, fc1 and fc2
+  bool shared_ffn = false;            ///< all rows go through one more FFN
+  std::int32_t num_groups = 1;        ///< of neighbouring experts, a sigmoid router's
+  std::int32_t groups_per_token = 1;  ///< whose experts a row may go through
+  float routed_scaling = 1;           ///< multiplies the weights of a sigmoid router
 
+  constexpr std::int32_t experts_per_group() const { return num_experts / num_groups; }
   bool operator==(const MixtureShape&) const = default;
 };
 
@@ -42,11 +47,14 @@ struct DecoderShape {
   float swiglu_limit = 0;  ///< of Activation::clamped_swiglu
   bool gated_ffn = true;
   bool rope = true;
+  std::int64_t rotary_dim =
+      0;                      ///< RoPE turns so many of a head's dimensions, the first ones; 0: all
   DType dtype = DType::bf16;  ///< of GEMM operands and KV; the residual stream is always f32
 
   constexpr std::int64_t q_size() const { return num_heads * head_dim; }
   constexpr std::int64_t kv_size() const { return num_kv_heads * head_dim; }
   constexpr std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  constexpr std::int64_t rotated_dims() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   constexpr std::int64_t group_size() const { return num_heads / num_kv_heads; }
 
   /// One page of a slab holds, for each KV head, K [padded_head_dim / P, page_tokens, P] and then V
@@ -109,6 +117,7 @@ struct VectorLayout {
   std::int64_t k_norm_weight = -1;          ///< [head_dim], likewise
   std::int64_t attention_sinks = -1;        ///< [num_heads], logits; absent: there are none
   std::int64_t router_bias = -1;            ///< [num_experts], added to the router's logits
+  std::int64_t router_correction = -1;      ///< [num_experts], layers with experts; absent: none
   std::int64_t num_elements = 0;
 
   static constexpr const float* at(const float* block, std::int64_t offset) {

@@ -16,6 +16,7 @@
 #include "codelets/runtime/operands.h"
 #include "codelets/runtime/recurring.h"
 #include "codelets/runtime/stage_memory.h"
+#include "codelets/shared_ffn/shared_ffn.h"
 #include "codelets/sv/sv.h"
 
 namespace sluice {
@@ -48,6 +49,12 @@ Passing routing_of(const StageArgs& args) {
   return {args.range().has(Sublayer::out_proj), args.range().has(Sublayer::fc2)};
 }
 
+/// Whether the FFN that all rows go through runs in the stage. Where the experts are tasks of their
+/// own it is one, too: it may run beside them.
+bool has_shared_ffn(const StageArgs& args) {
+  return routing_of(args).inside() && args.mixture.shared_ffn;
+}
+
 bool reads_x(const SublayerRange& range) {
   return range.has(Sublayer::qkv) || range.has(Sublayer::fc1);
 }
@@ -63,6 +70,8 @@ bool uses_vectors(const StageArgs& args) {
 
 bool reads_weight(const StageArgs& args, LayerWeight weight) {
   if (weight == LayerWeight::router) return routing_of(args).produced;
+  if (is_shared(weight))
+    return has_shared_ffn(args) && (weight != LayerWeight::shared_gate || args.shape.gated_ffn);
   if (args.has_experts() && is_of_ffn(weight)) return false;  // they are in the chunks
   return args.range().has(sublayer_of(weight)) &&
          (weight != LayerWeight::gate || args.shape.gated_ffn);
@@ -293,6 +302,22 @@ void run_router(const Context& context, const StageArgs& args, const StageOperan
   }
 }
 
+template <typename Context>
+void run_shared_ffn(const Context& context, const StageArgs& args, const StageOperands& at,
+                    std::size_t i) {
+  const PerLayerWeight<Weight>& weights = at.layers.at(i).weights;
+  const Weight& gate = weights[LayerWeight::shared_gate];
+  const Weight& fc1 = weights[LayerWeight::shared_fc1];
+  const Weight& fc2 = weights[LayerWeight::shared_fc2];
+  const SharedFfnArgs shared{args.tag_of(i), args.shape, gate.type, fc1.type, fc2.type};
+  const SharedFfnOperands operands{&shared, at.normed, gate, fc1, fc2, at.x};
+  if constexpr (is_gpu<Context>) {
+    gpu_kernels().shared_ffn(context, operands);
+  } else {
+    shared_ffn_cpu(context, operands);
+  }
+}
+
 /// On the CPU; a GPU's are tasks of their own. They keep their times themselves.
 void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperands& at,
                  std::size_t i, SublayerClock& clock) {
@@ -337,6 +362,10 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
       run_router(context, args, at, static_cast<std::size_t>(i));
       clock.end_of(Sublayer::router);
       if (!routing_of(args).consumed) continue;
+      if (has_shared_ffn(args)) {
+        run_shared_ffn(context, args, at, static_cast<std::size_t>(i));
+        clock.end_of(Sublayer::shared_ffn);
+      }
       run_experts(context, args, at, static_cast<std::size_t>(i), clock);
       continue;
     }

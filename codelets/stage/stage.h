@@ -31,7 +31,8 @@ struct StageArgs {
   std::array<std::int64_t, most_layers_of_task> window_tokens{};
   std::array<LayerWeightTypes, most_layers_of_task> weights{};  ///< of each layer
   /// Of layers with experts, whose weights' gate, fc1 and fc2 are one expert's: behind sublayer 4
-  /// comes the router, and 5 and 6 are experts and join.
+  /// comes the router, and 5 and 6 are experts and join, before them the shared FFN if there is
+  /// one.
   MixtureShape mixture = {};
   std::array<ExpertChunks, most_layers_of_task> chunks{};  ///< of each layer's experts
 

@@ -19,7 +19,8 @@ struct WeightType {
 };
 
 /// What a decoder layer's weights are: of qkv [qkv_size, hidden_size], of out [hidden_size,
-/// q_size], of gate and fc1 [ffn_size, hidden_size], of fc2 [hidden_size, ffn_size].
+/// q_size], of gate and fc1 [ffn_size, hidden_size], of fc2 [hidden_size, ffn_size]; those of a
+/// shared FFN likewise.
 using LayerWeightTypes = PerLayerWeight<WeightType>;
 
 /// The one that multiplies with it.
@@ -31,6 +32,10 @@ constexpr Sublayer sublayer_of(LayerWeight weight) {
       return Sublayer::out_proj;
     case LayerWeight::router:
       return Sublayer::router;
+    case LayerWeight::shared_gate:
+    case LayerWeight::shared_fc1:
+    case LayerWeight::shared_fc2:
+      return Sublayer::shared_ffn;
     case LayerWeight::gate:
     case LayerWeight::fc1:
       return Sublayer::fc1;

@@ -65,6 +65,7 @@ fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& 
     name += fmt::format("-window{}", model.sliding_window_tokens);
   if (model.num_experts > 0)
     name += fmt::format("-experts{}of{}", model.experts_per_token, model.num_experts);
+  if (model.shared_ffn_size > 0) name += fmt::format("-shared{}", model.shared_ffn_size);
   if (model.weight_bits < 16) name += fmt::format("-{}bits", model.weight_bits);
   if (model.head_bits > 0) name += fmt::format("-head{}bits", model.head_bits);
   name += fmt::format("-{}-threads{}", setup.dtype, setup.threads);

@@ -101,6 +101,7 @@ ModelDimensions plain_dimensions(const ModelConfig& config, DType dtype) {
                                    : 0,
           .num_experts = config.num_experts,
           .experts_per_token = config.experts_per_token,
+          .shared_ffn_size = config.shared_ffn_size,
           .weight_bits = 8 * static_cast<double>(size_bytes(dtype)),
           .kv_element_bytes = static_cast<std::int64_t>(size_bytes(dtype))};
 }

@@ -47,9 +47,16 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   const std::int64_t input = rows * (hidden + 64) * element_bytes;
   const std::int64_t qkv =
       input + rows * shape.qkv_size() * float_bytes + linear(rows, hidden, shape.qkv_size(), 1);
+  const std::int64_t ffn_size = config.widest_ffn();
   const std::int64_t ffn =
-      std::max(input + linear(rows, hidden, config.ffn_size, config.gated_ffn ? 2 : 1),
-               linear(rows, config.ffn_size, hidden, 1));
+      std::max(input + linear(rows, hidden, ffn_size, config.gated_ffn ? 2 : 1),
+               linear(rows, ffn_size, hidden, 1));
+  std::int64_t shared = 0;
+  if (config.shared_ffn_size > 0) {  // its input is the router's, and its h stands there, too
+    shared = rows * (config.shared_ffn_size + 64) * element_bytes +
+             std::max(linear(rows, hidden, config.shared_ffn_size, config.gated_ffn ? 2 : 1),
+                      linear(rows, config.shared_ffn_size, hidden, 1));
+  }
   std::int64_t ends =
       linear(largest.logit_rows, std::max(hidden, config.embed_size), config.vocab_size, 1);
   if (config.embed_size != hidden) {
@@ -58,8 +65,9 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   }
   ends += 2 * largest.logit_rows * (hidden + config.embed_size) * element_bytes;
   const std::int64_t out = linear(rows, shape.q_size(), hidden, 1);
-  const std::int64_t workspace = std::max({qkv, ffn, ends, out, attention_scratch(shape, largest)});
-  const std::int64_t stage = rows * (2 * shape.q_size() + config.ffn_size + 128) * element_bytes;
+  const std::int64_t workspace =
+      std::max({qkv, ffn, shared, ends, out, attention_scratch(shape, largest)});
+  const std::int64_t stage = rows * (2 * shape.q_size() + ffn_size + 128) * element_bytes;
   // A batch that attends in parts maps q, k and v while it holds them (qkv_split_cuda).
   return {.workspace_bytes = static_cast<std::uint64_t>(workspace),
           .stage_bytes = static_cast<std::uint64_t>(std::max(stage, qkv) + 4 * alignment),

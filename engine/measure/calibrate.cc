@@ -398,6 +398,8 @@ struct BatchMeter::Loaded {
       if (sublayer == Sublayer::lm_head || entry.count == 0) continue;
       sum_s += entry.seconds / static_cast<double>(entry.count);
     }
+    const KernelTotals::Entry& shared = kernels.of(batch.shape.phase, Sublayer::shared_ffn);
+    if (shared.count > 0) sum_s += shared.seconds / static_cast<double>(shared.count);
     return sum_s * static_cast<double>(model.config.num_layers);
   }
 
@@ -486,6 +488,9 @@ CalibrationSample BatchMeter::measure(const CalibrationBatch& batch) {
   for (std::size_t i = 0; i < timed_sublayers.size(); ++i) {
     const KernelTotals::Entry& entry = kernels.of(batch.shape.phase, timed_sublayers[i]);
     sample.seconds[i] = entry.median_s;
+    // As ModelDimensions counts it.
+    if (timed_sublayers[i] == Sublayer::out_proj)
+      sample.seconds[i] += kernels.of(batch.shape.phase, Sublayer::shared_ffn).median_s;
   }
   return sample;
 }

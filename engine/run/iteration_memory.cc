@@ -31,12 +31,13 @@ std::int64_t passing_row_bytes(const DecoderShape& shape, bool layers_in_pieces,
 std::uint64_t activation_bytes(const ModelConfig& config, DType dtype, std::int64_t rows,
                                std::int64_t logit_rows) {
   const DecoderShape shape = decoder_shape(config, dtype);
-  const auto row_bytes =
-      static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() + 4 * shape.ffn_size);
+  const auto row_bytes = static_cast<std::uint64_t>(8 * shape.hidden_size + 8 * shape.qkv_size() +
+                                                    4 * config.widest_ffn());
   std::uint64_t of_experts = 0;
   if (config.num_experts > 0) {
     // Normed rows, the choice and the sum are the stage's.
-    const std::int64_t passing = 8 * shape.hidden_size + 8 * config.experts_per_token;
+    const std::int64_t passing =
+        8 * shape.hidden_size + 8 * config.experts_per_token + 4 * config.shared_ffn_size;
     of_experts = static_cast<std::uint64_t>(rows * passing) +
                  experts_workspace_bytes(shape, mixture_shape(config), rows);
   }
@@ -64,8 +65,9 @@ HostNeed iteration_need(const ModelConfig& config, std::span<const IterationSize
   }
   const bool in_pieces = forms.accelerated || forms.fusion != Fusion::layers ||
                          forms.attention == AttentionForm::split;
-  std::int64_t row_bytes =
-      passing_row_bytes(decoder_shape(config, forms.dtype), in_pieces, forms.accelerated);
+  DecoderShape widest = decoder_shape(config, forms.dtype);
+  widest.ffn_size = config.widest_ffn();
+  std::int64_t row_bytes = passing_row_bytes(widest, in_pieces, forms.accelerated);
   if (in_pieces && config.num_experts > 0)  // normed rows, the choice of experts, their sum
     row_bytes += 8 * config.hidden_size + 8 * config.experts_per_token;
   HostNeed need;

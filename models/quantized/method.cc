@@ -54,6 +54,9 @@ std::string_view module_class(TensorRole role) {
     case TensorRole::fc1_weight:
     case TensorRole::fc2_weight:
     case TensorRole::router_weight:
+    case TensorRole::shared_gate_weight:
+    case TensorRole::shared_fc1_weight:
+    case TensorRole::shared_fc2_weight:
       return "Linear";
     default:
       return {};

@@ -29,6 +29,10 @@ struct MixtureCase {
   RouterKind router;
   bool norm_chosen;
   bool gated;
+  std::int32_t num_groups = 1;
+  std::int32_t groups_per_token = 1;
+  float routed_scaling = 1;
+  bool correction = false;
   bool biased = false;  ///< router and experts have biases, and SwiGLU is clamped
 };
 
@@ -54,10 +58,18 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     args_.mixture = {.num_experts = from.num_experts,
                      .experts_per_token = from.per_token,
                      .router = from.router,
-                     .norm_chosen = from.norm_chosen};
+                     .norm_chosen = from.norm_chosen,
+                     .num_groups = from.num_groups,
+                     .groups_per_token = from.groups_per_token,
+                     .routed_scaling = from.routed_scaling};
     x_ = random_.floats(most_rows * shape.hidden_size, 3.0);
     weight_ = make_weight(random_, from.num_experts, shape.hidden_size, dtype);
     args_.weight = weight_.type;
+    if (from.correction) {
+      args_.vectors.router_correction = static_cast<std::int64_t>(vectors_.values.size());
+      const std::vector<float> correction = random_.floats(from.num_experts, 0.5);
+      vectors_.values.insert(vectors_.values.end(), correction.begin(), correction.end());
+    }
   }
 
   void set_rows(std::int64_t rows) {
@@ -104,7 +116,8 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     std::vector<double> weights(static_cast<std::size_t>(rows * num_experts));
     const double gap = router_reference(
         args_, std::vector<double>(given.begin(), given.end()).data(), weight_.plain.values.data(),
-        VectorLayout::at(vectors_.values.data(), args_.vectors.router_bias), weights.data());
+        VectorLayout::at(vectors_.values.data(), args_.vectors.router_bias), weights.data(),
+        correction());
     ASSERT_GT(gap, 1e-4) << "the rows do not tell a right choice from a wrong one";
     std::vector<float> chosen(weights.size());
     std::size_t i = 0;
@@ -123,6 +136,10 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     expect_close(chosen, weights, {.of_value = 0, .of_largest = 2e-5});
   }
 
+  const float* correction() const {
+    return VectorLayout::at(vectors_.values.data(), args_.vectors.router_correction);
+  }
+
   Random random_;
   RouterArgs args_;
   LayerVectors vectors_;
@@ -137,13 +154,35 @@ inline auto mixture_cases() {
   constexpr auto of_chosen = RouterKind::softmax_of_chosen;
   return ::testing::Combine(
       ::testing::Values(DType::f32, DType::bf16),
-      ::testing::Values(MixtureCase{"mixtral_2_of_8", 72, 100, 8, 2, first, true, true},
-                        MixtureCase{"raw_weights_3_of_20", 200, 65, 20, 3, first, false, true},
-                        MixtureCase{"chosen_only_4_of_130", 64, 96, 130, 4, of_chosen, true, true},
-                        MixtureCase{"one_expert", 63, 101, 1, 1, first, true, false},
-                        MixtureCase{"one_of_5", 128, 64, 5, 1, first, false, false},
-                        MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true},
-                        MixtureCase{"biased_4_of_9", 80, 70, 9, 4, of_chosen, true, true, true}));
+      ::testing::Values(
+          MixtureCase{"mixtral_2_of_8", 72, 100, 8, 2, first, true, true},
+          MixtureCase{"raw_weights_3_of_20", 200, 65, 20, 3, first, false, true},
+          MixtureCase{"chosen_only_4_of_130", 64, 96, 130, 4, of_chosen, true, true},
+          MixtureCase{"one_expert", 63, 101, 1, 1, first, true, false},
+          MixtureCase{"one_of_5", 128, 64, 5, 1, first, false, false},
+          MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true},
+          MixtureCase{"biased_4_of_9", 80, 70, 9, 4, of_chosen, true, true, 1, 1, 1, false, true}));
+}
+
+/// Sigmoid routers: groups, corrections and scaling.
+inline auto sigmoid_cases() {
+  constexpr auto sigmoid = RouterKind::sigmoid;
+  return ::testing::Combine(
+      ::testing::Values(DType::f32, DType::bf16),
+      ::testing::Values(
+          MixtureCase{"sigmoid_2_of_7", 72, 40, 7, 2, sigmoid, true, true},
+          MixtureCase{"sigmoid_4_of_130_corrected", 64, 40, 130, 4, sigmoid, true, true, 1, 1, 2.5F,
+                      true},
+          MixtureCase{"sigmoid_3_of_12_in_2_of_4_groups", 72, 40, 12, 3, sigmoid, true, true, 4, 2,
+                      2.5F, true},
+          MixtureCase{"sigmoid_1_of_16_in_1_of_2_groups_raw", 200, 40, 16, 1, sigmoid, false, true,
+                      2, 1, 0.5F, true},
+          MixtureCase{"sigmoid_all_6_of_2_of_3_groups", 63, 40, 9, 6, sigmoid, true, true, 3, 2, 1,
+                      true},
+          MixtureCase{"sigmoid_5_of_10_in_all_of_5_groups", 96, 40, 10, 5, sigmoid, true, true, 5,
+                      5, 1, true},
+          MixtureCase{"sigmoid_all_of_5", 128, 40, 5, 5, sigmoid, false, true, 1, 1, 1, true},
+          MixtureCase{"sigmoid_one_expert", 63, 40, 1, 1, sigmoid, true, true, 1, 1, 1, true}));
 }
 
 template <typename ParamInfo>

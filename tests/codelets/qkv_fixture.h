@@ -24,6 +24,7 @@ struct QkvShape {
   NormKind norm;
   NormPlace norm_place;
   VectorChoice vectors;
+  std::int64_t rotary_dim = 0;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const QkvShape& shape) {
@@ -44,6 +45,7 @@ class QkvFixture : public ::testing::TestWithParam<std::tuple<DType, QkvShape>> 
     shape.num_kv_heads = from.num_kv_heads;
     shape.head_dim = from.head_dim;
     shape.rope = from.rope;
+    shape.rotary_dim = from.rotary_dim;
     shape.norm = from.norm;
     shape.norm_place = from.norm_place;
     vectors_ = make_vectors(random_, shape, from.vectors);
@@ -61,7 +63,7 @@ class QkvFixture : public ::testing::TestWithParam<std::tuple<DType, QkvShape>> 
     rope_.clear();
     for (std::int64_t r = 0; shape.rope && r < batch_.num_rows(); ++r) {
       for (const bool is_cos : {true, false}) {
-        for (std::int64_t i = 0; i < shape.head_dim / 2; ++i) {
+        for (std::int64_t i = 0; i < shape.rotated_dims() / 2; ++i) {
           const double angle = 0.1 * static_cast<double>(r) + 0.3 * static_cast<double>(i);
           rope_.push_back(static_cast<float>(is_cos ? std::cos(angle) : std::sin(angle)));
         }
@@ -154,6 +156,12 @@ inline auto qkv_cases() {
                    pre, head_norms},
           QkvShape{"hidden_63_head_28_group_3_head_norms_biases", 63, 6, 2, 28, true, rms_norm, pre,
                    all_and_head_norms},
+          QkvShape{"hidden_72_head_64_half_rotates_head_norms", 72, 4, 2, 64, true, rms_norm, pre,
+                   head_norms, 32},
+          QkvShape{"hidden_72_head_20_six_rotate", 72, 4, 1, 20, true, rms_norm, pre, weight_only,
+                   6},
+          QkvShape{"hidden_63_head_24_half_rotates_biases", 63, 6, 2, 24, true, rms_norm, pre,
+                   all_and_head_norms, 12},
           QkvShape{"hidden_63_head_9_head_norms", 63, 5, 5, 9, false, layer_norm, pre,
                    all_and_head_norms},
           QkvShape{"hidden_200_head_9_post_no_affine", 200, 4, 4, 9, false, layer_norm, post,

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "tests/codelets/mixture_fixture.h"
@@ -47,6 +48,9 @@ TEST_P(RouterTest, GivesTheSameBitsAsAStarPuTask) {
 INSTANTIATE_TEST_SUITE_P(Shapes, RouterTest, test::mixture_cases(),
                          [](const auto& case_info) { return test::mixture_name(case_info); });
 
+INSTANTIATE_TEST_SUITE_P(Sigmoid, RouterTest, test::sigmoid_cases(),
+                         [](const auto& case_info) { return test::mixture_name(case_info); });
+
 std::vector<std::int32_t> chosen_of(const std::vector<float>& logits, std::int32_t count) {
   std::vector<ExpertChoice> chosen(static_cast<std::size_t>(count));
   const MixtureShape mixture{.num_experts = static_cast<std::int32_t>(logits.size()),
@@ -81,6 +85,68 @@ TEST(ChooseExpertsTest, WeighsByHand) {
   mixture.router = RouterKind::softmax_of_chosen;
   ASSERT_TRUE(choose_experts(mixture, logits.data(), chosen.data()));
   EXPECT_NEAR(chosen[0].weight, 3.0 / 7, 1e-6);
+}
+
+/// What a sigmoid router chooses, by number, and the weights.
+std::vector<ExpertChoice> chosen_by_sigmoid(const MixtureShape& mixture,
+                                            const std::vector<float>& logits,
+                                            const std::vector<float>& correction) {
+  std::vector<ExpertChoice> chosen(static_cast<std::size_t>(mixture.experts_per_token));
+  EXPECT_TRUE(choose_experts(mixture, logits.data(), chosen.data(),
+                             correction.empty() ? nullptr : correction.data()));
+  return chosen;
+}
+
+void expect_chosen(const std::vector<ExpertChoice>& chosen,
+                   const std::vector<std::pair<int, double>>& expected) {
+  ASSERT_EQ(chosen.size(), expected.size());
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    EXPECT_EQ(chosen[i].expert, expected[i].first) << i;
+    EXPECT_NEAR(chosen[i].weight, expected[i].second, 1e-6) << i;
+  }
+}
+
+/// Sigmoids of 0.9, 0.25, 0.5 and 0.75, in two groups of two.
+TEST(ChooseExpertsTest, CorrectsSigmoidsForTheChoiceAlone) {
+  const std::vector<float> logits = {std::log(9.0F), -std::log(3.0F), 0, std::log(3.0F)};
+  MixtureShape mixture{.num_experts = 4, .experts_per_token = 2, .router = RouterKind::sigmoid};
+  expect_chosen(chosen_by_sigmoid(mixture, logits, {}), {{0, 0.9 / 1.65}, {3, 0.75 / 1.65}});
+  // By 0.4, 0.25, 0.8 and 0.75; but weights are those of before.
+  const std::vector<float> correction = {-0.5F, 0, 0.3F, 0};
+  expect_chosen(chosen_by_sigmoid(mixture, logits, correction), {{2, 0.4}, {3, 0.6}});
+  mixture.routed_scaling = 2.5F;
+  expect_chosen(chosen_by_sigmoid(mixture, logits, correction), {{2, 1.0}, {3, 1.5}});
+  mixture.norm_chosen = false;
+  expect_chosen(chosen_by_sigmoid(mixture, logits, correction), {{2, 1.25}, {3, 1.875}});
+}
+
+TEST(ChooseExpertsTest, LeavesGroupsOut) {
+  const std::vector<float> logits = {std::log(9.0F), -std::log(3.0F), 0, std::log(3.0F)};
+  MixtureShape mixture{.num_experts = 4,
+                       .experts_per_token = 1,
+                       .router = RouterKind::sigmoid,
+                       .norm_chosen = false,
+                       .num_groups = 2,
+                       .groups_per_token = 1};
+  // 1.15 against 1.25: the largest of all is left out.
+  expect_chosen(chosen_by_sigmoid(mixture, logits, {}), {{3, 0.75}});
+  // All below 0, and still no expert of another group is chosen.
+  mixture.experts_per_token = 2;
+  expect_chosen(chosen_by_sigmoid(mixture, logits, {-9, -9, -9.5F, -9}), {{0, 0.9}, {1, 0.25}});
+  mixture.groups_per_token = 2;
+  expect_chosen(chosen_by_sigmoid(mixture, logits, {}), {{0, 0.9}, {3, 0.75}});
+}
+
+TEST(ChooseExpertsTest, TakesTheLowerNumberOfEqualGroups) {
+  const MixtureShape mixture{.num_experts = 6,
+                             .experts_per_token = 3,
+                             .router = RouterKind::sigmoid,
+                             .num_groups = 3,
+                             .groups_per_token = 2};
+  std::vector<std::int32_t> numbers;
+  for (const ExpertChoice& choice : chosen_by_sigmoid(mixture, {1, 2, 2, 1, 2, 1}, {}))
+    numbers.push_back(choice.expert);
+  EXPECT_EQ(numbers, (std::vector<std::int32_t>{0, 1, 2}));
 }
 
 TEST(ChooseExpertsTest, RefusesLogitsThatAreNotFinite) {

@@ -21,15 +21,16 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoConfig, AutoModelForCausalLM, GptOssConfig, LlamaConfig, MinistralConfig, MistralConfig,
-                          MixtralConfig, OPTConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoConfig, AutoModelForCausalLM, Glm4MoeConfig, GptOssConfig, LlamaConfig, MinistralConfig,
+                          MistralConfig, MixtralConfig, OPTConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROMPT_TOKENS = 101
 GREEDY_PROMPT_TOKENS, GREEDY_TOKENS = 7, 64
 RAGGED_PROMPT_TOKENS, RAGGED_GREEDY_TOKENS = (1, 2, 5, 11, 17, 29, 40), 24
 MIN_RELATIVE_GAP = 3e-3   # top-1 minus top-2 logit, over max |logit| of that row, at every greedy step
-MIN_ROUTER_GAP = 3e-3       # last chosen minus first left-out expert's logit, over max |logit| of that row, at every layer
+MIN_ROUTER_GAP = 3e-3       # last chosen minus first left-out expert's logit, over max |logit| of that row, at every layer;
+                            # of a sigmoid router the same of corrected scores, and of groups
 MIN_DISTINCT_TOKENS = 20    # among the 64 greedy tokens
 MIN_RAGGED_DISTINCT_TOKENS = 5  # among the 24 greedy tokens of each ragged prompt
 MIN_BF16_COSINE = 0.99995   # Transformers computing in bf16 against itself computing in f32, all logits as one vector
@@ -54,14 +55,14 @@ class Case:
     layer_scale: float = 1.0                   # multiplies the standard deviation of what each sublayer adds
     # Config changes that must change the logits, and where; another model_type is what lacks a feature.
     contrast: dict = dataclasses.field(default_factory=dict)
-    # Several such changes, each by itself: of the config, or of the parameters whose names have a part in common.
+    # Several such changes, each by itself: of the config, or of the tensors whose names have a part in common.
     contrasts: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Change:
     config: dict = dataclasses.field(default_factory=dict)
-    parameters: dict = dataclasses.field(default_factory=dict)
+    tensors: dict = dataclasses.field(default_factory=dict)
 
 
 ALTERNATING = ["full_attention", "sliding_attention"] * 2
@@ -81,15 +82,15 @@ def gpt_oss(hidden, ffn, **fields):
 def gpt_oss_contrasts():
     """Every part that other families lack."""
     return {
-        "no sinks": Change(parameters={"self_attn.sinks": -1e9}),
+        "no sinks": Change(tensors={"self_attn.sinks": -1e9}),
         "no limit": Change({"swiglu_limit": 1e9}),
         "no YaRN": Change({"rope_parameters": {"rope_type": "default", "rope_theta": YARN["rope_theta"]}}),
         "YaRN by whole dimensions": Change({"rope_parameters": {**YARN, "truncate": True}}),
         "all layers slide": Change({"layer_types": ["sliding_attention"] * 4}),
-        "no router bias": Change(parameters={"router.bias": 0.0}),
-        "no biases of gate and up": Change(parameters={"gate_up_proj_bias": 0.0}),
-        "no bias of down": Change(parameters={"down_proj_bias": 0.0}),
-        "no bias of attention's output": Change(parameters={"o_proj.bias": 0.0}),
+        "no router bias": Change(tensors={"router.bias": 0.0}),
+        "no biases of gate and up": Change(tensors={"gate_up_proj_bias": 0.0}),
+        "no bias of down": Change(tensors={"down_proj_bias": 0.0}),
+        "no bias of attention's output": Change(tensors={"o_proj.bias": 0.0}),
     }
 
 
@@ -249,6 +250,38 @@ CASES = [
                  layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
          torch.float32, layer_scale=0.5, published=False, shards=2,
          contrast={"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    # A sigmoid router whose groups count, one dense layer, a shared expert two experts wide; corrections are in f32.
+    Case("glm4-moe",
+         Glm4MoeConfig(vocab_size=103, hidden_size=64, intermediate_size=78, moe_intermediate_size=36,
+                       num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=24,
+                       n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=2, n_group=4, topk_group=2,
+                       routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
+                       rms_norm_eps=1e-5, max_position_embeddings=256, bos_token_id=3, eos_token_id=[4, 5],
+                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+         torch.bfloat16, layer_scale=0.5, drop=("rope_scaling", "pad_token_id"),
+         put={"partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1},
+         contrasts={"no correction": Change(tensors={"e_score_correction_bias": 0.0}),
+                    "no groups": Change({"n_group": 1, "topk_group": 1}),
+                    "no scaling factor": Change({"routed_scaling_factor": 1.0}),
+                    "no shared expert": Change(tensors={"shared_experts.down_proj": 0.0}),
+                    "weights as they are": Change({"norm_topk_prob": False}),
+                    "no norms of heads": Change({"use_qk_norm": False}),
+                    "whole heads rotate": Change({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                      "partial_rotary_factor": 1.0}})}),
+    # Neither groups nor norms of heads, as GLM-4.5-Air; biases of attention, three tenths of a head rotate.
+    Case("glm4-moe-plain",
+         Glm4MoeConfig(vocab_size=97, hidden_size=60, intermediate_size=70, moe_intermediate_size=40,
+                       num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=20,
+                       n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
+                       routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0, use_qk_norm=False,
+                       attention_bias=True, rms_norm_eps=1e-2, max_position_embeddings=256,
+                       bos_token_id=3, eos_token_id=3,
+                       rope_parameters={"rope_type": "default", "rope_theta": 1000000.0,
+                                        "partial_rotary_factor": 0.3}),
+         torch.float32, layer_scale=0.4, published=False,
+         contrasts={"no correction": Change(tensors={"e_score_correction_bias": 0.0}),
+                    "no shared expert": Change(tensors={"shared_experts.down_proj": 0.0}),
+                    "weights that add up to 1": Change({"norm_topk_prob": True})}),
 ]
 
 
@@ -283,24 +316,43 @@ def randomise(model, case, generator):
             parameter.copy_(noise * (case.layer_scale if adds else 1.0) / math.sqrt(parameter.shape[-1]))
 
 
+def routers_of(model):
+    return [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+
+
+def gap_of(values, count):
+    """Of each row the distance of the count-th largest value from the next one, over the largest |value|."""
+    if count == values.shape[-1]:
+        return torch.full(values.shape[:-1], math.inf, dtype=values.dtype)
+    top = values.topk(count + 1, dim=-1).values
+    return (top[..., -2] - top[..., -1]) / values.abs().amax(dim=-1)
+
+
+def router_gap(router, logits):
+    """The same of what a router chooses by, the smaller one of experts and groups."""
+    logits = logits.double()
+    if not hasattr(router, "e_score_correction_bias"):
+        return gap_of(logits, router.top_k)
+    scores = logits.sigmoid() + router.e_score_correction_bias.double()
+    groups = scores.unflatten(-1, (router.num_group, -1))
+    of_groups = groups.topk(2, dim=-1).values.sum(dim=-1)
+    kept = torch.zeros_like(of_groups).scatter_(-1, of_groups.topk(router.topk_group, dim=-1).indices, 1).bool()
+    inside = groups[kept].unflatten(0, (*logits.shape[:-1], -1)).flatten(-2)
+    return torch.minimum(gap_of(of_groups, router.topk_group), gap_of(inside, router.top_k))
+
+
 class RouterGaps:
     """The smallest distance of a last chosen expert from the first one left out, of all that a model computes."""
 
     def __init__(self, model):
         self.smallest = math.inf
-        self.count = 0
-        for module in model.modules():
-            if type(module).__name__.endswith("TopKRouter"):
-                self.count += 1
-                module.register_forward_hook(self.look)
+        routers = routers_of(model)
+        self.count = len(routers)
+        for router in routers:
+            router.register_forward_hook(self.look)
 
     def look(self, router, inputs, outputs):
-        logits = outputs[0].double()
-        if router.top_k == logits.shape[-1]:
-            return
-        top = logits.topk(router.top_k + 1, dim=-1).values
-        gaps = (top[:, -2] - top[:, -1]) / logits.abs().amax(dim=-1)
-        self.smallest = min(self.smallest, gaps.min().item())
+        self.smallest = min(self.smallest, router_gap(router, outputs[0]).min().item())
 
 
 @torch.no_grad()
@@ -310,13 +362,15 @@ def decide_routers(model, case, generator):
     Of routers of random weights some row's last chosen expert and the first one left out are always too near to each
     other. Layers add little in these dimensions, and each router sees them in another order.
     """
-    routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    routers = routers_of(model)
     if not routers:
         return
     count = routers[0].weight.shape[0]
     levels = torch.linspace(-case.router_levels, case.router_levels, count)
-    for token in model.get_input_embeddings().weight:
-        token[:count] = levels[torch.randperm(count, generator=generator)]
+    by_sigmoid = hasattr(routers[0], "e_score_correction_bias")
+    if not by_sigmoid:
+        for token in model.get_input_embeddings().weight:
+            token[:count] = levels[torch.randperm(count, generator=generator)]
     for name, parameter in model.named_parameters():
         if "o_proj.weight" in name:
             parameter[:count] *= 0.1
@@ -329,6 +383,23 @@ def decide_routers(model, case, generator):
         router.weight[torch.arange(count), torch.randperm(count, generator=generator)] += 1
         if getattr(router, "bias", None) is not None:
             router.bias *= 0.25
+    if by_sigmoid:
+        decide_by_sigmoid(model, levels, generator)
+
+
+def decide_by_sigmoid(model, levels, generator):
+    """Corrections that change choices, and preferences of each token that leave all routers a clear one."""
+    mixtures = [layer for layer in model.model.layers if routers_of(layer)]
+    for layer in mixtures:
+        bias = layer.mlp.gate.e_score_correction_bias
+        bias.copy_(0.2 * torch.randn(bias.shape, generator=generator))
+    for token in model.get_input_embeddings().weight:
+        tries = token.repeat(256, 1)
+        for row in tries:
+            row[:len(levels)] = levels[torch.randperm(len(levels), generator=generator)]
+        gaps = [router_gap(layer.mlp.gate, layer.mlp.gate(layer.post_attention_layernorm(tries))[0])
+                for layer in mixtures]
+        token.copy_(tries[torch.stack(gaps).amin(dim=0).argmax()])  # the clearest of them
 
 
 @torch.no_grad()
@@ -370,11 +441,11 @@ def cosine(a, b):
     return torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=-1)
 
 
-def copy_as(model, config, dtype, then=torch.float32):
+def copy_as(model, config, dtype, then=torch.float32, strict=True):
     """A new model of this configuration with the same weights, rounded to dtype, computing in `then`."""
     other = build(config)
     unknown = other.load_state_dict({k: v.to(dtype).float() for k, v in model.state_dict().items()},
-                                    strict=config.model_type == model.config.model_type)
+                                    strict=strict and config.model_type == model.config.model_type)
     assert not unknown.missing_keys, unknown
     return other.to(then)
 
@@ -455,11 +526,11 @@ def search(case):
 def effect(case, model, prompt, logits, change):
     """Proves that a feature takes part: without it the logits differ, and from which position on."""
     changed = AutoConfig.for_model(**{**case.config.to_dict(), **change.config})
-    other = copy_as(model, changed, torch.float32)
-    for name, parameter in other.named_parameters():
-        for part, value in change.parameters.items():
+    other = copy_as(model, changed, torch.float32, strict=not change.config)
+    for name, tensor in other.state_dict().items():
+        for part, value in change.tensors.items():
             if part in name:
-                parameter.fill_(value)
+                tensor.fill_(value)
     difference = (logits_of(other, prompt) - logits).abs().amax(dim=1) / logits.abs().max()
     differing = (difference > 1e-5).nonzero().flatten().tolist()
     return differing, difference.max().item()
@@ -497,6 +568,9 @@ def publish_style(case, config):
 def save(case, model, folder):
     stored = copy_as(model, case.config, case.stored, case.stored)
     stored.config.dtype = case.stored
+    for router in routers_of(stored):  # published ones are in f32, whatever the weights are in
+        if hasattr(router, "e_score_correction_bias"):
+            router.e_score_correction_bias = router.e_score_correction_bias.float()
     stored.generation_config = transformers.GenerationConfig(
         **{"bos_token_id": case.config.bos_token_id, "eos_token_id": case.config.eos_token_id, **case.generation})
     size = sum(p.numel() * p.element_size() for p in stored.parameters())

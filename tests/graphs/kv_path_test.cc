@@ -503,7 +503,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"mistral-window", DType::f32}, Case{"mistral-window", DType::bf16},
                       Case{"mistral-layer-types", DType::f32}, Case{"llama-2-mha", DType::f32},
                       Case{"opt-pre", DType::f32}, Case{"int4", DType::f32},
-                      Case{"mixtral", DType::f32}, Case{windows_and_sinks, DType::f32}),
+                      Case{"mixtral", DType::f32}, Case{"glm4-moe", DType::f32},
+                      Case{windows_and_sinks, DType::f32}),
     [](const auto& of) {
       std::string name = of.param.model;
       std::erase(name, '-');
@@ -715,6 +716,29 @@ TEST(LayerRunTasksTest, NeighboursOfExpertsAreOneStage) {
   EXPECT_EQ(of_first_layer("111111", Fusion::sublayers),
             Tasks({"1-1, layer 0, 21", "7-7, layer 0, 21", "4-4, layer 0, 21", "15-15, layer 0, 21",
                    "5-6, layer 0, 21", "17-17, layer 0, 21"}));
+}
+
+/// The first layer has one FFN, the other two experts: no task has both. 16 is the FFN that all
+/// rows go through, a task where the experts are one.
+TEST(LayerRunTasksTest, SharedExpertsStandBehindTheRouter) {
+  const LoadedModel model = load("glm4-moe", DType::f32);
+  using Tasks = std::vector<std::string>;
+  TwoSequences in_one = in_place(model, Device::cpu);
+  EXPECT_EQ(tasks_of(in_one, 0), Tasks({"1-6, layer 0, 21", "1-6, layers 1 to 2, 21"}));
+  const auto of_layer_1 = [&](const char* placement, Fusion fusion) {
+    TwoSequences run(model, {.placement = *Placement::parse(placement), .fusion = fusion});
+    Tasks tasks = tasks_of(run, 0);
+    std::erase_if(
+        tasks, [](const std::string& task) { return task.find("layer 1") == std::string::npos; });
+    return tasks;
+  };
+  EXPECT_EQ(of_layer_1("111111", Fusion::stages), Tasks({"1-6, layer 1, 21"}));
+  EXPECT_EQ(of_layer_1("000011", Fusion::stages),
+            Tasks({"1-4, layer 1, 21", "10-10, layer 1, 21", "16-16, layer 1, 21",
+                   "5-6, layer 1, 21", "17-17, layer 1, 21"}));
+  EXPECT_EQ(of_layer_1("111111", Fusion::sublayers),
+            Tasks({"1-1, layer 1, 21", "7-7, layer 1, 21", "4-4, layer 1, 21", "15-15, layer 1, 21",
+                   "16-16, layer 1, 21", "5-6, layer 1, 21", "17-17, layer 1, 21"}));
 }
 
 /// One expert a chunk is more than one chunk.

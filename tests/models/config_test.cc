@@ -151,6 +151,80 @@ TEST(ConfigTest, RefusesNumbersOfExpertsThatDoNotFit) {
                {"num_local_experts", "not supported"});
 }
 
+json small_glm() {
+  json fields = with(small_llama(), "model_type", "glm4_moe");
+  fields.erase("architectures");
+  fields.update({{"num_hidden_layers", 3},
+                 {"head_dim", 20},
+                 {"n_routed_experts", 12},
+                 {"num_experts_per_tok", 4},
+                 {"n_shared_experts", 2},
+                 {"moe_intermediate_size", 10},
+                 {"n_group", 4},
+                 {"topk_group", 2},
+                 {"routed_scaling_factor", 2.5},
+                 {"use_qk_norm", true},
+                 {"attention_bias", true}});
+  return fields;
+}
+
+TEST(ConfigTest, ReadsSigmoidRoutersAndSharedExperts) {
+  const ModelConfig config = parse(small_glm());
+  EXPECT_EQ(config.family, "glm4_moe");
+  EXPECT_EQ(config.router, RouterKind::sigmoid);
+  EXPECT_TRUE(config.router_correction);
+  EXPECT_TRUE(config.norm_chosen);
+  EXPECT_EQ(config.num_experts, 12);
+  EXPECT_EQ(config.num_groups, 4);
+  EXPECT_EQ(config.groups_per_token, 2);
+  EXPECT_EQ(config.routed_scaling, 2.5F);
+  EXPECT_EQ(config.shared_ffn_size, 20);
+  EXPECT_EQ(config.ffn_size_of(0), 12);  // the first layer has one FFN
+  EXPECT_EQ(config.ffn_size_of(1), 10);
+  EXPECT_TRUE(config.qk_norm && config.qkv_bias && !config.out_bias);
+  EXPECT_EQ(expected_shape(config, {TensorRole::router_correction, 1}),
+            (std::vector<std::int64_t>{12}));
+  EXPECT_EQ(expected_shape(config, {TensorRole::shared_fc2_weight, 1}),
+            (std::vector<std::int64_t>{config.hidden_size, 20}));
+  EXPECT_EQ(find_family("glm4_moe")->tensor_name({TensorRole::router_correction, 1}),
+            "model.layers.1.mlp.gate.e_score_correction_bias");
+  EXPECT_EQ(find_family("glm4_moe")->tensor_name({TensorRole::shared_fc1_weight, 2}),
+            "model.layers.2.mlp.shared_experts.up_proj.weight");
+}
+
+/// Half of a head, unless a field says otherwise; rope_scaling's own counts before all others.
+TEST(ConfigTest, ReadsHowMuchOfAHeadRotates) {
+  const json fields = small_glm();
+  EXPECT_EQ(parse(fields).rotary_dim, 10);
+  EXPECT_EQ(parse(with(fields, "partial_rotary_factor", 0.3)).rotary_dim, 6);
+  EXPECT_EQ(parse(with(fields, "partial_rotary_factor", 1.0)).rotary_dim, 20);
+  const json v5 = {{"rope_type", "default"}, {"rope_theta", 7.0}, {"partial_rotary_factor", 0.2}};
+  EXPECT_EQ(parse(with(fields, "rope_parameters", v5)).rotary_dim, 4);
+  const json scaling = {{"rope_type", "linear"}, {"factor", 2.0}};
+  const json both = with(with(fields, "rope_parameters", v5), "rope_scaling", scaling);
+  EXPECT_EQ(parse(both).rotary_dim, 10);
+  expect_refused(with(fields, "partial_rotary_factor", 0.26), {"0.26 of head_dim 20", "5"});
+  expect_refused(with(fields, "partial_rotary_factor", 0), {"0 of head_dim 20"});
+  expect_refused(with(fields, "partial_rotary_factor", 1.5), {"partial_rotary_factor is 1.5"});
+}
+
+TEST(ConfigTest, RefusesGroupsOfExpertsThatDoNotFit) {
+  const json fields = small_glm();
+  expect_refused(with(fields, "n_group", 5), {"n_group is 5", "divides n_routed_experts (12)"});
+  expect_refused(with(fields, "n_group", 0), {"n_group is 0"});
+  expect_refused(with(fields, "n_group", 12), {"n_group is 12", "at most 6"});
+  expect_refused(with(fields, "topk_group", 0), {"topk_group is 0"});
+  expect_refused(with(fields, "topk_group", 5), {"topk_group is 5", "1 to n_group (4)"});
+  expect_refused(with(fields, "num_experts_per_tok", 7),
+                 {"num_experts_per_tok is 7", "1 to 6", "topk_group (2)"});
+  EXPECT_EQ(parse(with(fields, "num_experts_per_tok", 6)).experts_per_token, 6);
+  for (const json& factor : {json(0), json(-1.5), json(1e300)})
+    expect_refused(with(fields, "routed_scaling_factor", factor), {"routed_scaling_factor is "});
+  expect_refused(with(fields, "first_k_dense_replace", 3),
+                 {"first_k_dense_replace is 3", "0 to 2"});
+  expect_refused(with(fields, "n_routed_experts", 4097), {"n_routed_experts is 4097"});
+}
+
 TEST(ConfigTest, ReadsHeadDimThatIsNotHiddenSizeOverHeads) {
   const ModelConfig config = parse(with(small_llama(), "head_dim", 6));
   EXPECT_EQ(config.q_size(), 24);

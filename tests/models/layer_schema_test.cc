@@ -140,6 +140,47 @@ TEST(LayerSchemaTest, LayersOfAMixtureMayHaveOneFfn) {
   EXPECT_EQ(layer_matrices(config, 1).size(), 6U);
 }
 
+/// GLM-4.5-Air: the first layer has one FFN; the others a router with corrections and, beside the
+/// experts, an FFN for all tokens. Vectors of a layer with one FFN are the others' first ones.
+TEST(LayerSchemaTest, SharedExpertsStandBesideTheRouter) {
+  const ModelConfig& config = find_shape("glm-4.5-air");
+  const std::vector<Role> expected = {Role::attention_norm_weight,
+                                      Role::q_weight,
+                                      Role::q_bias,
+                                      Role::k_weight,
+                                      Role::k_bias,
+                                      Role::v_weight,
+                                      Role::v_bias,
+                                      Role::out_weight,
+                                      Role::ffn_norm_weight,
+                                      Role::router_weight,
+                                      Role::router_correction,
+                                      Role::shared_gate_weight,
+                                      Role::shared_fc1_weight,
+                                      Role::shared_fc2_weight,
+                                      Role::gate_weight,
+                                      Role::fc1_weight,
+                                      Role::fc2_weight};
+  EXPECT_EQ(roles_of(layer_schema(config, 1)), expected);
+  const std::vector<LayerMatrix> matrices = layer_matrices(config, 45);
+  ASSERT_EQ(matrices.size(), 9U);
+  EXPECT_EQ(matrices[7].weight, LayerWeight::shared_fc1);
+  EXPECT_EQ(matrices[7].out, 1408);
+  EXPECT_EQ(matrices[8].in, 1408);
+  EXPECT_FALSE(matrices[8].of_each_expert);
+  std::vector<Role> of_experts;
+  std::vector<Role> of_one_ffn;
+  for (const LayerTensor& tensor : layer_schema(config, 1)) {
+    if (tensor.is_vector()) of_experts.push_back(tensor.role);
+  }
+  for (const LayerTensor& tensor : layer_schema(config, 0)) {
+    if (tensor.is_vector()) of_one_ffn.push_back(tensor.role);
+  }
+  of_one_ffn.push_back(Role::router_correction);
+  EXPECT_EQ(of_one_ffn, of_experts);
+  EXPECT_EQ(layer_matrices(config, 0).size(), 5U);
+}
+
 TEST(LayerSchemaTest, WithoutAGateThereIsNone) {
   for (const LayerMatrix& matrix : layer_matrices(find_shape("opt-125m"), 0))
     EXPECT_NE(matrix.weight, LayerWeight::gate);

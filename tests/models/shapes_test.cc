@@ -51,9 +51,14 @@ const std::map<std::string, std::int64_t>& published_parameters() {
       {"qwen3-235b-a22b", 235'093'634'560},
       {"gpt-oss-20b", 20'914'757'184},
       {"gpt-oss-120b", 116'829'156'672},
-      // Without each layer's norms of q and k and its router's correction. As published in FP8 it
-      // has a scale for 128 x 128 weights of each expert and of attention.
-      {"minimax-m2", 228'703'644'928 - 62 * (6144 + 1024 + 256) -
+      // Without the layer that predicts a second token: as the last one, with a projection from
+      // twice as wide, three norms, an embedding and a head.
+      {"glm-4.5-air", 110'468'824'832 -
+                          (109'051'904 + 14'336 + 8192 + 128 * 4096 + 128 + 129 * 3 * 1408 * 4096) -
+                          (2 * 4096 * 4096 + 3 * 4096 + 2 * 151'552L * 4096)},
+      // Without each layer's norms of q and k. As published in FP8 it has a scale for 128 x 128
+      // weights of each expert and of attention.
+      {"minimax-m2", 228'703'644'928 - 62 * (6144 + 1024) -
                          62 * (256 * 3 * 24 * 12 + (2 * 24 * 48 + 2 * 24 * 8))},
       // Without the norm after its embedding.
       {"bloom-176b", 176'247'271'424 - 28'672},
@@ -95,6 +100,11 @@ TEST(ShapesTest, KeepEveryFieldThroughTheirConfigJson) {
     EXPECT_EQ(again.experts_per_token, shape.config.experts_per_token) << shape.name;
     EXPECT_EQ(again.norm_chosen, shape.config.norm_chosen) << shape.name;
     EXPECT_EQ(again.router, shape.config.router) << shape.name;
+    EXPECT_EQ(again.num_groups, shape.config.num_groups) << shape.name;
+    EXPECT_EQ(again.groups_per_token, shape.config.groups_per_token) << shape.name;
+    EXPECT_EQ(again.routed_scaling, shape.config.routed_scaling) << shape.name;
+    EXPECT_EQ(again.shared_ffn_size, shape.config.shared_ffn_size) << shape.name;
+    EXPECT_EQ(again.rotary_dim, shape.config.rotary_dim) << shape.name;
     EXPECT_EQ(again.sliding_window_tokens, shape.config.sliding_window_tokens) << shape.name;
     EXPECT_EQ(again.rope_theta, shape.config.rope_theta) << shape.name;
     EXPECT_EQ(again.rope_scaling.has_value(), shape.config.rope_scaling.has_value()) << shape.name;
@@ -122,6 +132,21 @@ TEST(ShapesTest, MixturesHaveExpertsAndWindows) {
     EXPECT_EQ(config.num_full_attention_layers(), config.num_layers / 2) << name;
     EXPECT_NEAR(config.rope_scaling->attention_factor, 0.1 * std::log(32.0) + 1, 1e-6) << name;
   }
+}
+
+/// 8 of 128 experts, the shared one, attention and router in 45 layers, one dense layer: 12 billion
+/// weights beside embedding and head.
+TEST(ShapesTest, GlmAirHas12BillionActiveParameters) {
+  const ModelConfig& config = find_shape("glm-4.5-air");
+  EXPECT_EQ(config.router, RouterKind::sigmoid);
+  EXPECT_FALSE(config.has_experts(0));
+  EXPECT_TRUE(config.has_experts(1));
+  ModelConfig of_a_token = config;
+  of_a_token.num_experts = config.experts_per_token;
+  const auto head = static_cast<double>(config.vocab_size * config.hidden_size);
+  EXPECT_NEAR(static_cast<double>(num_parameters(of_a_token)) - 2 * head, 12.16e9, 0.1e9);
+  EXPECT_EQ(find_shape("minimax-m2").router, RouterKind::sigmoid);
+  EXPECT_TRUE(find_shape("minimax-m2").router_correction);
 }
 
 TEST(ShapesTest, ListTheNearestNameFirst) {

@@ -36,6 +36,39 @@ TEST_P(CudaRouterTest, MatchesReference) {
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaRouterTest, test::mixture_cases(),
                          [](const auto& case_info) { return test::mixture_name(case_info); });
 
+INSTANTIATE_TEST_SUITE_P(Sigmoid, CudaRouterTest, test::sigmoid_cases(),
+                         [](const auto& case_info) { return test::mixture_name(case_info); });
+
+/// Of groups with equal sums the lower number, and within them of equal experts.
+TEST(CudaRouterGroupsTest, TakesTheLowerNumberOfEqualGroups) {
+  RouterArgs args;
+  args.tag.num_tokens = 1;
+  args.shape.dtype = DType::f32;
+  args.shape.hidden_size = 2;
+  args.shape.norm_place = NormPlace::post;  // x goes in as it is
+  args.mixture = {.num_experts = 6,
+                  .experts_per_token = 3,
+                  .router = RouterKind::sigmoid,
+                  .num_groups = 3,
+                  .groups_per_token = 2};
+  const Buffer packed =
+      test::pack(test::make_operand({1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0}, DType::f32), 6, 2);
+  args.weight = test::plain_type(2, 6, DType::f32);
+  const OnDevice<std::byte> weight(test::memory_of(packed));
+  const OnDevice<float> vectors(std::vector<float>(1));
+  const OnDevice<float> x(std::vector<float>{1, 2});
+  OnDevice<float> normed(2);
+  OnDevice<ExpertChoice> routing(3);
+  router_cuda(test::gpu(), {.args = &args,
+                            .x = x.get(),
+                            .vectors = vectors.get(),
+                            .weight = {args.weight, weight.get()},
+                            .normed = reinterpret_cast<std::byte*>(normed.get()),
+                            .routing = routing.get()});
+  const std::vector<ExpertChoice> chosen = routing.read();
+  for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(chosen[static_cast<std::size_t>(i)].expert, i);
+}
+
 TEST(CudaRouterFailureTest, TiesAndValuesThatAreNotFinite) {
   RouterArgs args;
   args.tag.num_tokens = 3;
