@@ -12,6 +12,7 @@
 #include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
 #include "codelets/expert_join/expert_join.h"
+#include "codelets/experts/experts.h"
 #include "codelets/fc1/fc1.h"
 #include "codelets/fc2/fc2.h"
 #include "codelets/kv_move/kv_move.h"
@@ -60,6 +61,7 @@ struct GpuKernels {
   decltype(&attention_join_cuda) attention_join = nullptr;
   decltype(&embedding_cuda) embedding = nullptr;
   decltype(&expert_join_cuda) expert_join = nullptr;
+  decltype(&experts_cuda) experts = nullptr;
   decltype(&fc1_cuda) fc1 = nullptr;
   decltype(&fc2_cuda) fc2 = nullptr;
   decltype(&kv_clear_cuda) kv_clear = nullptr;
@@ -83,21 +85,48 @@ constexpr std::uint64_t gpu_kernels_key() {
   std::uint64_t key = 0xcbf29ce484222325ULL;
   const auto add = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001b3ULL; };
   for (const char* c = SLUICE_VERSION; *c != '\0'; ++c) add(static_cast<unsigned char>(*c));
-  for (const std::size_t bytes :
-       {sizeof(GpuKernels),        sizeof(GpuDevice),         sizeof(KernelTimes),
-        sizeof(BatchSequence),     sizeof(BatchRow),          sizeof(DecoderShape),
-        sizeof(TaskTag),           sizeof(TaskKey),           sizeof(AttentionArgs),
-        sizeof(AttentionOperands), sizeof(AttentionJoinArgs), sizeof(EmbeddingArgs),
-        sizeof(EmbeddingOperands), sizeof(Fc1Args),           sizeof(Fc1Operands),
-        sizeof(Fc2Args),           sizeof(Fc2Operands),       sizeof(KvClearArgs),
-        sizeof(KvStoreArgs),       sizeof(KvStoreOperands),   sizeof(LmHeadArgs),
-        sizeof(LmHeadOperands),    sizeof(OutProjArgs),       sizeof(OutProjOperands),
-        sizeof(QkOperands),        sizeof(QkvArgs),           sizeof(QkvOperands),
-        sizeof(QkvSplitArgs),      sizeof(QkvSplitOperands),  sizeof(SamplingArgs),
-        sizeof(SamplingOperands),  sizeof(SelectRowsArgs),    sizeof(SelectRowsOperands),
-        sizeof(LogprobsArgs),      sizeof(LogprobsOperands),  sizeof(SvOperands),
-        sizeof(RouterArgs),        sizeof(RouterOperands),    sizeof(ExpertJoinArgs),
-        sizeof(ExpertJoinOperands)})
+  for (const std::size_t bytes : {sizeof(GpuKernels),
+                                  sizeof(GpuDevice),
+                                  sizeof(KernelTimes),
+                                  sizeof(BatchSequence),
+                                  sizeof(BatchRow),
+                                  sizeof(DecoderShape),
+                                  sizeof(TaskTag),
+                                  sizeof(TaskKey),
+                                  sizeof(AttentionArgs),
+                                  sizeof(AttentionOperands),
+                                  sizeof(AttentionJoinArgs),
+                                  sizeof(EmbeddingArgs),
+                                  sizeof(EmbeddingOperands),
+                                  sizeof(Fc1Args),
+                                  sizeof(Fc1Operands),
+                                  sizeof(Fc2Args),
+                                  sizeof(Fc2Operands),
+                                  sizeof(KvClearArgs),
+                                  sizeof(KvStoreArgs),
+                                  sizeof(KvStoreOperands),
+                                  sizeof(LmHeadArgs),
+                                  sizeof(LmHeadOperands),
+                                  sizeof(OutProjArgs),
+                                  sizeof(OutProjOperands),
+                                  sizeof(QkOperands),
+                                  sizeof(QkvArgs),
+                                  sizeof(QkvOperands),
+                                  sizeof(QkvSplitArgs),
+                                  sizeof(QkvSplitOperands),
+                                  sizeof(SamplingArgs),
+                                  sizeof(SamplingOperands),
+                                  sizeof(SelectRowsArgs),
+                                  sizeof(SelectRowsOperands),
+                                  sizeof(LogprobsArgs),
+                                  sizeof(LogprobsOperands),
+                                  sizeof(SvOperands),
+                                  sizeof(RouterArgs),
+                                  sizeof(RouterOperands),
+                                  sizeof(ExpertJoinArgs),
+                                  sizeof(ExpertJoinOperands),
+                                  sizeof(ExpertsArgs),
+                                  sizeof(ExpertsOperands)})
     add(bytes);
   return key;
 }

@@ -85,6 +85,26 @@ TEST_P(ExpertsTest, ThreadsAndChunksChangeNoBit) {
   }
 }
 
+/// As a GPU's are: the sum goes on from task to task.
+TEST_P(ExpertsTest, ATaskForEachChunkGivesTheSameBits) {
+  const std::int32_t num_experts = args_.mixture.num_experts;
+  const PackedExperts experts(random_, args_.shape, num_experts, (num_experts + 2) / 3);
+  set_rows(37, Spread::random);
+  const std::vector<float> expected = run(experts, test::cpu());
+  std::vector<float> sum(expected.size(), 7.0F);
+  for (std::int32_t chunk = 0; chunk < experts.cut.count(); ++chunk) {
+    args_.first_chunk = chunk;
+    args_.num_chunks = 1;
+    args_.sum = chunk == 0 ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
+    experts_cpu(test::cpu(), {.args = &args_,
+                              .normed = normed_.data(),
+                              .routing = routing_.data(),
+                              .chunks = {experts.chunks[static_cast<std::size_t>(chunk)].data()},
+                              .sum = sum.data()});
+  }
+  EXPECT_EQ(sum, expected);
+}
+
 TEST_P(ExpertsTest, GivesTheSameBitsAsAStarPuTask) {
   const PackedExperts experts(random_, args_.shape, args_.mixture.num_experts, 1);
   set_rows(9, Spread::random);
@@ -145,9 +165,10 @@ TEST(ExpertChunksTest, AreAsFewAsTheirSizeAllows) {
     std::int32_t count, per_chunk;
   };
   // 256 MiB hold 10 experts of 25 MiB: 128 of them make 13 chunks of 10, the last one of 8.
-  for (const Expected& of : {Expected{128, 25 * mib, 13, 10}, Expected{8, 32 * mib, 1, 8},
-                             Expected{8, 33 * mib, 2, 4}, Expected{8, 600 * mib, 8, 1},
-                             Expected{5, 100 * mib, 3, 2}, Expected{4096, 300 * mib, 256, 16}}) {
+  for (const Expected& of :
+       {Expected{128, 25 * mib, 13, 10}, Expected{8, 32 * mib, 1, 8}, Expected{8, 33 * mib, 2, 4},
+        Expected{8, 600 * mib, 8, 1}, Expected{64, 32 * mib, 8, 8},  // 2 GiB
+        Expected{5, 100 * mib, 3, 2}, Expected{4096, 300 * mib, 256, 16}}) {
     const ExpertChunks cut = ExpertChunks::cut(of.experts, of.expert_bytes);
     EXPECT_EQ(cut.count(), of.count) << of.experts;
     EXPECT_EQ(cut.per_chunk, of.per_chunk) << of.experts;
