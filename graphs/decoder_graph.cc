@@ -580,19 +580,36 @@ void DecoderGraph::submit_experts_of(const Chain& chain, std::int64_t layer,
                                      const Placement& placement, const ExpertData& data) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
   const DecoderShape shape = model_.shape(layer);
-  const std::vector<HandleRef> chunks(weights.experts.chunks.begin(), weights.experts.chunks.end());
-  const SublayerRange both{Sublayer::fc1, Sublayer::fc2};
-  submit_experts(
-      {.tag = tagged(chain.all.tag, both, layer, placement[Sublayer::fc1]),
-       .shape = shape,
-       .mixture = mixture_shape(model_.config()),
-       .layout = weights.experts.layout,
-       .chunks = weights.experts.cut},
-      {.normed = data.normed, .routing = data.routing, .chunks = chunks, .sum = data.sum});
+  submit_chunks(chain, layer, placement[Sublayer::fc1], data);
   const TaskTag tag =
       tagged(chain.all.tag, Sublayer::expert_join, layer, placement[Sublayer::out_proj]);
   submit_expert_join({.tag = tag, .shape = shape, .vectors = model_.vectors()},
                      {.sum = data.sum, .vectors = weights.vectors, .x = chain.x});
+}
+
+void DecoderGraph::submit_chunks(const Chain& chain, std::int64_t layer, Device device,
+                                 const ExpertData& data) const {
+  const ExpertWeights& experts = model_.layers()[static_cast<std::size_t>(layer)].experts;
+  const SublayerRange both{Sublayer::fc1, Sublayer::fc2};
+  ExpertsArgs args{.tag = tagged(chain.all.tag, both, layer, device),
+                   .shape = model_.shape(layer),
+                   .mixture = mixture_shape(model_.config()),
+                   .layout = experts.layout,
+                   .chunks = experts.cut};
+  args.recurs =
+      args.tag.num_tokens <= most_rows_of_layer_run && weight_reader(layer) == Device::gpu;
+  const std::vector<HandleRef> chunks(experts.chunks.begin(), experts.chunks.end());
+  const std::int32_t at_once = device == Device::gpu ? 1 : experts.cut.count();
+  for (std::int32_t chunk = 0; chunk < experts.cut.count(); chunk += at_once) {
+    args.first_chunk = chunk;
+    args.num_chunks = at_once;
+    args.sum = chunk == 0 ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
+    if (device == Device::gpu) args.tag.num_experts = args.experts_of_task();
+    const auto of_task = std::span(chunks).subspan(static_cast<std::size_t>(chunk),
+                                                   static_cast<std::size_t>(at_once));
+    submit_experts(
+        args, {.normed = data.normed, .routing = data.routing, .chunks = of_task, .sum = data.sum});
+  }
 }
 
 void DecoderGraph::submit_with_experts(const Chain& chain, std::int64_t layer,

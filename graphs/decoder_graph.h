@@ -106,7 +106,7 @@ class PendingIteration {
 /// 5. Sub-batches follow each other where they share a slab, layer by layer, and in sampling.
 /// 6. Rows that draw no token, and are not scored, end with the last layer's attention.
 /// 7. In a layer with experts, router > experts > expert_join stand in place of 5 and 6: the router
-///    and the join where 4 runs, the experts where p5 = p6 says.
+///    and the join where 4 runs, the experts where p5 = p6 says, a GPU's as a task for each chunk.
 /// 8. There are logprobs where a sequence asks. Of a prompt's scored rows only the logits of two
 ///    blocks are there at once.
 /// docs/design/overview.md has the reasons.
@@ -190,6 +190,10 @@ class DecoderGraph {
   /// Those of a layer, and what adds them to x.
   void submit_experts_of(const Chain& chain, std::int64_t layer, const Placement& placement,
                          const ExpertData& data);
+  /// The experts alone: the CPU's as one task, a GPU's as one for each chunk, so that only one need
+  /// be there at a time.
+  void submit_chunks(const Chain& chain, std::int64_t layer, Device device,
+                     const ExpertData& data) const;
   /// A range that ends behind attention, of a layer with experts: as one stage as far as it goes.
   void submit_with_experts(const Chain& chain, std::int64_t layer, const Placement& placement,
                            const SublayerRange& range, const KvUse& kv, ExpertData& data);

@@ -4,6 +4,7 @@
 
 #include "codelets/attention/attention_split.h"
 #include "codelets/cuda/linear_limits.h"
+#include "codelets/experts/experts_gpu_memory.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/recurring.h"
@@ -31,6 +32,19 @@ std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration
          context_tokens * float_bytes + 16 * alignment;
 }
 
+/// Of the router, and of a task of experts, however many of them it has. `linear` is a linear
+/// map's.
+template <typename Linear>
+std::int64_t mixture_scratch(const ModelConfig& config, const DecoderShape& shape,
+                             std::int64_t rows, const Linear& linear) {
+  if (config.num_experts == 0) return 0;
+  const MixtureShape mixture = mixture_shape(config);
+  const ExpertsGpuMemory experts(shape, mixture, mixture.num_experts, rows);
+  const std::int64_t logits = rows * config.num_experts * float_bytes + 2 * alignment;
+  return std::max(logits + linear(rows, config.hidden_size, config.num_experts, 1),
+                  static_cast<std::int64_t>(experts.layout.bytes()));
+}
+
 }  // namespace
 
 GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIteration& largest,
@@ -47,9 +61,10 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   const std::int64_t input = rows * (hidden + 64) * element_bytes;
   const std::int64_t qkv =
       input + rows * shape.qkv_size() * float_bytes + linear(rows, hidden, shape.qkv_size(), 1);
+  const std::int64_t ffn_size = std::max(config.ffn_size, config.dense_ffn_size);
   const std::int64_t ffn =
-      std::max(input + linear(rows, hidden, config.ffn_size, config.gated_ffn ? 2 : 1),
-               linear(rows, config.ffn_size, hidden, 1));
+      std::max(input + linear(rows, hidden, ffn_size, config.gated_ffn ? 2 : 1),
+               linear(rows, ffn_size, hidden, 1));
   std::int64_t ends =
       linear(largest.logit_rows, std::max(hidden, config.embed_size), config.vocab_size, 1);
   if (config.embed_size != hidden) {
@@ -58,8 +73,9 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   }
   ends += 2 * largest.logit_rows * (hidden + config.embed_size) * element_bytes;
   const std::int64_t out = linear(rows, shape.q_size(), hidden, 1);
-  const std::int64_t workspace = std::max({qkv, ffn, ends, out, attention_scratch(shape, largest)});
-  const std::int64_t stage = rows * (2 * shape.q_size() + config.ffn_size + 128) * element_bytes;
+  const std::int64_t workspace = std::max({qkv, ffn, ends, out, attention_scratch(shape, largest),
+                                           mixture_scratch(config, shape, rows, linear)});
+  const std::int64_t stage = rows * (2 * shape.q_size() + ffn_size + 128) * element_bytes;
   // A batch that attends in parts maps q, k and v while it holds them (qkv_split_cuda).
   return {.workspace_bytes = static_cast<std::uint64_t>(workspace),
           .stage_bytes = static_cast<std::uint64_t>(std::max(stage, qkv) + 4 * alignment),

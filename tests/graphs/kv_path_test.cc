@@ -146,11 +146,9 @@ std::vector<Form> all_forms() {
   return forms;
 }
 
-/// Experts run whole, and on a GPU not yet.
+/// Experts run whole.
 Placement possible(const ModelConfig& config, Placement placement) {
-  if (config.num_experts == 0) return placement;
-  placement[Sublayer::fc2] = placement[Sublayer::fc1];
-  if (gpu_bytes() > 0) placement[Sublayer::fc1] = placement[Sublayer::fc2] = Device::cpu;
+  if (config.num_experts > 0) placement[Sublayer::fc2] = placement[Sublayer::fc1];
   return placement;
 }
 
@@ -717,35 +715,68 @@ TEST(LayerRunTasksTest, NeighboursOfExpertsAreOneStage) {
                    "5-6, layer 0, 21", "17-17, layer 0, 21"}));
 }
 
-/// One expert a chunk is more than one chunk.
-TEST(ExpertChunksBitsTest, AnyCutGivesTheSameBits) {
-  const Model files = open_model(test::golden_folder("mixtral"));
-  const LoadedModel whole(files, DType::f32, runtime().setup_pool());
-  ASSERT_EQ(whole.layers().front().experts.chunks.size(), 1U);
+/// A golden model whose chunks have so many experts.
+LoadedModel load_cut(const char* name, std::size_t experts_of_chunk, DType dtype = DType::f32) {
+  const Model files = open_model(test::golden_folder(name));
+  const PackedWeights packed(files.config, dtype);
+  const std::size_t layer = packed.layers.size() - 1;  // the first ones may have one FFN
+  WeightHomes homes;
+  homes.chunk_bytes = experts_of_chunk * ExpertLayout::of(packed.layers.at(layer)).size_bytes();
+  return {files, dtype, runtime().setup_pool(), {}, homes};
+}
+
+class ExpertChunksBitsTest : public ::testing::TestWithParam<const char*> {};
+
+/// On whichever device each sublayer is.
+TEST_P(ExpertChunksBitsTest, AnyCutAndPlacementGivesTheSameBits) {
+  const LoadedModel whole = load(GetParam(), DType::f32);
   const std::vector<float> expected = TwoSequences(whole, Form{}).logits();
-  const std::size_t expert_bytes = whole.layers().front().experts.layout.size_bytes();
-  for (const std::size_t experts : {1, 2, 3}) {
-    WeightHomes homes;
-    homes.chunk_bytes = experts * expert_bytes;
-    const LoadedModel cut(files, DType::f32, runtime().setup_pool(), {}, homes);
-    EXPECT_EQ(cut.layers().front().experts.chunks.size(), (4 + experts - 1) / experts);
-    for (const char* placement : {"111111", "000011", "000000"}) {
-      const Form form{.placement = possible(cut.config(), *Placement::parse(placement))};
-      const Case of{"mixtral", DType::f32};
-      Same(cut, of).expect(TwoSequences(cut, form).logits(), expected, placement);
+  const Same same(whole, {GetParam(), DType::f32});
+  for (const std::size_t experts : {1, 3}) {
+    const LoadedModel cut = load_cut(GetParam(), experts);
+    const auto num_experts = static_cast<std::size_t>(cut.config().num_experts);
+    ASSERT_EQ(cut.layers().back().experts.chunks.size(), (num_experts + experts - 1) / experts);
+    for (unsigned bits = 0; bits < num_placements; ++bits) {
+      const Placement placement = Placement::from_bits(bits);
+      if (placement != possible(cut.config(), placement)) continue;
+      same.expect(TwoSequences(cut, {.placement = placement}).logits(), expected,
+                  placement.to_string());
+      if (HasFatalFailure()) return;
     }
   }
 }
 
-TEST(ExpertPlacementTest, OnAGpuIsRefused) {
-  if (gpu_bytes() == 0) GTEST_SKIP() << "no GPU: its tasks run on the CPU";
-  const LoadedModel model = load("mixtral", DType::f32);
-  try {
-    TwoSequences(model, {.placement = *Placement::parse("000000")}).logits();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("experts do not run on a GPU yet"), std::string::npos)
-        << error.what();
+INSTANTIATE_TEST_SUITE_P(Models, ExpertChunksBitsTest, ::testing::Values("mixtral", "qwen3-moe"),
+                         [](const auto& of) {
+                           std::string name = of.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+/// So that a chunk that streams may go as soon as its task has ended.
+TEST(ExpertChunksTasksTest, OnAGpuEachIsOneTasksAlone) {
+  const LoadedModel model = load_cut("mixtral", 1);
+  const std::vector<DataHandle>& chunks = model.layers().front().experts.chunks;
+  ASSERT_EQ(chunks.size(), 4U);
+  for (const char* placement : {"111100", "000000", "000011"}) {
+    SCOPED_TRACE(placement);
+    TwoSequences run(model, {.placement = *Placement::parse(placement)});
+    std::vector<Submitted> tasks = tasks_of_layer(run, 0, 0);
+    std::erase_if(tasks, [](const Submitted& task) { return task.tag.sublayer != Sublayer::fc1; });
+    if (placement == std::string("000011")) {
+      ASSERT_EQ(tasks.size(), 1U);
+      EXPECT_EQ(tasks[0].tag.num_experts, 0);
+      continue;
+    }
+    ASSERT_EQ(tasks.size(), 4U);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      EXPECT_EQ(tasks[i].tag.num_experts, 1);
+      EXPECT_EQ(tasks[i].tag.device, Device::gpu);
+      for (std::size_t j = 0; j < chunks.size(); ++j)
+        EXPECT_EQ(tasks[i].mode(chunks[j]), i == j ? STARPU_R : STARPU_NONE);
+      EXPECT_EQ(tasks[i].accesses.back().mode, i == 0 ? STARPU_W : STARPU_RW);
+      EXPECT_EQ(tasks[i].accesses.back().handle, tasks[0].accesses.back().handle);
+    }
   }
 }
 
