@@ -21,6 +21,7 @@ void run_recurring(const cuda::Context& gpu, const ExpertsOperands& operands) {
   key.add(args.tag.num_tokens);
   key.add(operands.normed);
   key.add(operands.routing);
+  key.add(operands.places);
   key.add(operands.chunks.front());
   key.add(operands.sum);
   gpu_kernels().run_in_graph(gpu, std::move(key), [&] { gpu_kernels().experts(gpu, operands); });
@@ -36,6 +37,7 @@ struct ExpertsTask {
   static void list(const Args& args, Data& data) {
     data.reads(&Handles::normed, &Operands::normed);
     data.reads(&Handles::routing, &Operands::routing);
+    data.reads_if(args.chunks.num_hot > 0, &Handles::places, &Operands::places);
     data.reads_each(args.chunks_of_task(), &Handles::chunks, &Operands::chunks);
     if (args.sum == Args::Sum::written) {
       data.writes(&Handles::sum, &Operands::sum);

@@ -35,10 +35,11 @@ struct ExpertsArgs {
   std::int32_t chunks_of_task() const {
     return num_chunks > 0 ? num_chunks : chunks.count() - first_chunk;
   }
-  std::int32_t first_expert() const { return chunks.first_of(first_chunk); }
+  /// The place of the task's first expert.
+  std::int32_t first_place() const { return chunks.first_of(first_chunk); }
   std::int32_t experts_of_task() const {
     const std::int32_t last = first_chunk + chunks_of_task() - 1;
-    return chunks.first_of(last) + chunks.size_of(last) - first_expert();
+    return chunks.first_of(last) + chunks.size_of(last) - first_place();
   }
 };
 
@@ -49,6 +50,7 @@ struct ExpertsOperands {
   const ExpertsArgs* args = nullptr;
   const std::byte* normed = nullptr;  ///< see RouterOperands
   const ExpertChoice* routing = nullptr;
+  const std::int32_t* places = nullptr;  ///< [num_experts]; null: a place is an expert's number
   std::array<const std::byte*, most_chunks> chunks{};  ///< args->chunks_of_task() of them
   float* sum = nullptr;                                ///< [num_tokens, hidden_size]
 };
@@ -77,6 +79,7 @@ void experts_reference(const ExpertsArgs& args, const double* normed, const doub
 struct ExpertsHandles {
   HandleRef normed;
   HandleRef routing;
+  HandleRef places;  ///< empty unless some experts are hot
   std::span<const HandleRef> chunks;
   HandleRef sum;
 };

@@ -18,14 +18,17 @@ constexpr std::int64_t block_rows = 1024;
 /// those of an expert are neighbours.
 class RowsOfExperts {
  public:
-  RowsOfExperts(const ExpertsArgs& args, const ExpertChoice* routing, std::int64_t rows)
+  RowsOfExperts(const ExpertsArgs& args, const ExpertChoice* routing, const std::int32_t* places,
+                std::int64_t rows)
       : per_row_(args.mixture.experts_per_token) {
     const std::int64_t num_choices = rows * per_row_;
-    const std::int32_t first = args.first_expert();
+    const std::int32_t first = args.first_place();
     std::vector<std::int64_t> next(static_cast<std::size_t>(args.experts_of_task()));
     // Of the task's experts; those of others are beyond the end.
     const auto number_of = [&](std::int64_t i) {
-      return static_cast<std::size_t>(static_cast<std::uint32_t>(routing[i].expert - first));
+      const std::int32_t expert = routing[i].expert;
+      const std::int32_t place = places == nullptr ? expert : places[expert];
+      return static_cast<std::size_t>(static_cast<std::uint32_t>(place - first));
     };
     for (std::int64_t i = 0; i < num_choices; ++i) {
       // It may come from another device, whose router has failed.
@@ -55,10 +58,10 @@ class RowsOfExperts {
   static constexpr std::int64_t no_entry = -1;
 
   struct Range {
-    std::int32_t expert;
+    std::int32_t place;
     RowRange entries;
   };
-  /// Of each expert that has rows, by number.
+  /// Of each expert that has rows, by place.
   const std::vector<Range>& ranges() const { return ranges_; }
   std::int64_t num_entries() const { return std::ssize(rows_); }
   std::int64_t row_of(std::int64_t entry) const { return rows_[static_cast<std::size_t>(entry)]; }
@@ -92,11 +95,11 @@ struct Parts {
   std::size_t sum() const { return x_bytes + h_bytes + y_bytes; }
 };
 
-const std::byte* weight_of(const ExpertsOperands& operands, std::int32_t expert,
+const std::byte* weight_of(const ExpertsOperands& operands, std::int32_t place,
                            LayerWeight weight) {
   const ExpertsArgs& args = *operands.args;
-  const std::int32_t chunk = args.chunks.chunk_of(expert);
-  const auto in_chunk = static_cast<std::size_t>(expert - args.chunks.first_of(chunk));
+  const std::int32_t chunk = args.chunks.chunk_of(place);
+  const auto in_chunk = static_cast<std::size_t>(place - args.chunks.first_of(chunk));
   return operands.chunks.at(static_cast<std::size_t>(chunk - args.first_chunk)) +
          in_chunk * args.layout.size_bytes() + args.layout.offset(weight);
 }
@@ -121,7 +124,7 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
   SublayerClock clock(cpu.times, args.tag.phase);
   const DecoderShape& shape = args.shape;
   const std::int64_t count = args.mixture.experts_per_token;
-  const RowsOfExperts of(args, operands.routing, rows);
+  const RowsOfExperts of(args, operands.routing, operands.places, rows);
   const std::size_t element = size_bytes(shape.dtype);
   const std::int64_t x_stride = activation_stride(shape.hidden_size, shape.dtype);
   const std::int64_t h_stride = activation_stride(shape.ffn_size, shape.dtype);
@@ -141,10 +144,10 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
   for (const RowsOfExperts::Range& range : of.ranges()) {
     WeightedRows& rows_of_expert = first.emplace_back();
     rows_of_expert.rows = range.entries;
-    rows_of_expert.weight = weight_of(operands, range.expert, LayerWeight::fc1);
-    if (shape.gated_ffn) rows_of_expert.gate = weight_of(operands, range.expert, LayerWeight::gate);
+    rows_of_expert.weight = weight_of(operands, range.place, LayerWeight::fc1);
+    if (shape.gated_ffn) rows_of_expert.gate = weight_of(operands, range.place, LayerWeight::gate);
     second.push_back(
-        {.rows = range.entries, .weight = weight_of(operands, range.expert, LayerWeight::fc2)});
+        {.rows = range.entries, .weight = weight_of(operands, range.place, LayerWeight::fc2)});
   }
   if (shape.gated_ffn) {
     gated_linear(cpu.pool, {.gate = {args.layout.gate, nullptr},
@@ -195,7 +198,8 @@ void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands) {
   const ExpertsArgs& args = *operands.args;
   const DecoderShape& shape = args.shape;
   const std::int64_t rows = args.tag.num_tokens;
-  if (cpu.routing != nullptr && args.first_chunk == 0) {  // once a layer
+  const bool is_last = args.first_chunk + args.chunks_of_task() == args.chunks.count();
+  if (cpu.routing != nullptr && is_last) {  // once a layer
     const auto choices = static_cast<std::size_t>(rows * args.mixture.experts_per_token);
     cpu.routing->add(args.tag.layer, args.mixture, {operands.routing, choices});
   }

@@ -14,10 +14,11 @@ namespace {
 /// Rows that are computed together, and where all that lies of them; in device memory.
 struct ExpertRows {
   const ExpertChoice* routing;  ///< [rows, per_row]
+  const std::int32_t* places;   ///< null: a place is an expert's number
   std::int64_t num_choices;
   std::int32_t per_row;
   std::int32_t num_experts;   ///< of the layer
-  std::int32_t first_expert;  ///< of the task
+  std::int32_t first_place;   ///< of the task
   std::int32_t task_experts;  ///< of the task
   std::int64_t tile_rows;
   std::int64_t num_tiles;
@@ -25,10 +26,16 @@ struct ExpertRows {
   std::int32_t* row_of;
   std::int32_t* entry_of;
 
-  /// Counted from the task's first one; beyond its last for one of another task.
+  __device__ bool is_there(std::int64_t choice) const {
+    return static_cast<std::uint32_t>(routing[choice].expert) <
+           static_cast<std::uint32_t>(num_experts);
+  }
+  /// Counted from the task's first one; beyond its last for one of another task, or of none.
   __device__ std::uint32_t expert_of(std::int64_t choice) const {
-    return static_cast<std::uint32_t>(routing[choice].expert) -
-           static_cast<std::uint32_t>(first_expert);
+    if (!is_there(choice)) return ~0U;
+    const std::int32_t expert = routing[choice].expert;
+    const std::int32_t place = places == nullptr ? expert : places[expert];
+    return static_cast<std::uint32_t>(place) - static_cast<std::uint32_t>(first_place);
   }
   __device__ bool is_of_task(std::uint32_t expert) const {
     return expert < static_cast<std::uint32_t>(task_experts);
@@ -49,8 +56,7 @@ __global__ void sort_rows(ExpertRows of, std::int64_t first_row, std::int64_t la
     const std::uint32_t expert = of.expert_of(i);
     if (of.is_of_task(expert)) {
       atomicAdd(next + expert, 1);
-    } else if (static_cast<std::uint32_t>(of.routing[i].expert) >=
-               static_cast<std::uint32_t>(of.num_experts)) {
+    } else if (!of.is_there(i)) {
       // It may come from another device, whose router has failed.
       cuda::record(failure, cuda::DeviceFailure::expert_outside_mixture, first_row + i / of.per_row,
                    layer);
@@ -132,10 +138,11 @@ class TaskOfExperts {
     const std::int64_t tile_rows =
         by_strips ? strip_tile_rows() : ExpertsGpuMemory::fewest_tile_rows;
     const ExpertRows of{.routing = operands_.routing + first_row * args_.mixture.experts_per_token,
+                        .places = operands_.places,
                         .num_choices = memory.num_choices,
                         .per_row = args_.mixture.experts_per_token,
                         .num_experts = args_.mixture.num_experts,
-                        .first_expert = args_.first_expert(),
+                        .first_place = args_.first_place(),
                         .task_experts = args_.experts_of_task(),
                         .tile_rows = tile_rows,
                         .num_tiles = ExpertsGpuMemory::most_tiles(

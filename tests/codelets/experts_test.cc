@@ -120,7 +120,8 @@ TEST_P(ExpertsTest, GivesTheSameBitsAsAStarPuTask) {
       chunks.push_back(DataHandle::of_memory(chunk.data(), chunk.size()));
     const std::vector<HandleRef> refs(chunks.begin(), chunks.end());
     const DataHandle to = DataHandle::of_memory(sum.data(), 4 * sum.size());
-    submit_experts(args_, {normed, routing, refs, to});
+    const DataHandle no_places;
+    submit_experts(args_, {normed, routing, no_places, refs, to});
   }
   EXPECT_FALSE(run_failure().happened());
   EXPECT_EQ(sum, expected);
@@ -139,6 +140,49 @@ TEST_P(ExpertsTest, RefusesAnExpertThatThereIsNot) {
       EXPECT_EQ(std::string(error.what()),
                 fmt::format("row 2 is routed to expert {} of {}", wrong, num_experts));
     }
+  }
+}
+
+/// Some experts are hot and have a sum of their own, whichever device has which chunks.
+TEST_P(ExpertsTest, HotOnesAndOthersGiveTheReference) {
+  const std::int32_t num_experts = args_.mixture.num_experts;
+  if (num_experts == 1) return;
+  const std::vector<std::int32_t> hot = {num_experts - 1, num_experts / 2};
+  const auto num_hot = static_cast<std::int32_t>(hot[0] == hot[1] ? 1 : 2);
+  std::vector<std::vector<float>> first;
+  for (const std::int32_t per_chunk : {1, 3}) {
+    random_ = test::Random(91);
+    const ExpertChunks cut{.num_experts = num_experts,
+                           .per_chunk = std::max(per_chunk, num_experts / 50),
+                           .num_hot = num_hot,
+                           .per_hot_chunk = per_chunk};
+    const PackedExperts experts(random_, args_.shape, cut, WeightFormat::plain(args_.shape.dtype),
+                                {hot.begin(), hot.begin() + num_hot});
+    set_rows(37, Spread::random);
+    args_.layout = experts.layout;
+    args_.chunks = cut;
+    std::vector<std::vector<float>> sums;
+    for (const bool is_hot : {true, false}) {
+      args_.first_chunk = is_hot ? 0 : cut.num_hot_chunks();
+      args_.num_chunks = is_hot ? cut.num_hot_chunks() : 0;
+      ExpertsOperands operands{.args = &args_,
+                               .normed = normed_.data(),
+                               .routing = routing_.data(),
+                               .places = experts.order.places.data()};
+      for (std::int32_t i = 0; i < args_.chunks_of_task(); ++i) {
+        operands.chunks.at(static_cast<std::size_t>(i)) =
+            experts.chunks[static_cast<std::size_t>(args_.first_chunk + i)].data();
+      }
+      std::vector<float>& sum = sums.emplace_back(normed_values_.size(), 7.0F);
+      operands.sum = sum.data();
+      experts_cpu(test::cpu(), operands);
+    }
+    std::vector<float> all(sums[0].size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = sums[0][i] + sums[1][i];
+    test::expect_close(all, this->expected(experts),
+                       test::tolerance(args_.shape.dtype, test::GemmInput::rounded, DType::f32));
+    if (first.empty()) first = sums;
+    EXPECT_EQ(sums, first) << per_chunk << " experts a chunk";
   }
 }
 
@@ -180,6 +224,31 @@ TEST(ExpertChunksTest, AreAsFewAsTheirSizeAllows) {
     }
     EXPECT_EQ(sum, of.experts);
   }
+}
+
+TEST(ExpertChunksTest, HotOnesComeFirst) {
+  const std::vector<std::int32_t> hot = {6, 1, 4};
+  const ExpertOrder order(8, hot);
+  EXPECT_EQ(order.experts, std::vector<std::int32_t>({1, 4, 6, 0, 2, 3, 5, 7}));
+  EXPECT_EQ(order.places, std::vector<std::int32_t>({3, 0, 4, 5, 1, 6, 2, 7}));
+  // Two of 100 bytes fit into a chunk.
+  const ExpertChunks cut = ExpertChunks::cut(8, 100, 250, 3);
+  EXPECT_EQ(cut.num_hot_chunks(), 2);
+  EXPECT_EQ(cut.count(), 2 + 3);
+  EXPECT_TRUE(cut.has_two_sums());
+  const std::vector<std::array<std::int32_t, 2>> expected = {
+      {0, 2}, {2, 1}, {3, 2}, {5, 2}, {7, 1}};
+  for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) {
+    const auto& [first, size] = expected[static_cast<std::size_t>(chunk)];
+    EXPECT_EQ(cut.first_of(chunk), first);
+    EXPECT_EQ(cut.size_of(chunk), size);
+    EXPECT_EQ(cut.is_hot(chunk), chunk < 2);
+    for (std::int32_t place = first; place < first + size; ++place)
+      EXPECT_EQ(cut.chunk_of(place), chunk);
+  }
+  const ExpertChunks all = ExpertChunks::cut(8, 100, 400, 8);
+  EXPECT_EQ(all.count(), 2);
+  EXPECT_FALSE(all.has_two_sums());
 }
 
 }  // namespace

@@ -157,6 +157,7 @@ struct PackedExperts {
   PerLayerWeight<Weights> weights;
   ExpertLayout layout;
   ExpertChunks cut;
+  ExpertOrder order;
   std::vector<Buffer> chunks;
 
   /// In the shape's type.
@@ -164,9 +165,10 @@ struct PackedExperts {
                 std::int32_t per_chunk)
       : PackedExperts(random, shape, {.num_experts = num_experts, .per_chunk = per_chunk},
                       WeightFormat::plain(shape.dtype)) {}
+  /// `hot` names cut.num_hot experts.
   PackedExperts(Random& random, const DecoderShape& shape, const ExpertChunks& its_cut,
-                const WeightFormat& format)
-      : cut(its_cut) {
+                const WeightFormat& format, const std::vector<std::int32_t>& hot = {})
+      : cut(its_cut), order(cut.num_experts, hot) {
     if (shape.gated_ffn)
       draw(random, LayerWeight::gate, {shape.hidden_size, shape.ffn_size, format});
     draw(random, LayerWeight::fc1, {shape.hidden_size, shape.ffn_size, format});
@@ -214,7 +216,8 @@ struct PackedExperts {
       for (const LayerWeight weight : all_layer_weights) {
         const std::vector<Buffer>& packed = weights[weight].packed;
         if (packed.empty()) continue;
-        const Buffer& of = packed.at(static_cast<std::size_t>(cut.first_of(chunk) + i));
+        const auto place = static_cast<std::size_t>(cut.first_of(chunk) + i);
+        const Buffer& of = packed.at(static_cast<std::size_t>(order.experts.at(place)));
         std::memcpy(expert + layout.offset(weight), of.data(), of.size());
       }
     }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -19,7 +20,8 @@ using test::Spread;
 /// A layer's experts on the device, a task for each chunk.
 class CudaExperts {
  public:
-  explicit CudaExperts(const PackedExperts& experts) : layout_(experts.layout), cut_(experts.cut) {
+  explicit CudaExperts(const PackedExperts& experts)
+      : layout_(experts.layout), cut_(experts.cut), places_(experts.order.places) {
     for (const Buffer& chunk : experts.chunks)
       chunks_.push_back(std::make_unique<OnDevice<std::byte>>(test::memory_of(chunk)));
   }
@@ -34,21 +36,44 @@ class CudaExperts {
     args.layout = layout_;
     args.chunks = cut_;
     args.num_chunks = 1;
-    for (std::int32_t chunk = 0; chunk < cut_.count(); ++chunk) {
-      args.first_chunk = chunk;
-      args.sum = chunk == 0 ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
-      experts_cuda(gpu, {.args = &args,
-                         .normed = normed.get(),
-                         .routing = routing.get(),
-                         .chunks = {chunks_[static_cast<std::size_t>(chunk)]->get()},
-                         .sum = sum.get()});
-    }
+    run_chunks(gpu, args, normed, routing, 0, cut_.count(), sum.get());
     return sum.read();
+  }
+  /// Hot ones' sum, and that of the others.
+  std::array<std::vector<float>, 2> run_hot(ExpertsArgs args, const std::vector<std::byte>& rows,
+                                            const std::vector<ExpertChoice>& choices) const {
+    const OnDevice<std::byte> normed(rows);
+    const OnDevice<ExpertChoice> routing(choices);
+    const auto count = static_cast<std::size_t>(args.tag.num_tokens * args.shape.hidden_size);
+    OnDevice<float> hot_sum(count);
+    OnDevice<float> sum(count);
+    args.layout = layout_;
+    args.chunks = cut_;
+    args.num_chunks = 1;
+    run_chunks(test::gpu(), args, normed, routing, 0, cut_.num_hot_chunks(), hot_sum.get());
+    run_chunks(test::gpu(), args, normed, routing, cut_.num_hot_chunks(), cut_.count(), sum.get());
+    return {hot_sum.read(), sum.read()};
   }
 
  private:
+  void run_chunks(const cuda::Context& gpu, ExpertsArgs args, const OnDevice<std::byte>& normed,
+                  const OnDevice<ExpertChoice>& routing, std::int32_t begin, std::int32_t end,
+                  float* sum) const {
+    for (std::int32_t chunk = begin; chunk < end; ++chunk) {
+      args.first_chunk = chunk;
+      args.sum = chunk == begin ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
+      experts_cuda(gpu, {.args = &args,
+                         .normed = normed.get(),
+                         .routing = routing.get(),
+                         .places = cut_.num_hot > 0 ? places_.get() : nullptr,
+                         .chunks = {chunks_[static_cast<std::size_t>(chunk)]->get()},
+                         .sum = sum});
+    }
+  }
+
   ExpertLayout layout_;
   ExpertChunks cut_;
+  OnDevice<std::int32_t> places_;
   std::vector<std::unique_ptr<OnDevice<std::byte>>> chunks_;
 };
 
@@ -175,6 +200,25 @@ INSTANTIATE_TEST_SUITE_P(All, CudaExpertFormats,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST_P(CudaExpertFormats, HotOnesHaveASumOfTheirOwn) {
+  const WeightFormat format = parse_weight_format(std::get<1>(GetParam()));
+  std::vector<std::array<std::vector<float>, 2>> found;
+  for (const std::int32_t per_chunk : {1, 3}) {
+    random_ = test::Random(91);
+    const ExpertChunks cut{
+        .num_experts = 5, .per_chunk = per_chunk, .num_hot = 2, .per_hot_chunk = per_chunk};
+    const PackedExperts experts(random_, args_.shape, cut, format, {3, 1});
+    set_rows(9, Spread::random);
+    found.push_back(CudaExperts(experts).run_hot(args_, normed_, routing_));
+    std::vector<float> all = found.back()[0];
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] += found.back()[1][i];
+    test::expect_close(all, expected(experts),
+                       test::tolerance(args_.shape.dtype, test::GemmInput::rounded, DType::f32));
+  }
+  EXPECT_EQ(found[0], found[1]);
+  EXPECT_EQ(test::take_device_failure().code, cuda::DeviceFailure::none);
+}
 
 /// More rows than are computed together, one expert each.
 class CudaManyRowsTest : public test::ExpertRowsOf, public ::testing::Test {
