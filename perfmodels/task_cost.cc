@@ -57,10 +57,16 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
       seconds +=
           costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
   }
+  seconds *= share_of_experts(costs.model(), tag);
   return seconds > 0 ? seconds : costs.task_overhead_s(device, 1);
 }
 
 }  // namespace
+
+double share_of_experts(const ModelDimensions& model, const TaskTag& tag) {
+  if (tag.num_experts == 0 || model.num_experts == 0) return 1;
+  return static_cast<double>(tag.num_experts) / static_cast<double>(model.num_experts);
+}
 
 BatchShape batch_shape(const TaskTag& tag) {
   const std::int64_t count = std::max<std::int64_t>(1, tag.num_sequences);
@@ -96,13 +102,14 @@ std::vector<SublayerSeconds> stage_parts(const CostModel& costs, const TaskTag& 
   if (tag.sublayer == tag.last_sublayer) return parts;
   const BatchShape shape = batch_shape(tag);
   const double overhead_s = costs.task_overhead_s(device, 2) - costs.task_overhead_s(device, 1);
+  const double share = share_of_experts(costs.model(), tag);
   TaskTag of_layer = tag;
   for (std::int16_t i = 0; i < tag.num_layers; ++i, ++of_layer.layer) {
     for (const Sublayer sublayer : layer_sublayers) {
       if (sublayer < tag.sublayer || sublayer > tag.last_sublayer) continue;
-      const double seconds =
-          overhead_s + costs.compute_s(device, sublayer, shape,
-                                       operand_tier(of_layer, sublayer, device, memory));
+      const double kernel_s = costs.compute_s(device, sublayer, shape,
+                                              operand_tier(of_layer, sublayer, device, memory));
+      const double seconds = share * (overhead_s + kernel_s);
       if (sublayer == Sublayer::sv && !parts.empty() &&
           parts.back().sublayer == Sublayer::attention) {
         parts.back().seconds += seconds;

@@ -25,6 +25,7 @@ extern "C" [[gnu::visibility("default")]] constexpr sluice::GpuKernels sluice_gp
     .attention_join = sluice::attention_join_cuda,
     .embedding = sluice::embedding_cuda,
     .expert_join = sluice::expert_join_cuda,
+    .experts = sluice::experts_cuda,
     .fc1 = sluice::fc1_cuda,
     .kv_clear = sluice::kv_clear_cuda,
     .kv_move = sluice::kv_move_cuda,

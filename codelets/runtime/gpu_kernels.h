@@ -12,6 +12,7 @@
 #include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
 #include "codelets/expert_join/expert_join.h"
+#include "codelets/experts/experts.h"
 #include "codelets/fc1/fc1.h"
 #include "codelets/kv_move/kv_move.h"
 #include "codelets/kv_store/kv_store.h"
@@ -60,6 +61,7 @@ struct GpuKernels {
   decltype(&attention_join_cuda) attention_join = nullptr;
   decltype(&embedding_cuda) embedding = nullptr;
   decltype(&expert_join_cuda) expert_join = nullptr;
+  decltype(&experts_cuda) experts = nullptr;
   decltype(&fc1_cuda) fc1 = nullptr;
   decltype(&kv_clear_cuda) kv_clear = nullptr;
   decltype(&kv_move_cuda) kv_move = nullptr;
@@ -122,7 +124,9 @@ constexpr std::uint64_t gpu_kernels_key() {
                                   sizeof(ExpertJoinArgs),
                                   sizeof(ExpertJoinOperands),
                                   sizeof(SharedFfnArgs),
-                                  sizeof(SharedFfnOperands)})
+                                  sizeof(SharedFfnOperands),
+                                  sizeof(ExpertsArgs),
+                                  sizeof(ExpertsOperands)})
     add(bytes);
   return key;
 }

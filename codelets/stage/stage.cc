@@ -330,7 +330,7 @@ void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperan
   experts_cpu(cpu, operands);
   const ExpertJoinArgs join{args.tag, args.shape, args.vectors};
   clock.restart();
-  expert_join_cpu(cpu, {&join, at.expert_sum, layer.vectors, at.x});
+  expert_join_cpu(cpu, {.args = &join, .sum = at.expert_sum, .vectors = layer.vectors, .x = at.x});
   clock.end_of(Sublayer::expert_join);
 }
 void run_experts(const cuda::Context& /*gpu*/, const StageArgs& args, const StageOperands& /*at*/,
