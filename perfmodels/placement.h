@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -93,10 +94,15 @@ enum class WeightKind : std::uint8_t { vectors, query, key, value, out_proj, fc1
 inline constexpr std::size_t num_weight_kinds = 7;
 std::string_view to_string(WeightKind kind);
 
+class HotExperts;  // perfmodels/hot_experts.h
+
 /// Where one layer's data lives.
 struct LayerHomes {
   std::array<Tier, num_weight_kinds> weights{};  ///< by WeightKind
   Tier kv = Tier::ddr;                           ///< of new requests' KV
+  /// Of a mixture: experts that live in HBM, though fc1 and fc2 live elsewhere. Null: none.
+  /// Follows from MemoryPlan::hot_experts (count_hot_experts()): policies need not fill it.
+  std::shared_ptr<const HotExperts> hot{};
 
   static LayerHomes all(Tier weights_tier, Tier kv_tier) {
     LayerHomes homes;
@@ -108,7 +114,8 @@ struct LayerHomes {
   Tier& operator[](WeightKind kind) { return weights[static_cast<std::size_t>(kind)]; }
   /// All weights in HBM: a resident layer.
   bool resident() const;
-  bool operator==(const LayerHomes&) const = default;
+  /// Hot experts are equal where they are as many and catch the same.
+  bool operator==(const LayerHomes& other) const;
 };
 
 /// The weights that one of LIA's six sublayers multiplies with; none for 2 and 3.

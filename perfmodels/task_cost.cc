@@ -5,6 +5,7 @@
 #include <cmath>
 #include <exception>
 
+#include "perfmodels/hot_experts.h"
 #include "perfmodels/layer_cost.h"
 
 namespace sluice {
@@ -39,6 +40,19 @@ Tier operand_tier(const TaskTag& tag, Sublayer sublayer, Device device, const Me
   return reader_of(home) == device ? home : own_tier(device);
 }
 
+/// Seconds of one of LIA's six sublayers. The GPU computes hot experts beside the CPU's.
+double sublayer_seconds(const CostModel& costs, const TaskTag& tag, Sublayer sublayer,
+                        Device device, const MemoryPlan* memory) {
+  const BatchShape shape = batch_shape(tag);
+  const Tier operand = operand_tier(tag, sublayer, device, memory);
+  const LayerHomes* homes = homes_of(tag, memory);
+  const HotExperts* hot = homes != nullptr ? hot_experts(*homes) : nullptr;
+  if (hot == nullptr || device == Device::gpu || sublayer < Sublayer::fc1)
+    return costs.compute_s(device, sublayer, shape, operand);
+  return costs.experts_s(device, sublayer, shape, operand,
+                         hot->cold(costs.model(), static_cast<double>(shape.total_rows())));
+}
+
 double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                       const MemoryPlan* memory) {
   if (tag.sublayer == Sublayer::lm_head) return costs.lm_head_s(device, tag.num_logit_rows);
@@ -54,8 +68,7 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
   double seconds = 0;
   for (const Sublayer sublayer : layer_sublayers) {
     if (tag.sublayer <= sublayer && sublayer <= tag.last_sublayer)
-      seconds +=
-          costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
+      seconds += sublayer_seconds(costs, tag, sublayer, device, memory);
   }
   return seconds > 0 ? seconds : costs.task_overhead_s(device, 1);
 }
@@ -94,15 +107,13 @@ std::vector<SublayerSeconds> stage_parts(const CostModel& costs, const TaskTag& 
                                          const MemoryPlan* memory) {
   std::vector<SublayerSeconds> parts;
   if (tag.sublayer == tag.last_sublayer) return parts;
-  const BatchShape shape = batch_shape(tag);
   const double overhead_s = costs.task_overhead_s(device, 2) - costs.task_overhead_s(device, 1);
   TaskTag of_layer = tag;
   for (std::int16_t i = 0; i < tag.num_layers; ++i, ++of_layer.layer) {
     for (const Sublayer sublayer : layer_sublayers) {
       if (sublayer < tag.sublayer || sublayer > tag.last_sublayer) continue;
       const double seconds =
-          overhead_s + costs.compute_s(device, sublayer, shape,
-                                       operand_tier(of_layer, sublayer, device, memory));
+          overhead_s + sublayer_seconds(costs, of_layer, sublayer, device, memory);
       if (sublayer == Sublayer::sv && !parts.empty() &&
           parts.back().sublayer == Sublayer::attention) {
         parts.back().seconds += seconds;

@@ -20,7 +20,7 @@ namespace sluice {
 
 /// Raised whenever something in this header, in plugin.h or in perfmodels/ changes that a policy's
 /// shared object was compiled with. The loader takes no other number.
-inline constexpr std::uint32_t policy_api_version = 14;
+inline constexpr std::uint32_t policy_api_version = 15;
 
 /// What `--policy-option key=value` gave, in order of the keys. A policy takes what it knows; what
 /// nobody took is an error of the user's, reported by the loader.
