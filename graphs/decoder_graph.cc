@@ -642,6 +642,7 @@ void DecoderGraph::submit_chunks(const Chain& chain, std::int64_t layer, const C
     args.sum = chunk == range.begin ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
     const bool has_all = device == Device::cpu && at_once == experts.cut.count();
     args.tag.num_experts = has_all ? 0 : args.experts_of_task();
+    args.tag.experts_are_hot = experts.cut.is_hot(chunk);
     const auto of_task = std::span(chunks).subspan(static_cast<std::size_t>(chunk),
                                                    static_cast<std::size_t>(at_once));
     submit_experts(args, {.normed = data.normed,

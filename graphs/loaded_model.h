@@ -21,7 +21,7 @@ struct WeightHomes {
   std::vector<Tier> layers;                    ///< ddr, cxl or disk; none: all in DDR
   bool head_on_disk = false;                   ///< the LM head; else in DDR
   std::size_t chunk_bytes = most_chunk_bytes;  ///< of a layer's experts, see ExpertChunks
-  HotExperts hot_experts;      ///< which come first; their home is here all the same, as HBM's is
+  HotExpertLists hot_experts;  ///< which come first; their home is here all the same, as HBM's is
   std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
   std::vector<int> ddr_nodes;  ///< the same of DDR; none: as the system puts it
   WeightFile* file = nullptr;  ///< with a disk: all weights, in it or to be written there

@@ -162,13 +162,13 @@ std::int64_t num_vector_elements(const ModelConfig& config, std::int64_t layer) 
   return count;
 }
 
-std::span<const std::int32_t> hot_experts_of(const HotExperts& hot, std::int64_t layer) {
+std::span<const std::int32_t> hot_experts_of(const HotExpertLists& hot, std::int64_t layer) {
   const auto index = static_cast<std::size_t>(layer);
   return index < hot.size() ? std::span<const std::int32_t>(hot[index])
                             : std::span<const std::int32_t>();
 }
 
-void check_hot_experts(const ModelConfig& config, const HotExperts& hot) {
+void check_hot_experts(const ModelConfig& config, const HotExpertLists& hot) {
   if (std::ssize(hot) > config.num_layers) {
     throw Error("hot experts of {} layers are given, the model has {}", hot.size(),
                 config.num_layers);
@@ -189,7 +189,7 @@ void check_hot_experts(const ModelConfig& config, const HotExperts& hot) {
 }
 
 PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes,
-                             const HotExperts& its_hot_experts)
+                             const HotExpertLists& its_hot_experts)
     : mixture(mixture_shape(config)), hot_experts(its_hot_experts) {
   check_runs(config);
   check_hot_experts(config, hot_experts);

@@ -25,12 +25,12 @@ struct ExpertWeights {
 };
 
 /// By layer: experts that live in HBM and run there; empty: none.
-using HotExperts = std::vector<std::vector<std::int32_t>>;
+using HotExpertLists = std::vector<std::vector<std::int32_t>>;
 /// Those of one layer, in any order.
-std::span<const std::int32_t> hot_experts_of(const HotExperts& hot, std::int64_t layer);
+std::span<const std::int32_t> hot_experts_of(const HotExpertLists& hot, std::int64_t layer);
 /// Throws Error, with layer and number, for experts that a layer does not have, or has twice, and
 /// for more layers than the model's.
-void check_hot_experts(const ModelConfig& config, const HotExperts& hot);
+void check_hot_experts(const ModelConfig& config, const HotExpertLists& hot);
 
 /// The weights of one decoder layer as StarPU handles.
 struct LayerWeights {
@@ -64,7 +64,7 @@ std::int64_t num_vector_elements(const ModelConfig& config, std::int64_t layer);
 struct PackedWeights {
   /// Throws Error for a model that cannot run, and as check_hot_experts().
   PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes = most_chunk_bytes,
-                const HotExperts& its_hot_experts = {});
+                const HotExpertLists& its_hot_experts = {});
 
   std::optional<WeightType> project_in;
   std::optional<WeightType> project_out;
@@ -72,7 +72,7 @@ struct PackedWeights {
   std::vector<LayerWeightTypes> layers;  ///< those that are no matrix are nothing
   std::vector<ExpertChunks> experts;     ///< of each layer; their types are the layer's
   MixtureShape mixture;                  ///< of all layers with experts
-  HotExperts hot_experts;
+  HotExpertLists hot_experts;
 
   /// The types of one layer's weights, those of an expert once.
   std::vector<WeightType> types_of_layer(std::size_t index) const;

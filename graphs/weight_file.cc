@@ -31,7 +31,7 @@ constexpr std::uint64_t header_bytes = 64 * 1024;
 /// What packs, and how: changes when a packed weight's bytes do.
 constexpr int packing_version = 6;
 
-std::string identity_of(const Model& model, DType dtype, const HotExperts& hot) {
+std::string identity_of(const Model& model, DType dtype, const HotExpertLists& hot) {
   std::string text =
       fmt::format("sluice packed weights {}\n{}\n{} {}, oneDNN {}\n", packing_version, model.name,
                   to_string(dtype), onednn_isa_name(), onednn_version());
@@ -60,7 +60,8 @@ std::string gigabytes(std::uint64_t bytes) {
 
 }  // namespace
 
-std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype, const HotExperts& hot) {
+std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype,
+                                  const HotExpertLists& hot) {
   std::uint64_t bytes = header_bytes;
   for (const std::size_t size : PackedWeights(config, dtype, most_chunk_bytes, hot).sizes())
     bytes += DirectFile::aligned(size);
@@ -68,7 +69,7 @@ std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype, const 
 }
 
 WeightFile::WeightFile(Look /*only*/, const fs::path& folder, const Model& model, DType dtype,
-                       const HotExperts& hot)
+                       const HotExpertLists& hot)
     : header_(identity_of(model, dtype, hot)),
       size_bytes_(size_of(model.config, dtype, hot)),
       next_offset_(header_bytes) {
@@ -80,13 +81,13 @@ WeightFile::WeightFile(Look /*only*/, const fs::path& folder, const Model& model
 }
 
 std::uint64_t WeightFile::missing_bytes(const fs::path& folder, const Model& model, DType dtype,
-                                        const HotExperts& hot) {
+                                        const HotExpertLists& hot) {
   const WeightFile file(Look(), folder, model, dtype, hot);
   return file.is_whole() ? 0 : file.size_bytes();
 }
 
 WeightFile::WeightFile(const fs::path& folder, const Model& model, DType dtype,
-                       const HotExperts& hot)
+                       const HotExpertLists& hot)
     : WeightFile(Look(), folder, model, dtype, hot) {
   const std::error_code error = make_private_folders(folder);
   if (!fs::is_directory(folder)) {

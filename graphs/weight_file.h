@@ -24,7 +24,7 @@ class WeightFile {
   /// whole, begins one, and removes what a killed run has left there. Throws Error when the folder
   /// cannot be used, or has no room for the file.
   WeightFile(const std::filesystem::path& folder, const Model& model, DType dtype,
-             const HotExperts& hot = {});
+             const HotExpertLists& hot = {});
   /// What was not published is gone.
   ~WeightFile();
   WeightFile(const WeightFile&) = delete;
@@ -48,15 +48,16 @@ class WeightFile {
   DirectFile open() const { return DirectFile(path_); }
 
   /// Bytes of the file of a model.
-  static std::uint64_t size_of(const ModelConfig& config, DType dtype, const HotExperts& hot = {});
+  static std::uint64_t size_of(const ModelConfig& config, DType dtype,
+                               const HotExpertLists& hot = {});
   /// Bytes that a run would write into `folder`: 0 where the model's file is there and whole.
   static std::uint64_t missing_bytes(const std::filesystem::path& folder, const Model& model,
-                                     DType dtype, const HotExperts& hot = {});
+                                     DType dtype, const HotExpertLists& hot = {});
 
  private:
   struct Look {};  ///< only, and make nothing
   WeightFile(Look, const std::filesystem::path& folder, const Model& model, DType dtype,
-             const HotExperts& hot);
+             const HotExpertLists& hot);
   void begin();
   void remove_left_behind() const;
   bool has_header() const;

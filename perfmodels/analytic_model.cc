@@ -65,6 +65,15 @@ double AnalyticModel::compute_s(Device device, Sublayer sublayer, const BatchSha
   throw Error("sublayer {} has no cost of its own, expected one of a layer's", to_string(sublayer));
 }
 
+double AnalyticModel::experts_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                                Tier operand, const ExpertPart& part) const {
+  if (part.touched <= 0) return 0;
+  const SublayerWork work = expert_work(model_, sublayer, shape, part);
+  return linear_s(device, work.x_bytes, work.y_bytes, work.flops, part.rows_of_each(), operand) +
+         widening_s(device, work.y_bytes) +
+         all_reduce_s(device, sublayer, static_cast<double>(shape.total_rows()));
+}
+
 double AnalyticModel::linear_s(Device device, double x_bytes, double y_bytes, double flops,
                                double rows, Tier operand) const {
   const DeviceProfile& profile = of(device);

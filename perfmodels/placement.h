@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -81,10 +82,15 @@ std::string layers_of(const TaskTag& tag);
 inline constexpr std::array<Tier, 4> all_tiers = {Tier::hbm, Tier::ddr, Tier::cxl, Tier::disk};
 std::optional<Tier> parse_tier(std::string_view text);
 
+class HotExperts;  // perfmodels/hot_experts.h
+
 /// Where one layer's data lives.
 struct LayerHomes {
   std::array<Tier, num_weight_kinds> weights{};  ///< by WeightKind
   Tier kv = Tier::ddr;                           ///< of new requests' KV
+  /// Of a mixture: experts that live in HBM, though fc1 and fc2 live elsewhere. Null: none.
+  /// Follows from MemoryPlan::hot_experts (count_hot_experts()): policies need not fill it.
+  std::shared_ptr<const HotExperts> hot{};
 
   static LayerHomes all(Tier weights_tier, Tier kv_tier) {
     LayerHomes homes;
@@ -96,7 +102,8 @@ struct LayerHomes {
   Tier& operator[](WeightKind kind) { return weights[static_cast<std::size_t>(kind)]; }
   /// All weights in HBM: a resident layer.
   bool resident() const;
-  bool operator==(const LayerHomes&) const = default;
+  /// Hot experts are equal where they are as many and catch the same.
+  bool operator==(const LayerHomes& other) const;
 };
 
 /// The memory that a device computes in.

@@ -876,7 +876,7 @@ TEST(ExpertChunksTasksTest, AllMayBeHot) {
 
 TEST(ExpertChunksTasksTest, HotOnesThatThereAreNotAreRefused) {
   const ModelConfig config = open_model(test::golden_folder("mixtral")).config;
-  const auto problem_of = [&](const HotExperts& hot) -> std::string {
+  const auto problem_of = [&](const HotExpertLists& hot) -> std::string {
     try {
       check_hot_experts(config, hot);
     } catch (const Error& error) {
