@@ -6,6 +6,7 @@
 #include "models/config_json.h"
 #include "models/make_model.h"
 #include "models/model.h"
+#include "models/quantized/compressed_tensors_writer.h"
 #include "tests/models/quantized/quantized_files.h"
 #include "tests/support/expect_error.h"
 
@@ -279,6 +280,30 @@ TEST(GptOssWeightsTest, MakeModelWritesStacksOfTheSameValues) {
                              expected.data.end()))
           << view.name;
     }
+  }
+}
+
+/// Quantised, each expert stands by itself; biases and the router stay as they are.
+TEST(GptOssWeightsTest, QuantizeWritesExpertsThatAreReadAgain) {
+  const ModelFolder folder;
+  folder.write(small(), small_tensors());
+  const test::TemporaryFolder out;
+  write_compressed_tensors(folder.open(), out.file("int8"),
+                           {.layers = parse_weight_format("int8-g0")});
+  const Model model = open_model(out.file("int8"));
+  EXPECT_EQ(values_of(*model.weights, Role::gate_bias, 1), (std::vector<float>{6, 8, 10}));
+  EXPECT_EQ(model.weights->quantized({Role::router_weight, 0}), nullptr);
+  const auto down = model.weights->quantized({Role::fc2_weight, 0, 1});
+  ASSERT_NE(down, nullptr);
+  CodedRows coded;
+  down->read(0, 8, coded);
+  std::vector<float> values(24);
+  dequantize(down->format(), 3, coded, values);
+  // Expert 1's are 24 + 8 * input + output, up to 47; a step of the scale is 47 / 127.
+  for (int output = 0; output < 8; ++output) {
+    for (int input = 0; input < 3; ++input)
+      EXPECT_NEAR(values.at(static_cast<std::size_t>(3 * output + input)), 24 + 8 * input + output,
+                  0.2);
   }
 }
 
