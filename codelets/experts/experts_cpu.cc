@@ -143,7 +143,7 @@ void run_block(const CpuContext& cpu, const ExpertsOperands& operands, std::int6
   std::vector<WeightedRows> second;
   for (const RowsOfExperts::Range& range : of.ranges()) {
     const ExpertLayout& layout = args.layout;
-    const std::byte* expert = start_of(operands, range.expert);
+    const std::byte* expert = start_of(operands, range.place);
     WeightedRows& rows_of_expert = first.emplace_back();
     rows_of_expert.rows = range.entries;
     rows_of_expert.weight = expert + layout.offset(LayerWeight::fc1);
