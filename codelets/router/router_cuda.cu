@@ -65,7 +65,7 @@ struct ChooseCall {
 };
 
 /// A block a row. An expert is chosen if few enough come before it.
-__global__ void choose_experts(ChooseCall call) {
+__global__ void choose_by_logit(ChooseCall call) {
   const MixtureShape& mixture = call.mixture;
   const int num_experts = mixture.num_experts;
   auto* logits = cuda::dynamic_shared<float>();
@@ -167,7 +167,7 @@ void router_cuda(const cuda::Context& gpu, const RouterOperands& operands) {
       .failure = gpu.failure};
   const auto floats = static_cast<std::size_t>(args.mixture.num_experts + args.mixture.num_groups);
   cuda::launch("choose_experts",
-               args.mixture.router == RouterKind::sigmoid ? choose_by_sigmoid : choose_experts,
+               args.mixture.router == RouterKind::sigmoid ? choose_by_sigmoid : choose_by_logit,
                {.blocks = dim3(static_cast<unsigned>(rows)),
                 .threads = dim3(choosing_threads),
                 .dynamic_bytes = floats * sizeof(float)},
