@@ -53,6 +53,8 @@ std::int64_t* start_of(TensorRole role, VectorLayout& layout) {
       return &layout.k_norm_weight;
     case Role::attention_sinks:
       return &layout.attention_sinks;
+    case Role::router_bias:
+      return &layout.router_bias;
     case Role::router_correction:
       return &layout.router_correction;
     default:
@@ -79,6 +81,7 @@ DecoderShape imagined_decoder_shape(const ModelConfig& config, DType dtype) {
       .norm_place = config.norm_place,
       .norm_eps = config.norm_eps,
       .activation = config.activation,
+      .swiglu_limit = config.swiglu_limit,
       .gated_ffn = config.gated_ffn,
       .rope = config.position == PositionKind::rope,
       .rotary_dim = config.rotary_dim,
@@ -90,6 +93,7 @@ MixtureShape mixture_shape(const ModelConfig& config) {
           .experts_per_token = static_cast<std::int32_t>(config.experts_per_token),
           .router = config.router,
           .norm_chosen = config.norm_chosen,
+          .expert_bias = config.num_experts > 0 && config.ffn_bias,
           .shared_ffn = config.shared_ffn_size > 0,
           .num_groups = static_cast<std::int32_t>(config.num_groups),
           .groups_per_token = static_cast<std::int32_t>(config.groups_per_token),
@@ -158,8 +162,37 @@ std::int64_t num_vector_elements(const ModelConfig& config, std::int64_t layer) 
   return count;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes) {
+std::span<const std::int32_t> hot_experts_of(const HotExpertLists& hot, std::int64_t layer) {
+  const auto index = static_cast<std::size_t>(layer);
+  return index < hot.size() ? std::span<const std::int32_t>(hot[index])
+                            : std::span<const std::int32_t>();
+}
+
+void check_hot_experts(const ModelConfig& config, const HotExpertLists& hot) {
+  if (std::ssize(hot) > config.num_layers) {
+    throw Error("hot experts of {} layers are given, the model has {}", hot.size(),
+                config.num_layers);
+  }
+  for (std::int64_t layer = 0; layer < std::ssize(hot); ++layer) {
+    const std::int64_t num_experts = config.has_experts(layer) ? config.num_experts : 0;
+    std::vector<bool> named(static_cast<std::size_t>(num_experts));
+    for (const std::int32_t expert : hot_experts_of(hot, layer)) {
+      if (expert < 0 || expert >= num_experts) {
+        throw Error("layer {}'s hot experts name {}, expected numbers below {}, its experts", layer,
+                    expert, num_experts);
+      }
+      if (named[static_cast<std::size_t>(expert)])
+        throw Error("layer {}'s hot experts name {} twice, expected each once", layer, expert);
+      named[static_cast<std::size_t>(expert)] = true;
+    }
+  }
+}
+
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes,
+                             const HotExpertLists& its_hot_experts)
+    : mixture(mixture_shape(config)), hot_experts(its_hot_experts) {
   check_runs(config);
+  check_hot_experts(config, hot_experts);
   const WeightFormat plain = WeightFormat::plain(dtype);
   const auto format_of = [&plain](const WeightFormat& stored) {
     return stored.is_plain() ? plain : stored;
@@ -178,8 +211,9 @@ PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t
       types[matrix.weight] = {matrix.in, matrix.out, format_of(stored[matrix.weight])};
     ExpertChunks& chunks = experts.emplace_back();
     if (config.has_experts(i)) {
-      chunks =
-          ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(), chunk_bytes);
+      const std::size_t expert_bytes = ExpertLayout::of(types, mixture).size_bytes();
+      chunks = ExpertChunks::cut(config.num_experts, expert_bytes, chunk_bytes,
+                                 std::ssize(hot_experts_of(hot_experts, i)));
     }
   }
 }
@@ -201,7 +235,7 @@ std::vector<std::size_t> PackedWeights::layer_sizes(std::size_t index) const {
     if (types[weight].out > 0 && !in_chunks)
       sizes.push_back(WeightPacking::size_bytes(types[weight]));
   }
-  const std::size_t of_expert = ExpertLayout::of(types).size_bytes();
+  const std::size_t of_expert = ExpertLayout::of(types, mixture).size_bytes();
   for (std::int32_t chunk = 0; chunk < chunks.count(); ++chunk)
     sizes.push_back(static_cast<std::size_t>(chunks.size_of(chunk)) * of_expert);
   return sizes;
@@ -232,8 +266,16 @@ std::string PackedWeights::identity() const {
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const WeightType& type : types_of_layer(i)) add(type);
-    if (experts[i].num_experts > 0)
-      text += fmt::format("{} experts by {} ", experts[i].num_experts, experts[i].per_chunk);
+    if (experts[i].num_experts == 0) continue;
+    text += fmt::format("{} experts by {}{} ", experts[i].num_experts, experts[i].per_chunk,
+                        mixture.expert_bias ? " with biases" : "");
+    if (experts[i].num_hot == 0) continue;
+    text += fmt::format("hot by {}:", experts[i].per_hot_chunk);
+    const ExpertOrder order(experts[i].num_experts,
+                            hot_experts_of(hot_experts, static_cast<std::int64_t>(i)));
+    for (std::int32_t place = 0; place < experts[i].num_hot; ++place)
+      text += fmt::format(" {}", order.experts[static_cast<std::size_t>(place)]);
+    text += " ";
   }
   return text;
 }

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "models/family.h"
 #include "models/quantized/method.h"
+#include "models/stacked_tensor.h"
 
 namespace sluice {
 namespace {
@@ -132,13 +133,14 @@ void untie_differing_head(const Checkpoint& checkpoint, ModelConfig& config) {
 
 [[noreturn]] void refuse_missing(const Checkpoint& checkpoint, const ModelConfig& config,
                                  const std::string& name) {
+  const std::string module = name.ends_with(kWeight) ? module_of(name) : name;
   for (const QuantizationMethod* method : quantization_methods()) {
-    if (config.quantization || !name.ends_with(kWeight)) break;
-    if (!has_codes(checkpoint, *method, module_of(name))) continue;
+    if (config.quantization) break;
+    if (!has_codes(checkpoint, *method, module)) continue;
     throw Error(
         "{}: tensor {} is quantised ({}{}), but config.json has no quantization_config; "
         "get both again",
-        checkpoint.path(), quote(name), module_of(name), method->codes_part);
+        checkpoint.path(), quote(name), module, method->codes_part);
   }
   throw Error(
       "{}: tensor {} is missing; config.json asks for it ({} layers, tie_word_embeddings {})",
@@ -153,6 +155,8 @@ class CheckpointWeights : public WeightSource {
     for (TensorId id : expected_tensors(config)) {
       if (auto coded = find_quantized(config, id)) {
         quantized_.emplace(id.key(), std::move(coded));
+      } else if (auto stacked = find_stacked(config, id)) {
+        stacked_.emplace(id.key(), std::move(stacked));
       } else {
         views_.emplace(id.key(), find(config, id));
       }
@@ -168,6 +172,7 @@ class CheckpointWeights : public WeightSource {
   TensorView tensor(TensorId id) const override {
     const auto found = views_.find(id.key());
     if (found != views_.end()) return found->second;
+    if (const StackedTensor* stacked = stacked_of(id)) return stacked->view();
     if (const auto coded = quantized(id)) {
       throw Error("{}: tensor {} is quantised ({}), expected a plain one in bf16, f16 or f32",
                   coded->file(), quote(coded->name()), to_string(coded->format()));
@@ -181,10 +186,20 @@ class CheckpointWeights : public WeightSource {
     return found == quantized_.end() ? nullptr : found->second;
   }
 
+  /// Without putting parts of a stack together.
+  WeightFormat format(TensorId id) const override {
+    if (const StackedTensor* stacked = stacked_of(id)) return WeightFormat::plain(stacked->dtype());
+    return WeightSource::format(id);
+  }
+
   /// The pages leave this process's memory; the system's cache may keep them.
   void release(TensorId id) const override {
     if (const auto found = views_.find(id.key()); found != views_.end())
       forget_pages(found->second.data);
+    if (const StackedTensor* stacked = stacked_of(id)) {
+      stacked->release();
+      forget_pages(stacked->stored());
+    }
     if (const auto coded = quantized(id)) {
       for (const StoredTensor& part : coded->parts()) forget_pages(part.data);
     }
@@ -199,9 +214,44 @@ class CheckpointWeights : public WeightSource {
     if (!config.quantization || of_class.empty()) return nullptr;
     const WeightName weight = {.module = module_of(family_->tensor_name(id)),
                                .module_class = of_class,
-                               .shape = expected_shape(config, id)};
+                               .shape = expected_shape(config, id),
+                               .stacked = stacked_part(id),
+                               .num_experts = config.num_experts};
     return quantization_method(*config.quantization)
         .find(*config.quantization, checkpoint_, weight);
+  }
+
+  std::optional<StackedPart> stacked_part(TensorId id) const {
+    return family_->stacked_part != nullptr ? family_->stacked_part(id) : std::nullopt;
+  }
+
+  const StackedTensor* stacked_of(TensorId id) const {
+    const auto found = stacked_.find(id.key());
+    return found == stacked_.end() ? nullptr : found->second.get();
+  }
+
+  /// Null for a tensor that stands by itself, or is not there.
+  std::unique_ptr<const StackedTensor> find_stacked(const ModelConfig& config, TensorId id) const {
+    auto part = stacked_part(id);
+    if (!part || checkpoint_.find_stored(family_->tensor_name(id))) return nullptr;
+    const auto stack = checkpoint_.find(part->stack);
+    if (!stack) return nullptr;
+    std::vector<std::int64_t> shape = expected_shape(config, id);
+    const auto expected = stack_shape(*part, shape, config.num_experts);
+    if (stack->shape != expected) {
+      throw Error(
+          "{}: tensor {} has shape {}, expected {}: {} experts, whose {} is {} of config.json",
+          stack->file, quote(stack->name), shape_text(stack->shape), shape_text(expected),
+          config.num_experts, to_string(id.role), expected_shape_fields(config, id));
+    }
+    return std::make_unique<const StackedTensor>(*stack, *std::move(part), std::move(shape));
+  }
+
+  /// What a checkpoint lacks: its own name where other experts have theirs, or the stack.
+  std::string missing_name(TensorId id) const {
+    const auto part = stacked_part(id);
+    std::string first = family_->tensor_name({id.role, id.layer, id.expert < 0 ? -1 : 0});
+    return part && !checkpoint_.find_stored(first) ? part->stack : family_->tensor_name(id);
   }
 
   TensorView find(const ModelConfig& config, TensorId id) const {
@@ -210,7 +260,7 @@ class CheckpointWeights : public WeightSource {
     // Tying goes both ways.
     if (!view && id.role == TensorRole::token_embedding && config.tied_embeddings)
       view = checkpoint_.find(family_->tensor_name({TensorRole::lm_head}));
-    if (!view) refuse_missing(checkpoint_, config, name);
+    if (!view) refuse_missing(checkpoint_, config, missing_name(id));
     const auto expected = expected_shape(config, id);
     if (view->shape != expected) {
       throw Error("{}: tensor {} has shape {}, expected {} = {} of config.json", view->file,
@@ -223,6 +273,7 @@ class CheckpointWeights : public WeightSource {
   Checkpoint checkpoint_;
   const Family* family_;
   std::unordered_map<std::int64_t, TensorView> views_;
+  std::unordered_map<std::int64_t, std::unique_ptr<const StackedTensor>> stacked_;
   std::unordered_map<std::int64_t, std::shared_ptr<const QuantizedTensor>> quantized_;
 };
 

@@ -39,6 +39,7 @@ struct ModelConfig {
   RouterKind router = RouterKind::softmax_first;
   /// After a softmax over all: the chosen experts' weights are made to add up to 1.
   bool norm_chosen = true;
+  bool router_bias = false;        ///< added to the router's logits
   bool router_correction = false;  ///< a sigmoid router has one for each expert
   std::int64_t num_groups = 1;     ///< of neighbouring experts; a sigmoid router's, as what follows
   std::int64_t groups_per_token = 1;  ///< whose experts a token may go through
@@ -61,7 +62,8 @@ struct ModelConfig {
   bool norm_affine = true;  ///< norms carry weights (and, for layer_norm, biases)
   bool final_norm = true;
   Activation activation = Activation::silu;
-  bool gated_ffn = true;  ///< SwiGLU: down(act(gate(x)) * up(x)); else fc2(act(fc1(x)))
+  float swiglu_limit = 0.0F;  ///< of Activation::clamped_swiglu
+  bool gated_ffn = true;      ///< SwiGLU: down(act(gate(x)) * up(x)); else fc2(act(fc1(x)))
   bool qkv_bias = false;
   bool out_bias = false;
   bool ffn_bias = false;

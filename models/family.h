@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +12,18 @@
 #include "models/weights.h"
 
 namespace sluice {
+
+/// Where one expert's tensor lies in a tensor that checkpoints have for all experts of a layer,
+/// whose dimension 0 they are.
+struct StackedPart {
+  std::string stack;  ///< the name of the tensor of all
+  std::int64_t expert = 0;
+  /// An expert's weight is [in, out] rather than [out, in]. Codes are always [out, in].
+  bool transposed = false;
+  /// Its outputs are every step-th of the expert's from this one on.
+  std::int64_t first = 0;
+  std::int64_t step = 1;
+};
 
 /// A model family: how its config.json is read and written, and what its checkpoints call each
 /// tensor. One file in models/families/ defines one, as `<name>_family`, and one line of
@@ -33,6 +47,9 @@ struct Family {
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& fields);
   /// The tensor's usual name. Readers also try it with one "model." less or more in front.
   std::string (*tensor_name)(TensorId id);
+  /// Where checkpoints have it that hold the experts of a layer together; nothing for what stands
+  /// by itself. A checkpoint may have each expert's tensor_name() all the same.
+  std::optional<StackedPart> (*stacked_part)(TensorId id) = nullptr;
 };
 
 /// All families, sorted by name.

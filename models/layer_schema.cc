@@ -32,6 +32,19 @@ std::optional<LayerWeight> weight_of(TensorRole role) {
   }
 }
 
+std::optional<LayerWeight> weight_of_bias(TensorRole role) {
+  switch (role) {
+    case TensorRole::gate_bias:
+      return LayerWeight::gate;
+    case TensorRole::fc1_bias:
+      return LayerWeight::fc1;
+    case TensorRole::fc2_bias:
+      return LayerWeight::fc2;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t layer) {
   using Role = TensorRole;
   std::vector<LayerTensor> tensors;
@@ -63,6 +76,7 @@ std::vector<LayerTensor> layer_schema(const ModelConfig& config, std::int64_t la
   const bool has_experts = config.has_experts(layer);
   if (has_experts) {
     add(Role::router_weight);
+    if (config.router_bias) add(Role::router_bias);
     if (config.router_correction) add(Role::router_correction);
   }
   if (has_experts && config.shared_ffn_size > 0) {

@@ -18,8 +18,10 @@ struct LayerTensor {
   std::optional<LayerWeight> weight;
   bool of_each_expert = false;  ///< each expert of the layer has one
 
-  /// A norm or a bias of the layer: see VectorLayout.
+  /// A norm, a bias or sinks of the layer: see VectorLayout.
   bool is_vector() const { return !weight && !of_each_expert; }
+  /// A bias that each expert has: see ExpertLayout.
+  bool is_expert_bias() const { return !weight && of_each_expert; }
   /// Of the layer, or of one of its experts.
   TensorId id(std::int64_t layer, std::int64_t expert = -1) const {
     return {role, layer, of_each_expert ? expert : -1};
@@ -43,6 +45,9 @@ struct LayerMatrix {
 };
 /// Those that the schema's tensors make, in the order of LayerWeight.
 std::vector<LayerMatrix> layer_matrices(const ModelConfig& config, std::int64_t layer);
+
+/// The weight whose outputs a bias is added to, of those that experts have.
+std::optional<LayerWeight> weight_of_bias(TensorRole role);
 
 /// The weight whose rows a tensor is; nothing for norms, biases and what belongs to no layer.
 std::optional<LayerWeight> weight_of(TensorRole role);

@@ -22,7 +22,15 @@ void read_experts(const ConfigReader& fields, const MixtureDefaults& defaults,
         fields.where(), config.num_experts, fields.count("num_experts"));
   }
   if (config.num_experts > most_experts) fields.refuse(key, fmt::format("1 to {}", most_experts));
-  constexpr std::string_view per_token = "num_experts_per_tok";
+  const bool has_other = !fields.has("num_experts_per_tok") && fields.has("experts_per_token");
+  const std::string_view per_token = has_other ? "experts_per_token" : "num_experts_per_tok";
+  if (!has_other && fields.has("experts_per_token") &&
+      fields.count("experts_per_token") != fields.count(per_token)) {
+    throw Error(
+        "{}: num_experts_per_tok is {} and experts_per_token {}; expected one number, they name "
+        "the same",
+        fields.where(), fields.count(per_token), fields.count("experts_per_token"));
+  }
   config.experts_per_token = fields.count(per_token, defaults.experts_per_token);
   if (config.experts_per_token > config.num_experts) {
     fields.refuse(per_token,

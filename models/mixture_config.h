@@ -17,7 +17,8 @@ struct MixtureDefaults {
 };
 
 /// The number of experts (of the default's name; or num_experts or num_local_experts, which are one
-/// field under two names) and num_experts_per_tok. Throws Error for counts that do not fit each
+/// field under two names) and num_experts_per_tok (or experts_per_token). Throws Error for counts
+/// that do not fit each
 /// other.
 void read_experts(const ConfigReader& fields, const MixtureDefaults& defaults, ModelConfig& config);
 

@@ -20,6 +20,8 @@ struct NewTensor {
   std::vector<std::int64_t> shape;
   std::uint64_t bytes = 0;
   std::uint64_t position = 0;  ///< in the file's data
+  /// Of a tensor of all experts, what it has of each (see StackedPart): those of expert 0.
+  std::vector<TensorId> stacked = {};
 };
 
 /// A safetensors file that is to be written.

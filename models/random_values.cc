@@ -85,6 +85,7 @@ Content content_of(TensorRole role) {
     case TensorRole::gate_bias:
     case TensorRole::fc1_bias:
     case TensorRole::fc2_bias:
+    case TensorRole::router_bias:
     case TensorRole::router_correction:
       return Content::zeros;
     default:

@@ -71,6 +71,8 @@ std::string_view layer_tensor_name(TensorRole role) {
       return "mlp.down_proj.bias";
     case TensorRole::router_weight:
       return "mlp.gate.weight";
+    case TensorRole::router_bias:
+      return "mlp.gate.bias";
     case TensorRole::router_correction:
       return "mlp.gate.e_score_correction_bias";
     case TensorRole::shared_gate_weight:

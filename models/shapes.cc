@@ -178,11 +178,14 @@ ModelConfig qwen3_moe(const Size& size) {
   return config;
 }
 
-/// openai/gpt-oss-20b and 120b, but for their attention sinks and the biases of routers and of all
-/// experts but one: four experts a token, and a window in every other layer. Shape only.
+/// openai/gpt-oss-20b and 120b: four experts a token, and a window in every other layer.
 ModelConfig gpt_oss(std::int64_t num_layers, std::int64_t num_experts) {
   ModelConfig config = base_config("gpt_oss", {2880, num_layers, 64, 8, 64, 2880, 201088}, 131072);
-  config.qkv_bias = config.out_bias = config.ffn_bias = true;
+  config.qkv_bias = config.out_bias = config.ffn_bias = config.router_bias = true;
+  config.attention_sinks = true;
+  config.router = RouterKind::softmax_of_chosen;
+  config.activation = Activation::clamped_swiglu;
+  config.swiglu_limit = 7.0F;
   config.sliding_window_tokens = 128;
   for (std::int64_t layer = 0; layer < num_layers; ++layer)
     config.windowed_layers.push_back(layer % 2 == 0);

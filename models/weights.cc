@@ -63,6 +63,7 @@ std::string_view to_string(TensorRole role) {
       "q_norm_weight",
       "k_norm_weight",
       "attention_sinks",
+      "router_bias",
       "router_correction",
       "shared_gate_weight",
       "shared_fc1_weight",
@@ -159,6 +160,8 @@ std::vector<std::int64_t> expected_shape(const ModelConfig& config, TensorId id)
       return {config.head_dim};
     case TensorRole::attention_sinks:
       return {config.num_heads};
+    case TensorRole::router_bias:
+      return {config.num_experts};
   }
   return {};
 }
@@ -217,6 +220,8 @@ std::string expected_shape_fields(const ModelConfig& config, TensorId id) {
       return "[head_dim]";
     case TensorRole::attention_sinks:
       return "[num_attention_heads]";
+    case TensorRole::router_bias:
+      return "[num_experts]";
     default:
       return fmt::format("[{}]", hidden);
   }

@@ -49,6 +49,7 @@ enum class TensorRole : std::uint8_t {
   q_norm_weight,          ///< [head_dim], qk_norm only
   k_norm_weight,          ///< [head_dim], likewise
   attention_sinks,        ///< [num_heads], attention_sinks only
+  router_bias,            ///< [num_experts], router_bias only
   router_correction,      ///< [num_experts], layers with experts and router_correction only
   shared_gate_weight,     ///< [shared_ffn_size, hidden_size], layers with experts, likewise
   shared_fc1_weight,      ///< the same shape

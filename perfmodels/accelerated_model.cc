@@ -27,6 +27,13 @@ double AcceleratedModel::compute_s(Device device, Sublayer sublayer, const Batch
   return costs->compute_s(as, sublayer, shape, device == Device::gpu ? own_tier(as) : operand);
 }
 
+double AcceleratedModel::experts_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                                   Tier operand, const ExpertPart& part) const {
+  const auto [costs, as] = of(device);
+  return costs->experts_s(as, sublayer, shape, device == Device::gpu ? own_tier(as) : operand,
+                          part);
+}
+
 double AcceleratedModel::lm_head_s(Device device, std::int64_t logit_rows) const {
   const auto [costs, as] = of(device);
   return costs->lm_head_s(as, logit_rows);

@@ -36,6 +36,8 @@ class AcceleratedModel : public CostModel {
   using CostModel::compute_s;
   double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                    Tier operand) const override;
+  double experts_s(Device device, Sublayer sublayer, const BatchShape& shape, Tier operand,
+                   const ExpertPart& part) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   /// Between CXL memory and HBM straight: the slower link's time.
   double transfer_s(Tier from, Tier to, double bytes) const override;

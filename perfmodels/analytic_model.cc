@@ -44,29 +44,34 @@ double AnalyticModel::compute_s(Device device, Sublayer sublayer, const BatchSha
                                 Tier operand) const {
   const auto rows = static_cast<double>(shape.total_rows());
   const SublayerWork work = sublayer_work(model_, sublayer, shape);
-  switch (sublayer) {
-    case Sublayer::qkv:
-    case Sublayer::out_proj:
-      return linear_s(device, work.x_bytes, work.y_bytes, work.flops, rows, operand) +
+  const SublayerProperties& properties = properties_of(sublayer);
+  switch (properties.work) {
+    case WorkKind::product:
+      return linear_s(
+                 device, work.x_bytes, work.y_bytes, work.flops,
+                 properties.part == IterationPart::ffn ? rows_of_an_expert(model_, rows) : rows,
+                 operand) +
              widening_s(device, work.y_bytes) + all_reduce_s(device, sublayer, rows);
-    case Sublayer::fc1:
-    case Sublayer::fc2:
-      return linear_s(device, work.x_bytes, work.y_bytes, work.flops,
-                      rows_of_an_expert(model_, rows), operand) +
-             widening_s(device, work.y_bytes) + all_reduce_s(device, sublayer, rows);
-    case Sublayer::qk:
-    case Sublayer::sv:
-      return attention_s(device, sublayer, shape, operand);
-    case Sublayer::attention:
+    case WorkKind::attention:
+      if (sublayer != Sublayer::attention) return attention_s(device, sublayer, shape, operand);
       return attention_s(device, Sublayer::qk, shape, operand) +
              attention_s(device, Sublayer::sv, shape, operand);
-    case Sublayer::kv_store:
+    case WorkKind::storing:
       return work.x_bytes / memory_bytes_per_s(device, own_tier(device)) +
              work.y_bytes / memory_bytes_per_s(device, operand);
-    default:
-      throw Error("sublayer {} has no cost of its own, expected one of a layer's",
-                  to_string(sublayer));
+    case WorkKind::other:
+      break;
   }
+  throw Error("sublayer {} has no cost of its own, expected one of a layer's", to_string(sublayer));
+}
+
+double AnalyticModel::experts_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                                Tier operand, const ExpertPart& part) const {
+  if (part.touched <= 0) return 0;
+  const SublayerWork work = expert_work(model_, sublayer, shape, part);
+  return linear_s(device, work.x_bytes, work.y_bytes, work.flops, part.rows_of_each(), operand) +
+         widening_s(device, work.y_bytes) +
+         all_reduce_s(device, sublayer, static_cast<double>(shape.total_rows()));
 }
 
 double AnalyticModel::linear_s(Device device, double x_bytes, double y_bytes, double flops,

@@ -34,6 +34,8 @@ class AnalyticModel : public CostModel {
   /// sublayer, and for a device that the profile does not have.
   double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                    Tier operand) const override;
+  double experts_s(Device device, Sublayer sublayer, const BatchShape& shape, Tier operand,
+                   const ExpertPart& part) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   /// Over the direct link if there is one, else through DDR, a piece at a time: the slower link's
   /// time and both latencies; with the GPU at no more than PCIe's rate

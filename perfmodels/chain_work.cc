@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "perfmodels/hot_experts.h"
 #include "perfmodels/kv_store.h"
 #include "perfmodels/layer_cost.h"
 #include "perfmodels/layer_run.h"
@@ -66,7 +67,8 @@ void add_weights(const CostModel& costs, Sublayer sublayer, Device device, const
   UnitLoad tensors;
   double from_disk_bytes = 0;
   for (const WeightKind kind : weights_of(sublayer)) {
-    const double bytes = y_bytes * weight_elements(costs.model(), kind) / elements;
+    const double bytes = y_bytes * weight_elements(costs.model(), kind) / elements *
+                         (1 - hot_share(costs.model(), homes, kind));
     add_load(costs, homes[kind], device, bytes, tensors);
     if (homes[kind] == Tier::disk) from_disk_bytes += bytes;
     if (device == Device::gpu && homes[kind] != Tier::hbm) tensors.weight_bytes += bytes;
@@ -194,6 +196,9 @@ ChainLayer make_chain_layer(const CostModel& costs, const Chain& chain, std::siz
     if (i == 1 || i == 2) continue;  // by part
     const SublayerCost& cost = (i < attention_joins ? before : after).sublayers[i];
     step.compute_s = cost.compute_s;
+    step.beside_s = cost.hot_s;
+    step.beside_values_s = cost.hot_values_s;
+    step.beside_back_s = cost.hot_sum_s;
     if (i != attention_joins) step.values_s = cost.values_s;
   }
   const auto new_kv = chain.parts.size() > 1 ? NewKv::passes : NewKv::as_placed;
@@ -210,6 +215,7 @@ void join_layers(const CostModel& costs, const Chain& chain, const MemoryPlan& m
     const auto layer = static_cast<std::size_t>(number);
     if (is_last(memory, layer) && part.shape.rows > 1) return std::nullopt;  // it drops rows
     const LayerHomes& homes = memory.layers[layer];
+    if (hot_experts(homes) != nullptr) return std::nullopt;  // it is on both devices
     Placement placement = chain.placements[layer];
     if (part.attention) placement[Sublayer::qk] = placement[Sublayer::sv] = *part.attention;
     return LayerForm{placement, reader_of_weights(homes), reader_of(part.kv.value_or(homes.kv))};

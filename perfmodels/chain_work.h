@@ -28,10 +28,12 @@ struct ChainStep {
   double write_s = 0;  ///< and then the CPU writes it to a disk
   /// Tasks that store new KV, by device: behind sublayer 1, or between attention and sublayer 4.
   std::array<double, 2> kv_store_s{};
-  /// Attention of other parts of the chain on the other device, both sublayers; begins with
-  /// sublayer 2 and must be done before sublayer 4.
+  /// On the other device meanwhile: attention of other parts of the chain, both sublayers, which
+  /// begins with sublayer 2 and must be done before sublayer 4; or hot experts, which begin with
+  /// sublayer 5 and must be done behind 6.
   double beside_s = 0;
   double beside_values_s = 0;  ///< to the other device
+  double beside_back_s = 0;    ///< from it, afterwards
 };
 
 /// Weights and cached KV that cross before a unit's steps.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,16 @@ class CostModel {
                            Tier operand) const = 0;
   double compute_s(Device device, Sublayer sublayer, const BatchShape& shape) const {
     return compute_s(device, sublayer, shape, own_tier(device));
+  }
+  /// Of sublayer 5 or 6 of a mixture, for some of a layer's experts alone. A model that knows no
+  /// better takes of what all experts take the share of those touched, or of the pairs of row and
+  /// expert, whichever is larger: where reading bounds it is the first, else the second.
+  virtual double experts_s(Device device, Sublayer sublayer, const BatchShape& shape, Tier operand,
+                           const ExpertPart& part) const {
+    if (part.touched <= 0) return 0;
+    const ExpertPart all = all_experts(model(), static_cast<double>(shape.total_rows()));
+    const double share = std::max(part.touched / all.touched, part.pairs / all.pairs);
+    return share * compute_s(device, sublayer, shape, operand);
   }
   /// Seconds for the LM head's `logit_rows` rows on a device, its weight in the device's memory.
   virtual double lm_head_s(Device device, std::int64_t logit_rows) const = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "perfmodels/hot_experts.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
@@ -19,6 +20,11 @@ void for_each_run(const std::vector<LayerHomes>& layers, const Add& add) {
   }
 }
 
+/// Bytes of a layer's weight that live at its home: all but hot experts.
+double bytes_at_home(const ModelDimensions& model, const LayerHomes& homes, WeightKind kind) {
+  return model.weight_bytes(weight_elements(model, kind)) * (1 - hot_share(model, homes, kind));
+}
+
 /// Bytes of the weights whose home `passes`, of the two units (halves of a layer, or layers) that
 /// are somewhere at a time.
 template <typename Passes>
@@ -29,7 +35,7 @@ double two_units_bytes(const ModelDimensions& model, const MemoryPlan& memory, P
     double layer = 0;
     for (const Sublayer sublayer : layer_sublayers) {
       for (const WeightKind kind : weights_of(sublayer)) {
-        if (passes(homes[kind])) layer += model.weight_bytes(weight_elements(model, kind));
+        if (passes(homes[kind])) layer += bytes_at_home(model, homes, kind);
       }
     }
     largest = std::max(largest, prefetch == Prefetch::layer ? 2 * layer : layer);
@@ -147,8 +153,7 @@ double weights_outside_hbm_bytes(const ModelDimensions& model, const MemoryPlan&
   for_each_run(memory.layers, [&](const LayerHomes& homes, double count) {
     for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
       const auto weight = static_cast<WeightKind>(kind);
-      if (homes[weight] != Tier::hbm)
-        bytes += count * model.weight_bytes(weight_elements(model, weight));
+      if (homes[weight] != Tier::hbm) bytes += count * bytes_at_home(model, homes, weight);
     }
   });
   return bytes;
@@ -198,8 +203,10 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
   for_each_run(memory.layers, [&](const LayerHomes& homes, double count) {
     for (std::size_t kind = 0; kind < num_weight_kinds; ++kind) {
       const auto weight = static_cast<WeightKind>(kind);
-      result.weights[homes[weight]] += count * model.weight_bytes(weight_elements(model, weight));
+      result.weights[homes[weight]] += count * bytes_at_home(model, homes, weight);
     }
+    if (const HotExperts* hot = hot_experts(homes))
+      result.weights[Tier::hbm] += count * hot->bytes();
     result.kv[homes.kv] += count * elsewhere * request_kv_bytes;
     result.kv[Tier::hbm] += count * in_hbm * request_kv_bytes;
   });

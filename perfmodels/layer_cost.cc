@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "perfmodels/hot_experts.h"
+
 namespace sluice {
 namespace {
 
@@ -33,6 +35,7 @@ class Layer {
   Layer(const CostModel& costs, const BatchShape& shape, const LayerHomes& homes)
       : costs_(costs), shape_(shape), homes_(homes), prefill_(shape.phase == Phase::prefill) {
     const ModelDimensions& model = costs.model();
+    if (both_devices(costs)) hot_ = hot_experts(homes);
     const auto tokens = static_cast<double>(shape.total_rows());
     residual_bytes_ = activation_element_bytes * tokens * static_cast<double>(model.hidden_size);
     score_bytes_ = activation_element_bytes * tokens * static_cast<double>(model.num_heads) *
@@ -44,6 +47,7 @@ class Layer {
       if (costs.has(device)) fill(device);
     }
     if (homes.kv == Tier::disk) write_kv_s_ = write_kv_s(costs, shape);
+    if (hot_ != nullptr) fill_hot();
   }
 
   LayerCost cost(const Placement& p) const {
@@ -75,6 +79,7 @@ class Layer {
       }
       before = device;
     }
+    if (hot_ != nullptr && p[Sublayer::fc1] == Device::cpu) add_hot(p, cost);
     return cost;
   }
 
@@ -89,6 +94,30 @@ class Layer {
     return fresh_kv_s_[static_cast<std::size_t>(device)];
   }
 
+  /// Hot experts read what the router gives, which runs where sublayer 4 does, as the join does.
+  void add_hot(const Placement& p, LayerCost& cost) const {
+    SublayerCost& fc1 = cost.sublayers[index_of(Sublayer::fc1)];
+    fc1.hot_s = hot_s_;
+    if (p[Sublayer::out_proj] == Device::gpu) return;
+    fc1.hot_values_s = residual_s_[static_cast<std::size_t>(Device::gpu)];
+    fc1.hot_sum_s = residual_s_[static_cast<std::size_t>(Device::cpu)];
+  }
+
+  void fill_hot() {
+    const ExpertPart part = hot_->hot(costs_.model(), static_cast<double>(shape_.total_rows()));
+    hot_s_ = costs_.task_overhead_s(Device::gpu, 2);
+    for (const Sublayer sublayer : {Sublayer::fc1, Sublayer::fc2})
+      hot_s_ += costs_.experts_s(Device::gpu, sublayer, shape_, Tier::hbm, part);
+  }
+
+  /// What a device computes of a sublayer: all but for hot experts, which the GPU has anyway.
+  double kernel_s(Device device, Sublayer sublayer, Tier operand) const {
+    const bool of_cold = hot_ != nullptr && device == Device::cpu && sublayer >= Sublayer::fc1;
+    if (!of_cold) return costs_.compute_s(device, sublayer, shape_, operand);
+    return costs_.experts_s(device, sublayer, shape_, operand,
+                            hot_->cold(costs_.model(), static_cast<double>(shape_.total_rows())));
+  }
+
   void fill(Device device) {
     const std::size_t d = static_cast<std::size_t>(device);
     const bool crossing = both_devices(costs_);
@@ -98,7 +127,7 @@ class Layer {
       // What comes from elsewhere is computed on where it has arrived.
       Tier operand = weights.empty() ? homes_.kv : homes_[weights.front()];
       if (reader_of(operand) != device) operand = own_tier(device);
-      compute_s_[i][d] = costs_.compute_s(device, sublayer, shape_, operand);
+      compute_s_[i][d] = kernel_s(device, sublayer, operand);
       load_y_s_[i][d] =
           weights.empty()
               ? load_s(costs_, homes_.kv, device, context_kv_bytes(costs_.model(), shape_))
@@ -129,7 +158,8 @@ class Layer {
     double seconds = 0;
     for (const WeightKind weight : weights) {
       const double share = weight_elements(costs_.model(), weight) / elements;
-      seconds += load_s(costs_, homes_[weight], device, y_bytes * share);
+      const double outside = 1 - hot_share(costs_.model(), homes_, weight);
+      seconds += load_s(costs_, homes_[weight], device, y_bytes * share * outside);
     }
     return seconds;
   }
@@ -152,6 +182,8 @@ class Layer {
   ByDevice fresh_kv_s_{};  ///< K or V that sublayer 1 has just made on the other device
   ByDevice store_kv_s_{};  ///< as far as DDR, where KV lives on a disk
   double write_kv_s_ = 0;
+  const HotExperts* hot_ = nullptr;
+  double hot_s_ = 0;
 };
 
 int changes(const Placement& p) {
@@ -162,6 +194,18 @@ int changes(const Placement& p) {
     before = p[sublayer];
   }
   return count;
+}
+
+double seconds_of(const LayerCost& cost, Overlap overlap) {
+  switch (overlap) {
+    case Overlap::none:
+      return cost.sum_s();
+    case Overlap::transfers:
+      return cost.overlapped_s();
+    case Overlap::stored:
+      return cost.chained_s();
+  }
+  return 0;
 }
 
 }  // namespace
@@ -187,7 +231,9 @@ double LayerCost::load_s() const {
 double LayerCost::compute_s(Device device) const {
   double sum = 0;
   for (const Sublayer sublayer : layer_sublayers) {
-    if (placement[sublayer] == device) sum += sublayers[index_of(sublayer)].compute_s;
+    const SublayerCost& cost = sublayers[index_of(sublayer)];
+    if (placement[sublayer] == device) sum += cost.compute_s;
+    if (device == Device::gpu) sum += cost.hot_s;
   }
   return sum;
 }
@@ -201,11 +247,30 @@ double LayerCost::store_s() const {
 double LayerCost::sum_s() const {
   double sum = 0;
   for (const SublayerCost& sublayer : sublayers) sum += sublayer.total_s();
-  return sum;
+  const SublayerCost& fc1 = sublayers[index_of(Sublayer::fc1)];
+  const double cold_s = fc1.total_s() + sublayers[index_of(Sublayer::fc2)].total_s();
+  return sum + std::max(0.0, fc1.hot_values_s + fc1.hot_s + fc1.hot_sum_s - cold_s);
+}
+
+double LayerCost::computing_s() const {
+  const SublayerCost& fc1 = sublayers[index_of(Sublayer::fc1)];
+  const double cold_s = fc1.compute_s + sublayers[index_of(Sublayer::fc2)].compute_s;
+  return compute_s(Device::gpu) + compute_s(Device::cpu) - std::min(cold_s, fc1.hot_s);
 }
 
 double LayerCost::overlapped_s() const {
-  return std::max({load_s(), store_s(), compute_s(Device::gpu) + compute_s(Device::cpu)});
+  const SublayerCost& fc1 = sublayers[index_of(Sublayer::fc1)];
+  return std::max({load_s() + fc1.hot_values_s, store_s() + fc1.hot_sum_s, computing_s()});
+}
+
+double LayerCost::chained_s() const {
+  double stored_s = 0;
+  double values_s = 0;
+  for (const SublayerCost& sublayer : sublayers) {
+    stored_s += sublayer.stored_s;
+    values_s += sublayer.values_s;
+  }
+  return std::max({stored_s, store_s(), values_s + computing_s()});
 }
 
 LayerCost layer_cost(const CostModel& costs, const Placement& placement, const BatchShape& shape,
@@ -224,7 +289,7 @@ LayerCost best_placement(const CostModel& costs, const BatchShape& shape, const 
     if (placement.uses(Device::gpu) && !costs.has(Device::gpu)) continue;
     if (placement.uses(Device::cpu) && !costs.has(Device::cpu)) continue;
     const LayerCost cost = layer.cost(placement);
-    const double seconds = overlap == Overlap::none ? cost.sum_s() : cost.overlapped_s();
+    const double seconds = seconds_of(cost, overlap);
     if (seconds < best_s || (seconds == best_s && changes(placement) < changes(best.placement))) {
       best = cost;
       best_s = seconds;

@@ -353,23 +353,17 @@ double MeasuredModel::compute_s(Device device, Sublayer sublayer, const BatchSha
     throw Error("the calibration is of the {}, expected no work for the {}",
                 device_ == Device::cpu ? "CPU" : "GPU", device == Device::cpu ? "CPU" : "GPU");
   }
-  switch (sublayer) {
-    case Sublayer::qkv:
-    case Sublayer::out_proj:
-    case Sublayer::fc1:
-    case Sublayer::fc2:
+  switch (properties_of(sublayer).work) {
+    case WorkKind::product:
       return linear_s(sublayer, static_cast<double>(shape.total_rows()));
-    case Sublayer::attention:
-      return attention_s(shape);
-    case Sublayer::qk:
-    case Sublayer::sv:
-      return compute_s(device, Sublayer::attention, shape) / 2;
-    case Sublayer::kv_store:
+    case WorkKind::attention:
+      return sublayer == Sublayer::attention ? attention_s(shape) : attention_s(shape) / 2;
+    case WorkKind::storing:
       return kv_store_s(shape);
-    default:
-      throw Error("sublayer {} has no cost of its own, expected one of a layer's",
-                  to_string(sublayer));
+    case WorkKind::other:
+      break;
   }
+  throw Error("sublayer {} has no cost of its own, expected one of a layer's", to_string(sublayer));
 }
 
 double MeasuredModel::linear_s(Sublayer sublayer, double rows) const {

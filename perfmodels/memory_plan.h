@@ -21,6 +21,8 @@ struct MemoryPlan {
   bool uses_gpu = true;
 
   std::int64_t resident_layers() const;
+  std::vector<std::vector<std::int32_t>>
+      hot_experts{};  ///< by layer: experts that live in HBM and run there; empty: none
 };
 
 /// What of the coming weights is on its way while the present ones compute: nothing, those of the

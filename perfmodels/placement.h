@@ -3,18 +3,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "perfmodels/sublayer.h"
 #include "perfmodels/task.h"
 
 namespace sluice {
-
-inline constexpr std::array<Sublayer, 6> layer_sublayers = {
-    Sublayer::qkv, Sublayer::qk, Sublayer::sv, Sublayer::out_proj, Sublayer::fc1, Sublayer::fc2};
 
 class ParsedPlacement;
 
@@ -74,29 +72,25 @@ class ParsedPlacement : public std::optional<Placement> {
 
 inline constexpr std::size_t num_placements = 64;
 
-/// "gpu", "cpu"; "hbm", "ddr", "cxl", "disk"; "prefill", "decode"; "qkv", "qk", "sv", "out_proj",
-/// "fc1", "fc2", ...
+/// "gpu", "cpu"; "hbm", "ddr", "cxl", "disk"; "prefill", "decode".
 std::string_view to_string(Device device);
 std::string_view to_string(Tier tier);
 std::string_view to_string(Phase phase);
-std::string_view to_string(Sublayer sublayer);
 /// "layer 3", "layers 0 to 7": what a task of a layer is for.
 std::string layers_of(const TaskTag& tag);
 
 inline constexpr std::array<Tier, 4> all_tiers = {Tier::hbm, Tier::ddr, Tier::cxl, Tier::disk};
 std::optional<Tier> parse_tier(std::string_view text);
 
-/// A layer's weights, as they are placed: each lives on one tier as a whole. `fc1` includes the
-/// gate of a gated FFN, `vectors` are norms and biases. The engine keeps query, key and value as
-/// one tensor, which lives on the slowest of their tiers.
-enum class WeightKind : std::uint8_t { vectors, query, key, value, out_proj, fc1, fc2 };
-inline constexpr std::size_t num_weight_kinds = 7;
-std::string_view to_string(WeightKind kind);
+class HotExperts;  // perfmodels/hot_experts.h
 
 /// Where one layer's data lives.
 struct LayerHomes {
   std::array<Tier, num_weight_kinds> weights{};  ///< by WeightKind
   Tier kv = Tier::ddr;                           ///< of new requests' KV
+  /// Of a mixture: experts that live in HBM, though fc1 and fc2 live elsewhere. Null: none.
+  /// Follows from MemoryPlan::hot_experts (count_hot_experts()): policies need not fill it.
+  std::shared_ptr<const HotExperts> hot{};
 
   static LayerHomes all(Tier weights_tier, Tier kv_tier) {
     LayerHomes homes;
@@ -108,11 +102,9 @@ struct LayerHomes {
   Tier& operator[](WeightKind kind) { return weights[static_cast<std::size_t>(kind)]; }
   /// All weights in HBM: a resident layer.
   bool resident() const;
-  bool operator==(const LayerHomes&) const = default;
+  /// Hot experts are equal where they are as many and catch the same.
+  bool operator==(const LayerHomes& other) const;
 };
-
-/// The weights that one of LIA's six sublayers multiplies with; none for 2 and 3.
-std::span<const WeightKind> weights_of(Sublayer sublayer);
 
 /// The memory that a device computes in.
 constexpr Tier own_tier(Device device) { return device == Device::gpu ? Tier::hbm : Tier::ddr; }

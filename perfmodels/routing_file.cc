@@ -43,7 +43,7 @@ class RoutingReader {
     if (layers.empty()) throw Error("{}: \"layers\" is empty: there are no counts", where_);
     if (static_cast<std::int64_t>(layers.size()) != model_.num_layers) {
       throw Error("{}: of another model: counts of {} layers, expected {} of {}", where_,
-                  layers.size(), model_.num_layers, model_.name);
+                  layers.size(), model_.num_layers, known_name());
     }
     for (std::size_t i = 0; i < layers.size(); ++i)
       recorded.layers.push_back(layer(layers[i], i, recorded.rows));
@@ -75,7 +75,7 @@ class RoutingReader {
     if (!json.is_string())
       throw Error("{}: \"model\" is {}, expected a name", where_, describe(json));
     auto name = json.get<std::string>();
-    if (plain_name(name) != plain_name(model_.name)) {
+    if (!model_.name.empty() && plain_name(name) != plain_name(model_.name)) {
       throw Error(
           "{}: of another model: {}, expected {}; where both have the same weights, edit "
           "its \"model\"",
@@ -84,13 +84,17 @@ class RoutingReader {
     return name;
   }
 
+  std::string_view known_name() const {
+    return model_.name.empty() ? std::string_view("the model") : std::string_view(model_.name);
+  }
+
   std::vector<std::int64_t> layer(const Json& json, std::size_t number, std::int64_t rows) const {
     const std::string what = fmt::format("\"layers\"[{}]", number);
     list(json, what);
     if (json.empty()) throw Error("{}: {} is empty: there are no counts", where_, what);
     if (static_cast<std::int64_t>(json.size()) != model_.num_experts) {
       throw Error("{}: of another model: {} has {} experts, expected {} of {}", where_, what,
-                  json.size(), model_.num_experts, model_.name);
+                  json.size(), model_.num_experts, known_name());
     }
     std::vector<std::int64_t> counts;
     counts.reserve(json.size());
@@ -116,7 +120,7 @@ class RoutingReader {
     if (fits) return;
     throw Error(
         "{}: {}: the counts' sum is {}, expected {}{}: {} experts of {} for each of {} rows",
-        where_, what, sum, is_last ? "at most " : "", rows * k, k, model_.name, rows);
+        where_, what, sum, is_last ? "at most " : "", rows * k, k, known_name(), rows);
   }
 
   std::vector<TouchedExperts> touched(const Json& json) const {

@@ -35,6 +35,14 @@ double ScaledModel::compute_s(Device device, Sublayer sublayer, const BatchShape
   return carried_over(seconds, sublayer_load(model(), sublayer, shape), before_, after_);
 }
 
+double ScaledModel::experts_s(Device device, Sublayer sublayer, const BatchShape& shape,
+                              Tier operand, const ExpertPart& part) const {
+  const double seconds = base_.experts_s(device, sublayer, shape, operand, part);
+  if (device != Device::cpu || part.touched <= 0) return seconds;
+  const SublayerWork work = expert_work(model(), sublayer, shape, part);
+  return carried_over(seconds, {work.y_bytes, work.flops, false}, before_, after_);
+}
+
 double ScaledModel::lm_head_s(Device device, std::int64_t logit_rows) const {
   const double seconds = base_.lm_head_s(device, logit_rows);
   if (device != Device::cpu || logit_rows <= 0) return seconds;

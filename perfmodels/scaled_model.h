@@ -27,6 +27,8 @@ class ScaledModel : public CostModel {
   using CostModel::compute_s;
   double compute_s(Device device, Sublayer sublayer, const BatchShape& shape,
                    Tier operand) const override;
+  double experts_s(Device device, Sublayer sublayer, const BatchShape& shape, Tier operand,
+                   const ExpertPart& part) const override;
   double lm_head_s(Device device, std::int64_t logit_rows) const override;
   double transfer_s(Tier from, Tier to, double bytes) const override;
   Interference interference(Phase phase) const override { return base_.interference(phase); }

@@ -57,6 +57,8 @@ struct TaskTag {
       0;  ///< KV tokens that the sub-batch's attention reads, summed over sequences
   std::int64_t num_sequences = 0;
   std::int64_t num_logit_rows = 0;  ///< rows that the LM head computes
+  std::int64_t num_experts = 0;     ///< of a task with some of a mixture's experts; else 0
+  bool experts_are_hot = false;     ///< of such a task: MemoryPlan::hot_experts
 };
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <exception>
 
+#include "perfmodels/hot_experts.h"
 #include "perfmodels/layer_cost.h"
 
 namespace sluice {
@@ -39,6 +40,25 @@ Tier operand_tier(const TaskTag& tag, Sublayer sublayer, Device device, const Me
   return reader_of(home) == device ? home : own_tier(device);
 }
 
+/// Seconds of one of LIA's six sublayers, of experts those that the task has.
+double sublayer_seconds(const CostModel& costs, const TaskTag& tag, Sublayer sublayer,
+                        Device device, const MemoryPlan* memory) {
+  const BatchShape shape = batch_shape(tag);
+  const Tier operand = operand_tier(tag, sublayer, device, memory);
+  const LayerHomes* homes = homes_of(tag, memory);
+  const HotExperts* hot = homes != nullptr ? hot_experts(*homes) : nullptr;
+  if (hot == nullptr || properties_of(sublayer).part != IterationPart::ffn)
+    return share_of_experts(costs.model(), tag) * costs.compute_s(device, sublayer, shape, operand);
+  const auto rows = static_cast<double>(shape.total_rows());
+  const ExpertPart part =
+      tag.experts_are_hot ? hot->hot(costs.model(), rows) : hot->cold(costs.model(), rows);
+  const std::int64_t all =
+      tag.experts_are_hot ? hot->count() : costs.model().num_experts - hot->count();
+  const double share =
+      tag.num_experts == 0 ? 1 : static_cast<double>(tag.num_experts) / static_cast<double>(all);
+  return share * costs.experts_s(device, sublayer, shape, operand, part);
+}
+
 double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
                       const MemoryPlan* memory) {
   if (tag.sublayer == Sublayer::lm_head) return costs.lm_head_s(device, tag.num_logit_rows);
@@ -54,13 +74,17 @@ double kernel_seconds(const CostModel& costs, const TaskTag& tag, Device device,
   double seconds = 0;
   for (const Sublayer sublayer : layer_sublayers) {
     if (tag.sublayer <= sublayer && sublayer <= tag.last_sublayer)
-      seconds +=
-          costs.compute_s(device, sublayer, shape, operand_tier(tag, sublayer, device, memory));
+      seconds += sublayer_seconds(costs, tag, sublayer, device, memory);
   }
   return seconds > 0 ? seconds : costs.task_overhead_s(device, 1);
 }
 
 }  // namespace
+
+double share_of_experts(const ModelDimensions& model, const TaskTag& tag) {
+  if (tag.num_experts == 0 || model.num_experts == 0) return 1;
+  return static_cast<double>(tag.num_experts) / static_cast<double>(model.num_experts);
+}
 
 BatchShape batch_shape(const TaskTag& tag) {
   const std::int64_t count = std::max<std::int64_t>(1, tag.num_sequences);
@@ -94,15 +118,14 @@ std::vector<SublayerSeconds> stage_parts(const CostModel& costs, const TaskTag& 
                                          const MemoryPlan* memory) {
   std::vector<SublayerSeconds> parts;
   if (tag.sublayer == tag.last_sublayer) return parts;
-  const BatchShape shape = batch_shape(tag);
   const double overhead_s = costs.task_overhead_s(device, 2) - costs.task_overhead_s(device, 1);
+  const double share = share_of_experts(costs.model(), tag);
   TaskTag of_layer = tag;
   for (std::int16_t i = 0; i < tag.num_layers; ++i, ++of_layer.layer) {
     for (const Sublayer sublayer : layer_sublayers) {
       if (sublayer < tag.sublayer || sublayer > tag.last_sublayer) continue;
       const double seconds =
-          overhead_s + costs.compute_s(device, sublayer, shape,
-                                       operand_tier(of_layer, sublayer, device, memory));
+          share * overhead_s + sublayer_seconds(costs, of_layer, sublayer, device, memory);
       if (sublayer == Sublayer::sv && !parts.empty() &&
           parts.back().sublayer == Sublayer::attention) {
         parts.back().seconds += seconds;

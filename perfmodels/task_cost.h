@@ -11,6 +11,10 @@ namespace sluice {
 /// The batch that a task computes: means over its sequences, rounded up.
 BatchShape batch_shape(const TaskTag& tag);
 
+/// Of a layer's experts, what a task with some of them computes: as many, whichever they are. 1 of
+/// any other task.
+double share_of_experts(const ModelDimensions& model, const TaskTag& tag);
+
 /// Seconds inside of a task's kernel: the sum over its sublayers, the LM head's rows, or, for the
 /// embedding, sampling and logprobs, which no cost model knows, what a task costs the task system;
 /// to store KV that `memory` keeps on a disk takes write_kv_s() besides. Operands that the device

@@ -196,7 +196,7 @@ class Simulation {
     std::size_t layer = 0;
     std::size_t step = 0;
     double ready = 0;         ///< when its values are there
-    double beside_ready = 0;  ///< when its attention on the other device is done
+    double beside_ready = 0;  ///< when what runs beside it on the other device is done
   };
 
   /// Whether a layer takes what the one before it does. The last one never does: it drops rows.
@@ -380,6 +380,7 @@ class Simulation {
       const Device beside = step.device == Device::gpu ? Device::cpu : Device::gpu;
       cursor.beside_ready =
           compute(beside, move(beside, ready, step.beside_values_s), step.beside_s);
+      cursor.beside_ready = move(step.device, cursor.beside_ready, step.beside_back_s);
     }
     if (cursor.step == attention_joins) store_kv(step, ready);
     cursor.ready = compute(step.device, move(step.device, ready, step.values_s), step.compute_s);
@@ -387,6 +388,9 @@ class Simulation {
     if (step.store_s > 0) stored = move(step.store_to, stored, step.store_s);
     if (step.write_s > 0) stored = compute(Device::cpu, stored, step.write_s);
     if (serial()) cursor.ready = stored;
+    // Hot experts' sum is added to the others'.
+    if (cursor.step + 1 == sublayers_per_layer)
+      cursor.ready = std::max(cursor.ready, cursor.beside_ready);
     if (cursor.step == 0) store_kv(step, stored);
   }
 

@@ -67,6 +67,24 @@ double sublayer_weight_bytes(const ModelDimensions& model, Sublayer sublayer) {
   return model.weight_bytes(elements);
 }
 
+ExpertPart all_experts(const ModelDimensions& model, double rows) {
+  return {.experts = static_cast<double>(model.num_experts),
+          .touched = experts_touched(model, rows),
+          .pairs = rows * static_cast<double>(model.experts_per_token)};
+}
+
+SublayerWork expert_work(const ModelDimensions& model, Sublayer sublayer, const BatchShape& shape,
+                         const ExpertPart& part) {
+  const auto rows = static_cast<double>(shape.total_rows());
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const auto ffn = static_cast<double>(model.ffn_size);
+  const bool is_first = sublayer == Sublayer::fc1;
+  const double weights = hidden * ffn * (is_first && model.gated_ffn ? 2 : 1);
+  const double inputs = is_first ? rows * hidden : part.pairs * ffn;
+  return {activation_element_bytes * inputs, part.touched * model.weight_bytes(weights),
+          2 * part.pairs * weights};
+}
+
 SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape) {
   const auto rows = static_cast<double>(shape.total_rows());

@@ -88,6 +88,17 @@ bool can_place(const ModelDimensions& model, const Placement& placement);
 double experts_touched(const ModelDimensions& model, double rows);
 /// Rows that each of those computes, in the mean. All without experts.
 double rows_of_an_expert(const ModelDimensions& model, double rows);
+/// Some of a layer's experts in an iteration: what they have to compute.
+struct ExpertPart {
+  double experts = 0;  ///< so many of the layer's
+  double touched = 0;  ///< those of them that at least one row goes through
+  double pairs = 0;    ///< of a row and one of these experts that it goes through
+
+  double rows_of_each() const { return touched > 0 ? pairs / touched : 0; }
+};
+/// All of them, of `rows` rows.
+ExpertPart all_experts(const ModelDimensions& model, double rows);
+
 /// Bytes of one layer's weights of a sublayer, all experts together: what crosses a link, as which
 /// experts rows go through is known only where the weights are.
 double sublayer_weight_bytes(const ModelDimensions& model, Sublayer sublayer);
@@ -128,6 +139,12 @@ struct SublayerWork {
 };
 SublayerWork sublayer_work(const ModelDimensions& model, Sublayer sublayer,
                            const BatchShape& shape);
+
+/// The same of fc1 or fc2 of a mixture for some of the experts:
+///   fc1  x 2 T hidden    y weights of those touched   2 pairs hidden ffn FLOP (twice if gated)
+///   fc2  x 2 pairs ffn   y the same                   2 pairs ffn hidden
+SublayerWork expert_work(const ModelDimensions& model, Sublayer sublayer, const BatchShape& shape,
+                         const ExpertPart& part);
 
 /// Bytes of an element between sublayers.
 constexpr double activation_element_bytes = 2;

@@ -14,6 +14,7 @@
 #include "base/nearest_word.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "perfmodels/hot_experts.h"
 #include "schedulers/crash_guard.h"
 
 namespace sluice {
@@ -35,6 +36,34 @@ void check_tier(const CostModel& costs, Tier tier, const std::string& what) {
               to_string(tier), tiers_of(costs));
 }
 
+/// Of one layer.
+void check_hot_experts(const std::vector<std::int32_t>& experts, std::size_t layer,
+                       const ModelDimensions& model) {
+  std::set<std::int32_t> seen;
+  for (const std::int32_t expert : experts) {
+    if (expert < 0 || expert >= model.num_experts)
+      throw Error("hot_experts of layer {} has expert {}; the model has 0 to {}", layer, expert,
+                  model.num_experts - 1);
+    if (!seen.insert(expert).second)
+      throw Error("hot_experts of layer {} has expert {} twice; name it once", layer, expert);
+  }
+}
+
+void check_hot_experts(const MemoryPlan& plan, const CostModel& costs) {
+  if (plan.hot_experts.empty()) return;
+  const ModelDimensions& model = costs.model();
+  if (model.num_experts == 0)
+    throw Error("it has hot_experts, and the model has no experts; leave them out");
+  if (plan.hot_experts.size() != plan.layers.size())
+    throw Error("it gives hot_experts of {} layers, the model has {}", plan.hot_experts.size(),
+                plan.layers.size());
+  if (!plan.uses_gpu || costs.capacity_bytes(Tier::hbm) == 0)
+    throw Error("it has hot_experts, and {}",
+                plan.uses_gpu ? "this machine has no hbm" : "uses_gpu is false");
+  for (std::size_t layer = 0; layer < plan.hot_experts.size(); ++layer)
+    check_hot_experts(plan.hot_experts[layer], layer, model);
+}
+
 void check_homes(const MemoryPlan& plan, const CostModel& costs) {
   if (plan.hbm_requests < 0)
     throw Error("hbm_requests is {}; 0 or more are possible", plan.hbm_requests);
@@ -54,6 +83,7 @@ void check_homes(const MemoryPlan& plan, const CostModel& costs) {
   }
   check_tier(costs, plan.embedding, "the embedding");
   check_tier(costs, plan.lm_head, "the LM head");
+  check_hot_experts(plan, costs);
 }
 
 void check_iteration_plan(const IterationPlan& plan, const std::vector<RequestView>& requests) {
@@ -353,6 +383,7 @@ MemoryPlan CheckedPolicy::plan_memory(CapacityCheck check) {
     check_tables(answer);
     move_to_host_tiers(answer);
     if (costs().model().num_experts > 0) join_homes_of_experts(answer);
+    count_hot_experts(costs().model(), answer);
     return answer;
   });
   pipelines_ = {};

@@ -54,7 +54,8 @@ class CheckedPolicy {
   void set_host_tiers(HostTiers tiers) { host_tiers_ = tiers; }
   /// Refused: another number of layers than the model's, a tier that the machine does not have, a
   /// negative number of requests in HBM, or any where there is none, a device that is none for the
-  /// LM head, something for a GPU that it does not use, more bytes on a tier than it holds
+  /// LM head, something for a GPU that it does not use, hot experts that the model does not have or
+  /// that are named twice, more bytes on a tier than it holds
   /// (footprint.h), and what pipeline() refuses. A head for a device that the machine does not have
   /// goes to the other one; lacked_device() tells. Of a model with experts fc1 and fc2 of a layer
   /// live together, on the slower tier of both.

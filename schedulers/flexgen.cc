@@ -3,6 +3,7 @@
 // attention, weights of the next half layer on their way during the present one.
 #include <stdexcept>
 
+#include "perfmodels/hot_experts.h"
 #include "schedulers/host_tier.h"
 #include "schedulers/percentages.h"
 #include "schedulers/plugin.h"
@@ -55,7 +56,27 @@ class FlexGen : public Policy {
     MemoryPlan plan;
     plan.layers.assign(static_cast<std::size_t>(model().num_layers), homes);
     plan.lm_head = Tier::hbm;
+    if (model().num_experts > 0) allocate_experts(gpu_percent, plan);
     return plan;
+  }
+
+  /// Of a mixture each expert is a weight of the FFN's line, so that the last ones are in HBM. The
+  /// others have one home.
+  void allocate_experts(double gpu_percent, MemoryPlan& plan) const {
+    const auto num_experts = static_cast<double>(model().num_experts);
+    std::vector<std::int32_t> in_hbm;
+    for (std::int32_t expert = 0; expert < model().num_experts; ++expert) {
+      const double middle = 100 * (expert + 0.5) / num_experts;
+      if (middle > 100 - gpu_percent) in_hbm.push_back(expert);
+    }
+    const bool all = std::ssize(in_hbm) == model().num_experts;
+    const Tier outside =
+        disk_percent_ > 100 - disk_percent_ - gpu_percent ? Tier::disk : host_tier(costs());
+    for (LayerHomes& homes : plan.layers)
+      homes[WeightKind::fc1] = homes[WeightKind::fc2] = all ? Tier::hbm : outside;
+    if (all || in_hbm.empty()) return;
+    plan.hot_experts.assign(plan.layers.size(), in_hbm);
+    count_hot_experts(model(), plan);
   }
 
   /// As few parts of the batch, in both phases, as make their values fit.

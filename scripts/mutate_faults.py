@@ -67,7 +67,7 @@ FAULTS = [
           ".bias = nullptr,\n", KERNELS),
     Fault("gate-and-up-swapped", "codelets/fc1/fc1_cpu.cc", ".packed_gate = operands.gate,",
           ".packed_gate = operands.weight,", KERNELS),
-    Fault("residual-overwritten", "codelets/out_proj/out_proj_cpu.cc", ".epilogue = Epilogue::accumulate,",
+    Fault("residual-overwritten", "codelets/residual/residual_cpu.cc", ".epilogue = Epilogue::accumulate,",
           ".epilogue = Epilogue::store,", KERNELS),
     Fault("head-without-final-norm-bias", "codelets/lm_head/lm_head_cpu.cc",
           "args.norm_bias && weight != nullptr ? weight + hidden : nullptr",

@@ -53,7 +53,8 @@ struct DeviceFailure {
     token_outside_vocabulary,
     position_beyond_table,
     logit_nan,
-    router_logit_not_finite
+    router_logit_not_finite,
+    expert_outside_mixture
   };
   std::int32_t code = none;  ///< written last
   std::int32_t row = 0;

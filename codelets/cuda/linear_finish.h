@@ -36,6 +36,13 @@ __device__ inline float activate(Epilogue epilogue, float y) {
   }
 }
 
+/// Activation::clamped_swiglu; a NaN stays one.
+__device__ inline float clamped_swiglu(float limit, float gate, float up) {
+  gate = gate > limit ? limit : gate;
+  up = up > limit ? limit : up < -limit ? -limit : up;
+  return (up + 1) * (gate / (1 + expf(-clamped_swiglu_slope * gate)));
+}
+
 /// What `to` has of a product's element, before it is rounded; `there` is what an accumulating one
 /// adds to.
 __device__ inline float finished(const LinearOutput& to, std::int64_t column, float y, float gate,
@@ -43,6 +50,7 @@ __device__ inline float finished(const LinearOutput& to, std::int64_t column, fl
   if (to.bias != nullptr) y += to.bias[column];
   if (to.gated) {
     if (to.gate_bias != nullptr) gate += to.gate_bias[column];
+    if (to.epilogue == Epilogue::clamped_gate) return clamped_swiglu(to.limit, gate, y);
     return y * activate(to.epilogue, gate);
   }
   return to.epilogue == Epilogue::accumulate ? y + there : activate(to.epilogue, y);

@@ -19,11 +19,12 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
 /// What becomes of the product y of one call: dst = epilogue(y + bias), or
-/// activation(gate + gate_bias) * (y + bias).
+/// activation(gate + gate_bias) * (y + bias), or Activation::clamped_swiglu of the two.
 struct LinearOutput {
   const float* bias;
   const float* gate_bias;
   Epilogue epilogue;  ///< of a gated pair: the activation
+  float limit;        ///< of Epilogue::clamped_gate
   bool gated;
   void* dst;
   DType dtype;

@@ -40,6 +40,9 @@ std::string describe(const DeviceFailure& failure) {
           "the router's logits of row {} in layer {} are NaN or infinite: the weights or what came "
           "before overflow; try --dtype f32",
           failure.row, failure.value);
+    case DeviceFailure::expert_outside_mixture:
+      return fmt::format("row {} is routed to an expert that layer {} does not have", failure.row,
+                         failure.value);
     default:
       return fmt::format("failure {} in row {}", failure.code, failure.row);
   }

@@ -13,8 +13,9 @@ struct ExpertJoinTask {
   static constexpr const char* name = "expert_join";
 
   template <typename Data>
-  static void list(const Args& /*args*/, Data& data) {
+  static void list(const Args& args, Data& data) {
     data.reads(&Handles::sum, &Operands::sum);
+    data.reads_if(args.has_hot_sum, &Handles::hot_sum, &Operands::hot_sum);
     data.reads(&Handles::vectors, &Operands::vectors);
     data.updates(&Handles::x, &Operands::x);
   }

@@ -16,12 +16,14 @@ struct ExpertJoinArgs {
   TaskTag tag;
   DecoderShape shape;
   VectorLayout vectors;
+  bool has_hot_sum = false;  ///< hot experts have a sum of their own
 };
 
-/// x = x + sum; then norm(x) in a post-norm model.
+/// x = x + sum, or x + (sum + hot_sum); then norm(x) in a post-norm model.
 struct ExpertJoinOperands {
   const ExpertJoinArgs* args = nullptr;
   const float* sum = nullptr;      ///< [num_tokens, hidden_size], of the experts
+  const float* hot_sum = nullptr;  ///< likewise, of the hot ones; null: sum has all
   const float* vectors = nullptr;  ///< see VectorLayout
   float* x = nullptr;              ///< [num_tokens, hidden_size], updated
 };
@@ -31,6 +33,7 @@ void expert_join_cuda(const cuda::Context& gpu, const ExpertJoinOperands& operan
 
 struct ExpertJoinHandles {
   HandleRef sum;
+  HandleRef hot_sum;
   HandleRef vectors;
   HandleRef x;
 };

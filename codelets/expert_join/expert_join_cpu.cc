@@ -11,7 +11,12 @@ void expert_join_cpu(const CpuContext& cpu, const ExpertJoinOperands& operands) 
   cpu.pool.run(rows, [&](std::int64_t row) {
     float* x = operands.x + row * hidden;
     const float* sum = operands.sum + row * hidden;
-    for (std::int64_t i = 0; i < hidden; ++i) x[i] += sum[i];
+    if (operands.hot_sum == nullptr) {
+      for (std::int64_t i = 0; i < hidden; ++i) x[i] += sum[i];
+    } else {
+      const float* hot_sum = operands.hot_sum + row * hidden;
+      for (std::int64_t i = 0; i < hidden; ++i) x[i] += sum[i] + hot_sum[i];
+    }
   });
   block_output(cpu.pool, args.shape,
                {VectorLayout::at(operands.vectors, args.vectors.ffn_norm_weight),

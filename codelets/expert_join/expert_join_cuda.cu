@@ -6,9 +6,9 @@ namespace sluice {
 namespace {
 
 /// A thread an element.
-__global__ void add_sum(const float* sum, float* x, std::int64_t count) {
+__global__ void add_sum(const float* sum, const float* hot_sum, float* x, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) x[i] += sum[i];
+  if (i < count) x[i] += hot_sum == nullptr ? sum[i] : sum[i] + hot_sum[i];
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ void expert_join_cuda(const cuda::Context& gpu, const ExpertJoinOperands& operan
   cuda::launch("add_sum", add_sum,
                {.blocks = dim3(static_cast<unsigned>((count + threads - 1) / threads)),
                 .threads = dim3(threads)},
-               gpu.stream, operands.sum, operands.x, count);
+               gpu.stream, operands.sum, operands.hot_sum, operands.x, count);
   cuda::block_output(gpu, args.shape,
                      {VectorLayout::at(operands.vectors, args.vectors.ffn_norm_weight),
                       VectorLayout::at(operands.vectors, args.vectors.ffn_norm_bias)},

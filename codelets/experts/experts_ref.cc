@@ -23,14 +23,19 @@ void experts_reference(const ExpertsArgs& args, const double* normed, const doub
       if (weight == 0) continue;
       const double* x = normed + row * hidden;
       const std::int64_t at = e * ffn * hidden;
-      linear_reference(x, of.fc1 + at, nullptr, hidden, ffn, h.data());
-      if (args.shape.gated_ffn)
-        linear_reference(x, of.gate + at, nullptr, hidden, ffn, gates.data());
-      for (std::size_t i = 0; i < h.size(); ++i) {
-        h[i] = args.shape.gated_ffn ? h[i] * activate_reference(args.shape.activation, gates[i])
-                                    : activate_reference(args.shape.activation, h[i]);
+      const auto bias_of = [e](const float* biases, std::int64_t size) {
+        return biases == nullptr ? nullptr : biases + e * size;
+      };
+      linear_reference(x, of.fc1 + at, bias_of(of.fc1_bias, ffn), hidden, ffn, h.data());
+      if (args.shape.gated_ffn) {
+        linear_reference(x, of.gate + at, bias_of(of.gate_bias, ffn), hidden, ffn, gates.data());
       }
-      linear_reference(h.data(), of.fc2 + at, nullptr, ffn, hidden, y.data());
+      for (std::size_t i = 0; i < h.size(); ++i) {
+        h[i] = args.shape.gated_ffn
+                   ? gated_reference(args.shape.activation, args.shape.swiglu_limit, gates[i], h[i])
+                   : activate_reference(args.shape.activation, h[i]);
+      }
+      linear_reference(h.data(), of.fc2 + at, bias_of(of.fc2_bias, hidden), ffn, hidden, y.data());
       for (std::int64_t i = 0; i < hidden; ++i) to[i] += weight * y[static_cast<std::size_t>(i)];
     }
   }

@@ -26,6 +26,7 @@ void fc1_cpu(const CpuContext& cpu, const Fc1Operands& operands) {
                             .gate_bias = VectorLayout::at(operands.vectors, at.gate_bias),
                             .up_bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                             .activation = epilogue_of(shape.activation),
+                            .limit = shape.swiglu_limit,
                             .dst = operands.h,
                             .dst_stride = h_stride});
   } else {

@@ -42,6 +42,7 @@ void fc1_cuda(const cuda::Context& gpu, const Fc1Operands& operands) {
                         .gate_bias = VectorLayout::at(operands.vectors, at.gate_bias),
                         .up_bias = VectorLayout::at(operands.vectors, at.fc1_bias),
                         .activation = epilogue_of(shape.activation),
+                        .limit = shape.swiglu_limit,
                         .dst = operands.h,
                         .dst_stride = h_stride},
         cuda::gated_linear);

@@ -26,8 +26,8 @@ void fc1_reference(const Fc1Operands& operands, const float* weight, const float
                        shape.hidden_size, shape.ffn_size, gates.data());
     }
     for (std::int64_t i = 0; i < shape.ffn_size; ++i) {
-      row[i] = shape.gated_ffn ? row[i] * activate_reference(shape.activation,
-                                                             gates[static_cast<std::size_t>(i)])
+      row[i] = shape.gated_ffn ? gated_reference(shape.activation, shape.swiglu_limit,
+                                                 gates[static_cast<std::size_t>(i)], row[i])
                                : activate_reference(shape.activation, row[i]);
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -18,8 +19,17 @@ inline double activate_reference(Activation activation, double x) {
       return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case Activation::silu:
       return x / (1 + std::exp(-x));
+    case Activation::clamped_swiglu:
+      break;  // of a gated FFN only
   }
   return x;
+}
+
+/// The same of a gated FFN; `limit` is clamped_swiglu's.
+inline double gated_reference(Activation activation, double limit, double gate, double up) {
+  if (activation != Activation::clamped_swiglu) return up * activate_reference(activation, gate);
+  const double clamped = std::min(gate, limit);
+  return (std::clamp(up, -limit, limit) + 1) * clamped / (1 + std::exp(-1.702 * clamped));
 }
 
 }  // namespace sluice

@@ -80,6 +80,7 @@ void linear(ThreadPool& pool, const LinearCall& call) {
                        .tile = tile,
                        .tile_stride = stride,
                        .bias = bias_of(group.bias, cell),
+                       .limit = call.limit,
                        .dst = at_cell(call.dst, cell, dst_stride, call.dst_dtype),
                        .dst_stride = dst_stride,
                        .dst_dtype = call.dst_dtype});
@@ -110,13 +111,14 @@ void multiply_up(ThreadPool& pool, const GatedLinearCall& call, const Product& p
     float* up = gate + cell.num_rows * stride;
     put_gates(cell, gate, stride);
     product.run(cell, groups.of(cell).weight, up);
-    simd::finish_tile({.epilogue = Epilogue::multiply,
+    simd::finish_tile({.epilogue = up_epilogue_of(call.activation),
                        .rows = cell.num_rows,
                        .columns = cell.num_columns,
                        .tile = up,
                        .tile_stride = stride,
                        .bias = bias_of(groups.of(cell).bias, cell),
                        .operand = gate,
+                       .limit = call.limit,
                        .dst = at_cell(call.dst, cell, dst_stride, call.dtype),
                        .dst_stride = dst_stride,
                        .dst_dtype = call.dtype});
@@ -139,6 +141,7 @@ void gated_linear_of_two_formats(ThreadPool& pool, const GatedLinearCall& call) 
                 .x_stride = call.x_stride,
                 .bias = call.gate_bias,
                 .epilogue = call.activation,
+                .limit = call.limit,
                 .dst = gates,
                 .groups = of_gates});
   const RowGroups groups = groups_of(call);
@@ -169,6 +172,7 @@ void gated_linear(ThreadPool& pool, const GatedLinearCall& call) {
                                    .tile = tile,
                                    .tile_stride = stride,
                                    .bias = bias_of(group.gate_bias, cell),
+                                   .limit = call.limit,
                                    .dst = tile,
                                    .dst_stride = stride});
               });

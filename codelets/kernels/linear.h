@@ -31,6 +31,7 @@ struct LinearCall {
   std::int64_t x_stride = 0;    ///< elements between rows of x; 0: in
   const float* bias = nullptr;  ///< [out], or null
   Epilogue epilogue = Epilogue::store;
+  float limit = 0;      ///< see simd::Tile
   void* dst = nullptr;  ///< [rows, out]
   DType dst_dtype = DType::f32;
   std::int64_t dst_stride = 0;  ///< elements between rows of dst; 0: out
@@ -44,7 +45,8 @@ struct LinearCall {
 void linear(ThreadPool& pool, const LinearCall& call);
 
 /// The gated FFN's first half: dst = activation(x Wg^T + bg) * (x Wu^T + bu), both of one shape.
-/// `activation` is one of relu, gelu, gelu_tanh, silu.
+/// `activation` is one of relu, gelu, gelu_tanh, silu, and clamped_gate:
+/// Activation::clamped_swiglu.
 struct GatedLinearCall {
   Weight gate = {};
   Weight up = {};             ///< of the gate's shape
@@ -55,6 +57,7 @@ struct GatedLinearCall {
   const float* gate_bias = nullptr;  ///< [out], or null
   const float* up_bias = nullptr;    ///< [out], or null
   Epilogue activation = Epilogue::silu;
+  float limit = 0;                            ///< of clamped_gate
   void* dst = nullptr;                        ///< [rows, out]
   std::int64_t dst_stride = 0;                ///< elements between rows of dst; 0: out
   std::span<const WeightedRows> groups = {};  ///< see LinearCall

@@ -117,19 +117,38 @@ HWY_INLINE void map_row(const float* x, std::int64_t n, DType dtype, void* out, 
   }
 }
 
+/// y * sigmoid(factor * y)
+HWY_INLINE Vector swish(FloatTag d, Vector y, float factor) {
+  const Vector one = hn::Set(d, 1.0F);
+  const Vector inner = hn::Mul(y, hn::Set(d, factor));
+  // Highway's Exp is defined up to 104 only; below -88 the result is zero to f32's last place.
+  const auto vanishes = hn::Lt(inner, hn::Set(d, -88.0F));
+  const Vector exponent = hn::IfThenElse(vanishes, hn::Zero(d), hn::Neg(inner));
+  return hn::IfThenElse(vanishes, hn::Zero(d), hn::Div(y, hn::Add(one, hn::Exp(d, exponent))));
+}
+
+/// Not Min, which would hide a NaN.
+HWY_INLINE Vector at_most(Vector y, Vector limit) {
+  return hn::IfThenElse(hn::Gt(y, limit), limit, y);
+}
+
 template <Epilogue Kind>
-HWY_INLINE Vector apply(FloatTag d, Vector y, [[maybe_unused]] Vector other) {
+HWY_INLINE Vector apply(FloatTag d, Vector y, [[maybe_unused]] Vector other,
+                        [[maybe_unused]] float limit) {
   const Vector one = hn::Set(d, 1.0F);
   if constexpr (Kind == Epilogue::accumulate) return hn::Add(y, other);
   if constexpr (Kind == Epilogue::multiply) return hn::Mul(y, other);
   if constexpr (Kind == Epilogue::relu) {  // not Max, which would hide a NaN
     return hn::IfThenElse(hn::Lt(y, hn::Zero(d)), hn::Zero(d), y);
   }
-  if constexpr (Kind == Epilogue::silu) {
-    // Highway's Exp is defined up to 104 only; below -88 the result is zero to f32's last place.
-    const auto vanishes = hn::Lt(y, hn::Set(d, -88.0F));
-    const Vector exponent = hn::IfThenElse(vanishes, hn::Zero(d), hn::Neg(y));
-    return hn::IfThenElse(vanishes, hn::Zero(d), hn::Div(y, hn::Add(one, hn::Exp(d, exponent))));
+  if constexpr (Kind == Epilogue::silu) return swish(d, y, 1.0F);
+  if constexpr (Kind == Epilogue::clamped_gate)
+    return swish(d, at_most(y, hn::Set(d, limit)), clamped_swiglu_slope);
+  if constexpr (Kind == Epilogue::multiply_clamped) {
+    const Vector below = at_most(y, hn::Set(d, limit));
+    const Vector lowest = hn::Set(d, -limit);
+    const Vector clamped = hn::IfThenElse(hn::Lt(below, lowest), lowest, below);
+    return hn::Mul(hn::Add(clamped, one), other);
   }
   if constexpr (Kind == Epilogue::gelu_tanh) {
     const Vector cube = hn::Mul(hn::Mul(y, y), y);
@@ -149,17 +168,19 @@ HWY_INLINE Vector apply(FloatTag d, Vector y, [[maybe_unused]] Vector other) {
 template <Epilogue Kind>
 void finish(const Tile& tile) {
   const FloatTag d;
+  constexpr bool has_operand = Kind == Epilogue::multiply || Kind == Epilogue::multiply_clamped;
   const auto element = static_cast<std::int64_t>(size_bytes(tile.dst_dtype));
   const std::int64_t stride = tile.tile_stride != 0 ? tile.tile_stride : tile.columns;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     auto* dst = static_cast<unsigned char*>(tile.dst) + r * tile.dst_stride * element;
     const float* other = Kind == Epilogue::accumulate ? reinterpret_cast<const float*>(dst)
-                         : Kind == Epilogue::multiply ? tile.operand + r * stride
+                         : has_operand                ? tile.operand + r * stride
                                                       : nullptr;
     map_row(tile.tile + r * stride, tile.columns, tile.dst_dtype, dst,
             [&](Vector y, std::int64_t i, std::int64_t some) {
               if (tile.bias != nullptr) y = hn::Add(y, load_some(d, tile.bias, i, some));
-              return apply<Kind>(d, y, other == nullptr ? y : load_some(d, other, i, some));
+              return apply<Kind>(d, y, other == nullptr ? y : load_some(d, other, i, some),
+                                 tile.limit);
             });
   }
 }
@@ -180,6 +201,10 @@ void finish_tile(const Tile& tile) {
       return finish<Epilogue::silu>(tile);
     case Epilogue::multiply:
       return finish<Epilogue::multiply>(tile);
+    case Epilogue::clamped_gate:
+      return finish<Epilogue::clamped_gate>(tile);
+    case Epilogue::multiply_clamped:
+      return finish<Epilogue::multiply_clamped>(tile);
   }
 }
 

@@ -16,7 +16,9 @@ enum class Epilogue : std::uint8_t {
   gelu,       ///< with erf
   gelu_tanh,  ///< with tanh
   silu,
-  multiply,  ///< y * operand
+  multiply,          ///< y * operand
+  clamped_gate,      ///< of Activation::clamped_swiglu: c * sigmoid(1.702 c), c = min(y, limit)
+  multiply_clamped,  ///< its other half: (clamp(y, -limit, limit) + 1) * operand
 };
 
 constexpr Epilogue epilogue_of(Activation activation) {
@@ -29,8 +31,15 @@ constexpr Epilogue epilogue_of(Activation activation) {
       return Epilogue::gelu_tanh;
     case Activation::silu:
       return Epilogue::silu;
+    case Activation::clamped_swiglu:
+      return Epilogue::clamped_gate;
   }
   return Epilogue::store;
+}
+
+/// What a gated FFN does to the up half, where the activation of its gates is the operand.
+constexpr Epilogue up_epilogue_of(Epilogue activation) {
+  return activation == Epilogue::clamped_gate ? Epilogue::multiply_clamped : Epilogue::multiply;
 }
 
 }  // namespace sluice
@@ -73,7 +82,8 @@ struct Tile {
   const float* tile = nullptr;     ///< [rows, columns]
   std::int64_t tile_stride = 0;    ///< elements between rows of tile and operand; 0: columns
   const float* bias = nullptr;     ///< [columns], or null
-  const float* operand = nullptr;  ///< [rows, columns]; for Epilogue::multiply
+  const float* operand = nullptr;  ///< [rows, columns]; for multiply and multiply_clamped
+  float limit = 0;                 ///< for clamped_gate and multiply_clamped
   void* dst = nullptr;             ///< may be `tile`
   std::int64_t dst_stride = 0;     ///< elements between rows of dst
   DType dst_dtype = DType::f32;    ///< f32 or bf16

@@ -24,7 +24,8 @@ struct RouterArgs {
 };
 
 /// Of each row n = norm(x), in the type of the GEMMs, and the experts_per_token largest of the
-/// logits n W_r^T, in f32; of equal ones the lower number. Their weights are MixtureShape's.
+/// logits n W_r^T + b_r, in f32, b_r only where vectors have a router_bias; of equal ones the lower
+/// number. Their weights are MixtureShape's.
 ///
 /// A sigmoid router (DeepSeek-V3's) chooses by c = sigmoid(logit) + correction. A group of
 /// neighbouring experts, two or more, has the sum of its two largest c; outside of the
@@ -46,11 +47,12 @@ void router_cpu(const CpuContext& cpu, const RouterOperands& operands);
 /// Operands in device memory; what is not finite is the device's failure, with its row.
 void router_cuda(const cuda::Context& gpu, const RouterOperands& operands);
 /// Double precision: of rows `normed` [num_tokens, hidden_size] by plain `weight` [num_experts,
-/// hidden_size] to `weights` [num_tokens, num_experts], 0 for experts that are not chosen;
-/// `correction` [num_experts] or null. The result is the smallest distance, of all rows, of the
-/// last chosen logit (or c, or group) from the first one left out; infinity where none is.
+/// hidden_size] and `bias` [num_experts], or null, to `weights` [num_tokens, num_experts], 0 for
+/// experts that are not chosen; `correction` [num_experts] or null. The result is the smallest
+/// distance, of all rows, of the last chosen logit (or c, or group) from the first one left out;
+/// infinity where none is.
 double router_reference(const RouterArgs& args, const double* normed, const float* weight,
-                        double* weights, const float* correction = nullptr);
+                        const float* bias, double* weights, const float* correction = nullptr);
 
 /// Chooses one row's experts by its logits [num_experts]; `correction` [num_experts] or null. False
 /// where a logit is not finite.

@@ -130,6 +130,7 @@ void router_cpu(const CpuContext& cpu, const RouterOperands& operands) {
                     .x = operands.normed,
                     .rows = rows,
                     .x_stride = activation_stride(shape.hidden_size, shape.dtype),
+                    .bias = VectorLayout::at(operands.vectors, args.vectors.router_bias),
                     .dst = logits});
   const float* correction = VectorLayout::at(operands.vectors, args.vectors.router_correction);
   cpu.pool.run(rows, [&](std::int64_t row) {

@@ -65,7 +65,7 @@ struct ChooseCall {
 };
 
 /// A block a row. An expert is chosen if few enough come before it.
-__global__ void choose_by_logit(ChooseCall call) {
+__global__ void choose_experts_of_rows(ChooseCall call) {
   const MixtureShape& mixture = call.mixture;
   const int num_experts = mixture.num_experts;
   auto* logits = cuda::dynamic_shared<float>();
@@ -149,7 +149,8 @@ void router_cuda(const cuda::Context& gpu, const RouterOperands& operands) {
                   .dtype = shape.dtype,
                   .x = operands.normed,
                   .rows = rows,
-                  .x_stride = activation_stride(shape.hidden_size, shape.dtype)};
+                  .x_stride = activation_stride(shape.hidden_size, shape.dtype),
+                  .bias = VectorLayout::at(operands.vectors, args.vectors.router_bias)};
   cuda::WorkspaceLayout layout;
   const std::size_t logits_at = layout.place<float>(rows * args.mixture.num_experts);
   const std::size_t scratch_at =
@@ -166,12 +167,13 @@ void router_cuda(const cuda::Context& gpu, const RouterOperands& operands) {
       .layer = args.tag.layer,
       .failure = gpu.failure};
   const auto floats = static_cast<std::size_t>(args.mixture.num_experts + args.mixture.num_groups);
-  cuda::launch("choose_experts",
-               args.mixture.router == RouterKind::sigmoid ? choose_by_sigmoid : choose_by_logit,
-               {.blocks = dim3(static_cast<unsigned>(rows)),
-                .threads = dim3(choosing_threads),
-                .dynamic_bytes = floats * sizeof(float)},
-               gpu.stream, choose);
+  cuda::launch(
+      "choose_experts",
+      args.mixture.router == RouterKind::sigmoid ? choose_by_sigmoid : choose_experts_of_rows,
+      {.blocks = dim3(static_cast<unsigned>(rows)),
+       .threads = dim3(choosing_threads),
+       .dynamic_bytes = floats * sizeof(float)},
+      gpu.stream, choose);
 }
 
 }  // namespace sluice

@@ -53,7 +53,7 @@ double leave_groups_out(const MixtureShape& mixture, std::vector<double>& values
 }  // namespace
 
 double router_reference(const RouterArgs& args, const double* normed, const float* weight,
-                        double* weights, const float* correction) {
+                        const float* bias, double* weights, const float* correction) {
   const MixtureShape& mixture = args.mixture;
   const std::int64_t num_experts = mixture.num_experts;
   const std::int64_t hidden = args.shape.hidden_size;
@@ -62,7 +62,7 @@ double router_reference(const RouterArgs& args, const double* normed, const floa
   std::vector<bool> taken;
   double smallest_gap = std::numeric_limits<double>::infinity();
   for (std::int64_t r = 0; r < args.tag.num_tokens; ++r) {
-    linear_reference(normed + r * hidden, weight, nullptr, hidden, num_experts, logits.data());
+    linear_reference(normed + r * hidden, weight, bias, hidden, num_experts, logits.data());
     double* of_row = weights + r * num_experts;
     std::vector<double> values = logits;
     for (std::size_t e = 0; e < logits.size(); ++e) {

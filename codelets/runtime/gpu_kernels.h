@@ -12,15 +12,15 @@
 #include "codelets/attention_parts/attention_parts.h"
 #include "codelets/embedding/embedding.h"
 #include "codelets/expert_join/expert_join.h"
+#include "codelets/experts/experts.h"
 #include "codelets/fc1/fc1.h"
-#include "codelets/fc2/fc2.h"
 #include "codelets/kv_move/kv_move.h"
 #include "codelets/kv_store/kv_store.h"
 #include "codelets/lm_head/lm_head.h"
 #include "codelets/logprobs/logprobs.h"
-#include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/residual/residual.h"
 #include "codelets/router/router.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/stage_memory.h"
@@ -61,17 +61,17 @@ struct GpuKernels {
   decltype(&attention_join_cuda) attention_join = nullptr;
   decltype(&embedding_cuda) embedding = nullptr;
   decltype(&expert_join_cuda) expert_join = nullptr;
+  decltype(&experts_cuda) experts = nullptr;
   decltype(&fc1_cuda) fc1 = nullptr;
-  decltype(&fc2_cuda) fc2 = nullptr;
   decltype(&kv_clear_cuda) kv_clear = nullptr;
   decltype(&kv_move_cuda) kv_move = nullptr;
   decltype(&kv_store_cuda) kv_store = nullptr;
   decltype(&lm_head_cuda) lm_head = nullptr;
   decltype(&logprobs_cuda) logprobs = nullptr;
-  decltype(&out_proj_cuda) out_proj = nullptr;
   decltype(&qk_cuda) qk = nullptr;
   decltype(&qkv_cuda) qkv = nullptr;
   decltype(&qkv_split_cuda) qkv_split = nullptr;
+  decltype(&residual_cuda) residual = nullptr;
   decltype(&router_cuda) router = nullptr;
   decltype(&sampling_cuda) sampling = nullptr;
   decltype(&select_rows_cuda) select_rows = nullptr;
@@ -100,15 +100,13 @@ constexpr std::uint64_t gpu_kernels_key() {
                                   sizeof(EmbeddingOperands),
                                   sizeof(Fc1Args),
                                   sizeof(Fc1Operands),
-                                  sizeof(Fc2Args),
-                                  sizeof(Fc2Operands),
                                   sizeof(KvClearArgs),
+                                  sizeof(ResidualArgs),
+                                  sizeof(ResidualOperands),
                                   sizeof(KvStoreArgs),
                                   sizeof(KvStoreOperands),
                                   sizeof(LmHeadArgs),
                                   sizeof(LmHeadOperands),
-                                  sizeof(OutProjArgs),
-                                  sizeof(OutProjOperands),
                                   sizeof(QkOperands),
                                   sizeof(QkvArgs),
                                   sizeof(QkvOperands),
@@ -126,7 +124,9 @@ constexpr std::uint64_t gpu_kernels_key() {
                                   sizeof(ExpertJoinArgs),
                                   sizeof(ExpertJoinOperands),
                                   sizeof(SharedFfnArgs),
-                                  sizeof(SharedFfnOperands)})
+                                  sizeof(SharedFfnOperands),
+                                  sizeof(ExpertsArgs),
+                                  sizeof(ExpertsOperands)})
     add(bytes);
   return key;
 }

@@ -15,6 +15,7 @@ struct MixtureShape {
   std::int32_t experts_per_token = 0;  ///< that a row goes through
   RouterKind router = RouterKind::softmax_first;
   bool norm_chosen = true;            ///< see ModelConfig
+  bool expert_bias = false;           ///< each expert has biases of gate, fc1 and fc2
   bool shared_ffn = false;            ///< all rows go through one more FFN
   std::int32_t num_groups = 1;        ///< of neighbouring experts, a sigmoid router's
   std::int32_t groups_per_token = 1;  ///< whose experts a row may go through
@@ -43,6 +44,7 @@ struct DecoderShape {
   NormPlace norm_place = NormPlace::pre;
   float norm_eps = 1e-5F;
   Activation activation = Activation::silu;
+  float swiglu_limit = 0;  ///< of Activation::clamped_swiglu
   bool gated_ffn = true;
   bool rope = true;
   std::int64_t rotary_dim =
@@ -114,6 +116,7 @@ struct VectorLayout {
   std::int64_t q_norm_weight = -1;          ///< [head_dim]; absent: heads are not normalised
   std::int64_t k_norm_weight = -1;          ///< [head_dim], likewise
   std::int64_t attention_sinks = -1;        ///< [num_heads], logits; absent: there are none
+  std::int64_t router_bias = -1;            ///< [num_experts], added to the router's logits
   std::int64_t router_correction = -1;      ///< [num_experts], layers with experts; absent: none
   std::int64_t num_elements = 0;
 

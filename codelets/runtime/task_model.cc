@@ -27,7 +27,8 @@ double expected_us(starpu_task* task, unsigned worker, unsigned /*implementation
   double seconds =
       task_seconds(*costs, *tag, device, memory_in_use.load(std::memory_order_relaxed));
   if (time_in_use.load(std::memory_order_relaxed) == TaskTime::with_overhead)
-    seconds += costs->task_overhead_s(device, num_sublayers_of(*tag));
+    seconds += share_of_experts(costs->model(), *tag) *
+               costs->task_overhead_s(device, num_sublayers_of(*tag));
   return 1e6 * seconds;
 }
 

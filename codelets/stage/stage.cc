@@ -7,11 +7,10 @@
 #include "codelets/expert_join/expert_join.h"
 #include "codelets/experts/experts.h"
 #include "codelets/fc1/fc1.h"
-#include "codelets/fc2/fc2.h"
 #include "codelets/kv_store/attention_kv.h"
-#include "codelets/out_proj/out_proj.h"
 #include "codelets/qk/qk.h"
 #include "codelets/qkv/qkv.h"
+#include "codelets/residual/residual.h"
 #include "codelets/router/router.h"
 #include "codelets/runtime/gpu_kernels.h"
 #include "codelets/runtime/operands.h"
@@ -257,17 +256,20 @@ void attend(const cuda::Context& gpu, const AttentionArgs& args, Sublayer part,
   }
 }
 
+/// Sublayer 4 or 6, whose input is attention's output or h.
 template <typename Context>
-void run_out_proj(const Context& context, const StageArgs& args, const StageOperands& at,
-                  const LayerOperands& layer) {
-  const OutProjArgs out_proj{args.tag, args.shape, args.vectors,
-                             layer.weights[LayerWeight::out].type};
-  const OutProjOperands operands{&out_proj, at.context, layer.vectors,
-                                 layer.weights[LayerWeight::out], at.x};
+void run_residual(const Context& context, const StageArgs& args, Sublayer sublayer,
+                  const StageOperands& at, const LayerOperands& layer) {
+  const bool is_out_proj = sublayer == Sublayer::out_proj;
+  const Weight& weight = layer.weights[is_out_proj ? LayerWeight::out : LayerWeight::fc2];
+  const ResidualArgs residual{args.tag, args.shape, ResidualVectors::of(args.vectors, sublayer),
+                              weight.type};
+  const ResidualOperands operands{&residual, is_out_proj ? at.context : at.h, layer.vectors, weight,
+                                  at.x};
   if constexpr (is_gpu<Context>) {
-    gpu_kernels().out_proj(context, operands);
+    gpu_kernels().residual(context, operands);
   } else {
-    out_proj_cpu(context, operands);
+    residual_cpu(context, operands);
   }
 }
 
@@ -283,18 +285,6 @@ void run_fc1(const Context& context, const StageArgs& args, const StageOperands&
     gpu_kernels().fc1(context, operands);
   } else {
     fc1_cpu(context, operands);
-  }
-}
-
-template <typename Context>
-void run_fc2(const Context& context, const StageArgs& args, const StageOperands& at,
-             const LayerOperands& layer) {
-  const Fc2Args fc2{args.tag, args.shape, args.vectors, layer.weights[LayerWeight::fc2].type};
-  const Fc2Operands operands{&fc2, at.h, layer.vectors, layer.weights[LayerWeight::fc2], at.x};
-  if constexpr (is_gpu<Context>) {
-    gpu_kernels().fc2(context, operands);
-  } else {
-    fc2_cpu(context, operands);
   }
 }
 
@@ -333,14 +323,14 @@ void run_experts(const CpuContext& cpu, const StageArgs& args, const StageOperan
                  std::size_t i, SublayerClock& clock) {
   const LayerOperands& layer = at.layers.at(i);
   const ExpertsArgs experts{args.tag_of(i), args.shape, args.mixture,
-                            ExpertLayout::of(args.weights.at(i)), args.chunks.at(i)};
+                            ExpertLayout::of(args.weights.at(i), args.mixture), args.chunks.at(i)};
   ExpertsOperands operands{
       .args = &experts, .normed = at.normed, .routing = at.routing, .sum = at.expert_sum};
   std::ranges::copy(layer.chunks, operands.chunks.begin());
   experts_cpu(cpu, operands);
   const ExpertJoinArgs join{args.tag, args.shape, args.vectors};
   clock.restart();
-  expert_join_cpu(cpu, {&join, at.expert_sum, layer.vectors, at.x});
+  expert_join_cpu(cpu, {.args = &join, .sum = at.expert_sum, .vectors = layer.vectors, .x = at.x});
   clock.end_of(Sublayer::expert_join);
 }
 void run_experts(const cuda::Context& /*gpu*/, const StageArgs& args, const StageOperands& /*at*/,
@@ -364,7 +354,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
       clock.end_of(attention_part(range));
     }
     if (range.has(Sublayer::out_proj)) {
-      run_out_proj(context, args, at, layer);
+      run_residual(context, args, Sublayer::out_proj, at, layer);
       clock.end_of(Sublayer::out_proj);
     }
     if (args.has_experts()) {
@@ -384,7 +374,7 @@ void run_layers(const Context& context, const StageArgs& args, const StageOperan
       clock.end_of(Sublayer::fc1);
     }
     if (range.has(Sublayer::fc2)) {
-      run_fc2(context, args, at, layer);
+      run_residual(context, args, Sublayer::fc2, at, layer);
       clock.end_of(Sublayer::fc2);
     }
   }
@@ -469,17 +459,19 @@ void submit_single(const StageArgs& args, const StageHandles& handles) {
       return submit_sv(attention, {handles.batch, handles.scores, layer.slab, layer.new_kv,
                                    handles.context, layer.vectors});
     case Sublayer::out_proj:
-      return submit_out_proj(
-          {args.tag, args.shape, args.vectors, types[LayerWeight::out]},
-          {handles.context, layer.vectors, *layer.matrices[LayerWeight::out], handles.x});
+    case Sublayer::fc2: {
+      const bool is_out_proj = args.range().first == Sublayer::out_proj;
+      const LayerWeight weight = is_out_proj ? LayerWeight::out : LayerWeight::fc2;
+      return submit_residual({args.tag, args.shape,
+                              ResidualVectors::of(args.vectors, args.range().first), types[weight]},
+                             {is_out_proj ? handles.context : handles.h, layer.vectors,
+                              *layer.matrices[weight], handles.x});
+    }
     case Sublayer::fc1:
       return submit_fc1(
           {args.tag, args.shape, args.vectors, types[LayerWeight::fc1], types[LayerWeight::gate]},
           {handles.x, layer.vectors, *layer.matrices[LayerWeight::fc1],
            *layer.matrices[LayerWeight::gate], handles.h});
-    case Sublayer::fc2:
-      return submit_fc2({args.tag, args.shape, args.vectors, types[LayerWeight::fc2]},
-                        {handles.h, layer.vectors, *layer.matrices[LayerWeight::fc2], handles.x});
     default:
       throw Error("sublayer {} is no part of a layer", static_cast<int>(args.range().first));
   }

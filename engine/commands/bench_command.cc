@@ -57,6 +57,8 @@ void declare_options(CommandLine& line) {
   line.options().add_options()  //
       ("sweep", po::bool_switch(),
        "instead of the model: rates of its GEMMs and of decode attention over sizes")  //
+      ("operations", po::value<std::string>(),
+       "with --sweep: a list of what to measure, gemm, gemv and experts (default: all)")  //
       ("plot", po::value<std::string>(), "with --sweep: draw them into this .svg or .png file");
   declare_record_routing(line);
   declare_format(line);
@@ -66,6 +68,7 @@ struct Settings {
   std::string model;
   WeightChoice weights;
   bool sweep = false;
+  std::vector<SweepPoint::Operation> operations = all_sweep_operations();
   std::optional<std::string> plot;
   std::optional<std::string> record_routing;
   std::vector<BenchTest> tests;
@@ -107,6 +110,20 @@ std::vector<BenchTest> read_tests(const CommandLine& line) {
   return tests;
 }
 
+std::vector<SweepPoint::Operation> read_operations(const std::string& text) {
+  std::vector<SweepPoint::Operation> asked;
+  std::istringstream names(text);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto all = all_sweep_operations();
+    const auto found = std::find_if(all.begin(), all.end(),
+                                    [&](auto operation) { return to_string(operation) == name; });
+    if (found == all.end())
+      throw UsageError("--operations: '{}'; expected some of gemm, gemv, experts", name);
+    asked.push_back(*found);
+  }
+  return asked;
+}
+
 void read_sweep(const CommandLine& line, Settings& settings) {
   settings.sweep = line.get<bool>("sweep");
   if (line.given("record-routing"))
@@ -115,6 +132,10 @@ void read_sweep(const CommandLine& line, Settings& settings) {
     if (!settings.sweep) throw UsageError("--plot needs --sweep");
     settings.plot = line.get<std::string>("plot");
     picture_format("plot", *settings.plot);
+  }
+  if (line.given("operations")) {
+    if (!settings.sweep) throw UsageError("--operations needs --sweep");
+    settings.operations = read_operations(line.get<std::string>("operations"));
   }
   if (!settings.sweep) return;
   if (!line.given("model")) settings.model = "llama-3.2-1b";
@@ -450,22 +471,26 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
   return 0;
 }
 
-int run_sweep(const Settings& settings, DType dtype, const Model& model,
-              const std::vector<std::vector<int>>& domains) {
+/// The architecture alone is needed, of a folder its config.json.
+int run_sweep(const Settings& settings, DType dtype, const std::vector<std::vector<int>>& domains) {
+  const std::string& name = settings.model;
+  ModelConfig model = names_model(name) ? read_model_config(name) : find_shape(name);
+  settings.weights.use_on(name, model);
   if (settings.plot) check_writable(*settings.plot);
   Runtime runtime({.domains = domains});
   ProgressBar bar("measuring");
   const std::vector<SweepPoint> points =
-      sweep(model.config, runtime,
+      sweep(model, runtime,
             {.dtype = dtype,
              .repeat = settings.repeat,
+             .operations = settings.operations,
              .progress = [&bar](std::int64_t done, std::int64_t total, const std::string& what) {
                bar.update(static_cast<double>(done), static_cast<double>(total), what);
              }});
   bar.clear();
-  std::cout << format_sweep(settings.format, model.name, dtype, runtime.num_threads(), points);
+  std::cout << format_sweep(settings.format, name, dtype, runtime.num_threads(), points);
   if (settings.plot) {
-    write_file(*settings.plot, draw_plots(sweep_plots(model.name, dtype, points),
+    write_file(*settings.plot, draw_plots(sweep_plots(name, dtype, points),
                                           picture_format("plot", *settings.plot)));
   }
   return 0;
@@ -483,8 +508,8 @@ int run_bench(const CommandLine::Arguments& arguments) {
   const DType dtype = choose_dtype(settings.dtype);
   const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
   RunPolicy policy(read_policy(line));
+  if (settings.sweep) return run_sweep(settings, dtype, domains);
   const BenchModel opened = open_bench_model(settings.model, settings.weights, dtype);
-  if (settings.sweep) return run_sweep(settings, dtype, opened.model, domains);
   TraceSession trace(read_trace_folder(line));
   return trace.around([&] { return run_tests(settings, dtype, opened, domains, policy, trace); },
                       false);

@@ -4,6 +4,7 @@
 
 #include "codelets/attention/attention_split.h"
 #include "codelets/cuda/linear_limits.h"
+#include "codelets/experts/experts_gpu_memory.h"
 #include "codelets/runtime/batch.h"
 #include "codelets/runtime/gpu.h"
 #include "codelets/runtime/recurring.h"
@@ -29,6 +30,19 @@ std::int64_t attention_scratch(const DecoderShape& shape, const LargestIteration
   return outputs + lists * most_attention_entry_bytes +
          gathered_pages * static_cast<std::int64_t>(shape.page_bytes()) +
          context_tokens * float_bytes + 16 * alignment;
+}
+
+/// Of the router, and of a task of experts, however many of them it has. `linear` is a linear
+/// map's.
+template <typename Linear>
+std::int64_t mixture_scratch(const ModelConfig& config, const DecoderShape& shape,
+                             std::int64_t rows, const Linear& linear) {
+  if (config.num_experts == 0) return 0;
+  const MixtureShape mixture = mixture_shape(config);
+  const ExpertsGpuMemory experts(shape, mixture, mixture.num_experts, rows);
+  const std::int64_t logits = rows * config.num_experts * float_bytes + 2 * alignment;
+  return std::max(logits + linear(rows, config.hidden_size, config.num_experts, 1),
+                  static_cast<std::int64_t>(experts.layout.bytes()));
 }
 
 }  // namespace
@@ -66,7 +80,8 @@ GpuScratch gpu_scratch(const ModelConfig& config, DType dtype, const LargestIter
   ends += 2 * largest.logit_rows * (hidden + config.embed_size) * element_bytes;
   const std::int64_t out = linear(rows, shape.q_size(), hidden, 1);
   const std::int64_t workspace =
-      std::max({qkv, ffn, shared, ends, out, attention_scratch(shape, largest)});
+      std::max({qkv, ffn, shared, ends, out, attention_scratch(shape, largest),
+                mixture_scratch(config, shape, rows, linear)});
   const std::int64_t stage = rows * (2 * shape.q_size() + ffn_size + 128) * element_bytes;
   // A batch that attends in parts maps q, k and v while it holds them (qkv_split_cuda).
   return {.workspace_bytes = static_cast<std::uint64_t>(workspace),

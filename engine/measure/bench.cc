@@ -316,13 +316,20 @@ std::vector<PendingIteration> BenchRunner::submit(const std::vector<BenchPiece>&
   return parts;
 }
 
+std::int32_t BenchRunner::next_token(const BenchPiece& piece) const {
+  if (model_.config().num_experts == 0) return -(static_cast<std::int32_t>(piece.sequence) + 1);
+  // Sequences with equal prompts would draw equal tokens, which go through equal experts.
+  const auto at = static_cast<std::size_t>(piece.sequence * 7919 + piece.context);
+  return prompt_[at % prompt_.size()];
+}
+
 SubBatch BenchRunner::sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test) {
   BatchPart part;
   part.phase = test.phase;
   for (const BenchPiece& piece : pieces) {
     const auto slot = static_cast<std::int32_t>(piece.sequence);
-    const std::int32_t last_drawn = -(slot + 1);
-    std::span<const std::int32_t> tokens(&last_drawn, 1);
+    const std::int32_t next = next_token(piece);
+    std::span<const std::int32_t> tokens(&next, 1);
     if (test.phase == Phase::prefill)
       tokens = std::span(prompt_).first(static_cast<std::size_t>(piece.rows));
     const std::vector<std::int32_t> pages = pages_of(test, piece.sequence);

@@ -128,6 +128,8 @@ class BenchRunner {
   /// later iterations follows at once: each test is a given amount of work.
   std::vector<PendingIteration> submit(const std::vector<BenchPiece>& iteration,
                                        const BenchTest& test);
+  /// Of a sequence that decodes: the one it has drawn last, of a mixture a random one.
+  std::int32_t next_token(const BenchPiece& piece) const;
   SubBatch sub_batch_of(const std::vector<BenchPiece>& pieces, const BenchTest& test);
 
   const ModelWeights& model_;

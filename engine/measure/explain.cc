@@ -21,12 +21,6 @@ void add_prediction(std::vector<std::string>& row, double predicted_s, double me
   row.push_back(fmt::format("{:+.1f} %", 100 * (predicted_s / measured_s - 1)));
 }
 
-constexpr std::array all_sublayers = {
-    Sublayer::embedding,   Sublayer::qkv,      Sublayer::attention, Sublayer::qk,
-    Sublayer::sv,          Sublayer::kv_move,  Sublayer::kv_store,  Sublayer::attention_join,
-    Sublayer::select_rows, Sublayer::out_proj, Sublayer::fc1,       Sublayer::fc2,
-    Sublayer::lm_head,     Sublayer::sampling, Sublayer::logprobs};
-
 /// The two halves of split attention as their sum, which is what is predicted.
 KernelTotals with_whole_attention(KernelTotals totals) {
   for (auto& phase : totals.by_phase) {
@@ -50,7 +44,8 @@ struct DeviceTotals {
 
 void add_rows(TableRows& rows, const DeviceTotals& of, double wall_s) {
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
-    for (const Sublayer sublayer : all_sublayers) {
+    for (const SublayerProperties& properties : all_sublayers()) {
+      const Sublayer sublayer = properties.sublayer;
       const KernelTotals::Entry& entry = of.measured.of(phase, sublayer);
       if (entry.count == 0) continue;
       std::vector<std::string>& row = rows.emplace_back();

@@ -14,6 +14,7 @@
 #include "codelets/kernels/linear.h"
 #include "codelets/weights/weight_packing.h"
 #include "engine/console/interrupt.h"
+#include "engine/measure/swept_experts.h"
 
 namespace sluice {
 namespace {
@@ -53,7 +54,8 @@ class Turn {
 class Sweep {
  public:
   Sweep(const ModelConfig& model, Runtime& runtime, const SweepOptions& options)
-      : shape_(decoder_shape(model, options.dtype)),
+      : model_(model),
+        shape_(decoder_shape(model, options.dtype)),
         pool_(runtime.setup_pool()),
         options_(options),
         // Its operands come from memory, whatever their size.
@@ -62,6 +64,9 @@ class Sweep {
   std::vector<SweepPoint> run() {
     plan();
     if (points_.empty()) {
+      if (options_.operations == std::vector{Operation::experts} && model_.num_experts == 0)
+        throw Error(
+            "the model has no experts to measure; leave out --operations, or name gemm and gemv");
       throw Error("not enough memory for a sweep: {} available",
                   format_bytes(available_memory_bytes()));
     }
@@ -71,10 +76,16 @@ class Sweep {
         options_.progress(&point - points_.data(), static_cast<std::int64_t>(points_.size()),
                           point.stage);
       }
-      if (point.operation == Operation::gemm) {
-        measure_gemm(point);
-      } else {
-        measure_gemv(point);
+      switch (point.operation) {
+        case Operation::gemm:
+          measure_gemm(point);
+          break;
+        case Operation::gemv:
+          measure_gemv(point);
+          break;
+        case Operation::experts:
+          measure_experts(point);
+          break;
       }
     }
     return std::move(points_);
@@ -83,12 +94,36 @@ class Sweep {
  private:
   void plan() {
     max_operand_bytes_ = static_cast<double>(available_memory_bytes()) / 2;
-    plan_gemm("qkv", shape_.hidden_size, shape_.qkv_size());
-    plan_gemm("out_proj", shape_.q_size(), shape_.hidden_size);
-    plan_gemm("fc1", shape_.hidden_size, shape_.ffn_size);
-    plan_gemm("fc2", shape_.ffn_size, shape_.hidden_size);
-    if (shape_.num_kv_heads != shape_.num_heads) plan_gemv("gqa", shape_.num_kv_heads);
-    plan_gemv("mha", shape_.num_heads);
+    if (asks_for(Operation::gemm)) {
+      plan_gemm("qkv", shape_.hidden_size, shape_.qkv_size());
+      plan_gemm("out_proj", shape_.q_size(), shape_.hidden_size);
+      plan_gemm("fc1", shape_.hidden_size, shape_.ffn_size);
+      plan_gemm("fc2", shape_.ffn_size, shape_.hidden_size);
+    }
+    if (asks_for(Operation::gemv)) {
+      if (shape_.num_kv_heads != shape_.num_heads) plan_gemv("gqa", shape_.num_kv_heads);
+      plan_gemv("mha", shape_.num_heads);
+    }
+    if (asks_for(Operation::experts)) plan_experts();
+  }
+
+  bool asks_for(Operation operation) const {
+    const std::vector<Operation>& asked = options_.operations;
+    return std::find(asked.begin(), asked.end(), operation) != asked.end();
+  }
+
+  void plan_experts() {
+    if (model_.num_experts == 0) return;
+    for (std::int64_t rows = 1; rows <= options_.max_rows; rows *= 2) {
+      SweepPoint& point = points_.emplace_back();
+      point.operation = Operation::experts;
+      point.stage = "experts";
+      point.in = shape_.hidden_size;
+      point.out = shape_.ffn_size;
+      point.rows = rows;
+      point.num_experts = model_.num_experts;
+      point.experts_per_token = model_.experts_per_token;
+    }
   }
 
   void plan_gemm(const char* stage, std::int64_t in, std::int64_t out) {
@@ -174,6 +209,23 @@ class Sweep {
     });
   }
 
+  void measure_experts(SweepPoint& point) {
+    if (!experts_) {
+      weights_ = Buffer();
+      slab_ = Buffer();
+      const PausedWorkers paused;
+      experts_ = SweptExperts::of(model_, shape_.dtype, pool_);
+    }
+    experts_->prepare(point.rows);
+    point.experts_touched = experts_->touched();
+    const auto products = static_cast<double>(point.rows * point.experts_per_token);
+    point.work = {point.stage,
+                  point.experts_touched * static_cast<double>(experts_->expert_bytes()),
+                  2 * products * experts_->expert_elements()};
+    const CpuContext cpu{pool_, workspace_};
+    measure(point, [&] { experts_->run(cpu); });
+  }
+
   /// One new row a sequence, whose KV is there already, in consecutive pages.
   static std::vector<std::int32_t> decode_batch(const SweepPoint& point, std::int64_t page) {
     const std::int32_t token = 0;
@@ -232,6 +284,7 @@ class Sweep {
     fill_with_random_values(pool_, {buffer.data(), buffer.size()}, shape_.dtype);
   }
 
+  const ModelConfig& model_;
   DecoderShape shape_;
   ThreadPool& pool_;
   const SweepOptions& options_;
@@ -239,6 +292,7 @@ class Sweep {
   std::vector<SweepPoint> points_;
   double max_operand_bytes_ = 0;  ///< larger ones are left out
   Buffer weights_, slab_, x_;
+  std::optional<SweptExperts> experts_;
   Workspace y_, workspace_;
 };
 
@@ -274,6 +328,22 @@ Rows gemv_rows(const std::vector<SweepPoint>& points) {
   return rows;
 }
 
+Rows experts_rows(const std::vector<SweepPoint>& points) {
+  Rows rows = {{"experts", "in", "out", "rows", "touched", "us", "TFLOP/s", "GB/s of weights",
+                "share of limit", "bound by"}};
+  for (const SweepPoint& point : points) {
+    if (point.operation != Operation::experts) continue;
+    rows.push_back({fmt::format("{} of {}", point.experts_per_token, point.num_experts),
+                    fmt::format("{}", point.in), fmt::format("{}", point.out),
+                    fmt::format("{}", point.rows), fmt::format("{:.1f}", point.experts_touched),
+                    fmt::format("{:.0f}", point.seconds * 1e6),
+                    fmt::format("{:.3f}", point.flop_per_s() * 1e-12),
+                    fmt::format("{:.1f}", point.bytes_per_s() * 1e-9),
+                    fmt::format("{:.2f}", point.limit_share), std::string(to_string(point.bound))});
+  }
+  return rows;
+}
+
 /// 0 is "does not apply".
 Json number_or_null(std::int64_t value) { return value == 0 ? Json() : Json(value); }
 
@@ -282,7 +352,7 @@ Json json_of(const std::string& model, DType dtype, int threads, const SweepPoin
   json["model"] = model;
   json["dtype"] = to_string(dtype);
   json["threads"] = threads;
-  json["operation"] = point.operation == Operation::gemm ? "gemm" : "gemv";
+  json["operation"] = to_string(point.operation);
   json["stage"] = point.stage;
   json["in"] = number_or_null(point.in);
   json["out"] = number_or_null(point.out);
@@ -292,6 +362,9 @@ Json json_of(const std::string& model, DType dtype, int threads, const SweepPoin
   json["head_dim"] = number_or_null(point.head_dim);
   json["batch"] = number_or_null(point.batch);
   json["context"] = number_or_null(point.context);
+  json["experts"] = number_or_null(point.num_experts);
+  json["experts_per_token"] = number_or_null(point.experts_per_token);
+  json["experts_touched"] = point.num_experts == 0 ? Json() : Json(point.experts_touched);
   json["seconds"] = point.seconds;
   json["flop_per_s"] = point.flop_per_s();
   json["bytes_per_s"] = point.bytes_per_s();
@@ -327,6 +400,22 @@ std::vector<PlotSeries> series_of(const std::vector<SweepPoint>& points, Operati
 
 }  // namespace
 
+std::string_view to_string(Operation operation) {
+  switch (operation) {
+    case Operation::gemm:
+      return "gemm";
+    case Operation::gemv:
+      return "gemv";
+    case Operation::experts:
+      return "experts";
+  }
+  return "?";
+}
+
+std::vector<Operation> all_sweep_operations() {
+  return {Operation::gemm, Operation::gemv, Operation::experts};
+}
+
 std::vector<SweepPoint> sweep(const ModelConfig& model, Runtime& runtime,
                               const SweepOptions& options) {
   return Sweep(model, runtime, options).run();
@@ -336,7 +425,13 @@ std::string format_sweep(OutputFormat format, const std::string& model, DType dt
                          const std::vector<SweepPoint>& points) {
   if (format == OutputFormat::table || format == OutputFormat::markdown) {
     const auto print = format == OutputFormat::table ? format_table : format_markdown;
-    return print(gemm_rows(points)) + "\n" + print(gemv_rows(points));
+    std::string text;
+    for (const Rows& rows : {gemm_rows(points), gemv_rows(points), experts_rows(points)}) {
+      if (rows.size() == 1) continue;  // a title alone
+      if (!text.empty()) text += "\n";
+      text += print(rows);
+    }
+    return text;
   }
   Json objects = Json::array();
   for (const SweepPoint& point : points) objects.push_back(json_of(model, dtype, threads, point));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "perfmodels/hot_experts.h"
 
 namespace sluice {
 namespace {
@@ -28,6 +29,18 @@ std::string_view to_string(Prefetch prefetch) {
   return "?";
 }
 
+/// Seconds for which the GPU computes hot experts beside the CPU's others.
+double hot_s(const LayerCost& cost) {
+  double seconds = 0;
+  for (const SublayerCost& sublayer : cost.sublayers) seconds += sublayer.hot_s;
+  return seconds;
+}
+
+/// Of each layer of a group.
+Json json_of(const HotExperts& hot) {
+  return {{"number", hot.count()}, {"bytes", hot.bytes()}, {"share", hot.share()}};
+}
+
 Json json_of(const LayerGroup& group, std::int64_t iterations) {
   Json json;
   json["iterations"] = iterations;
@@ -42,6 +55,10 @@ Json json_of(const LayerGroup& group, std::int64_t iterations) {
   }
   homes["kv"] = to_string(group.homes.kv);
   json["homes"] = std::move(homes);
+  if (const HotExperts* hot = hot_experts(group.homes)) {
+    json["hot_experts"] = json_of(*hot);
+    json["hot_experts"]["gpu_s"] = hot_s(group.cost);
+  }
   Json sublayers = Json::array();
   for (std::size_t i = 0; i < layer_sublayers.size(); ++i) {
     const SublayerCost& cost = group.cost.sublayers[i];
@@ -204,18 +221,28 @@ std::string homes_text(const LayerHomes& homes) {
         kinds += fmt::format("{}{}", kinds.empty() ? "" : ", ", to_string(weight));
     }
     if (kinds.empty()) continue;
-    const bool all = homes == LayerHomes::all(tier, homes.kv);
+    const bool all = homes.weights == LayerHomes::all(tier, homes.kv).weights;
     text += fmt::format("{}{} in {}", text.empty() ? "" : "; ", all ? "all weights" : kinds,
                         to_string(tier));
   }
   return text + fmt::format("; KV in {}", to_string(homes.kv));
 }
 
+std::string hot_text(const LayerGroup& group) {
+  const HotExperts* hot = hot_experts(group.homes);
+  if (hot == nullptr) return "";
+  const double gpu_s = hot_s(group.cost);
+  return fmt::format(
+      "    hot: {} experts a layer in hbm, {}, which catch {:.1f} % of choices{}\n", hot->count(),
+      bytes_text(hot->bytes()), 100 * hot->share(),
+      gpu_s > 0 ? fmt::format("; the GPU computes them meanwhile, {}", seconds_text(gpu_s)) : "");
+}
+
 std::string layers_text(const LayerGroup& group, bool several_sub_batches) {
-  return fmt::format("  {}{} layers, batch {}, placement {} ({})\n",
+  return fmt::format("  {}{} layers, batch {}, placement {} ({})\n{}",
                      several_sub_batches ? fmt::format("sub-batch {}: ", group.sub_batch) : "",
                      group.num_layers, group.shape.batch, group.cost.placement.to_string(),
-                     homes_text(group.homes));
+                     homes_text(group.homes), hot_text(group));
 }
 
 std::string sublayer_table(const LayerGroup& group) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "schedulers/refusals.h"
 
 namespace sluice {
 namespace {
@@ -104,7 +105,7 @@ std::string explain_choice(const std::vector<Candidate>& candidates, const Candi
       });
   std::vector<std::string> others;
   for (const Candidate& candidate : candidates) {
-    if (&candidate == &chosen) continue;
+    if (&candidate == &chosen || candidate.problem.find(no_experts) != std::string::npos) continue;
     const std::string& name = candidate.policy->name();
     others.push_back(candidate.fits()
                          ? fmt::format("{} {}", name, speed_text(*candidate.plan, same_batch))

@@ -45,6 +45,7 @@ HostPlan AcceleratorRun::beside(HostPlan host, const TierSettings& settings,
   share.head = plan_.memory.lm_head == Tier::hbm;
   share.passing_bytes = plan_.memory.uses_gpu ? staging_.bytes : 0;
   share.splits_attention = splits_attention();
+  share.hot_experts = plan_.memory.hot_experts;
   host.set_accelerator(std::move(share));
   if (host.missing_bytes() > 0) throw Error("{}", shortage_text(host, settings, smaller));
   return host;
@@ -147,9 +148,12 @@ AcceleratorRun::Need AcceleratorRun::need_of(const RunSize& size) const {
     need.streamed += weights.head;
   // Of one chain, and of the next one, or of the next iteration, which is submitted before the
   // first has ended. Other mini-batches' hidden states go to DDR where they lack room.
+  // Of a mixture also normed rows, the choice of experts, and two sums of theirs.
+  const std::int64_t to_experts =
+      config.num_experts > 0 ? 3 * config.hidden_size + 2 * config.experts_per_token : 0;
   const std::int64_t floats =
-      (size.max_rows + size.max_logit_rows) *
-          (config.hidden_size + 2 * shape.qkv_size() + shape.q_size() + 2 * config.ffn_size) +
+      (size.max_rows + size.max_logit_rows) * (config.hidden_size + 2 * shape.qkv_size() +
+                                               shape.q_size() + 2 * config.ffn_size + to_experts) +
       size.max_logit_rows * config.vocab_size;
   need.activations = 2 * static_cast<std::uint64_t>(floats) * sizeof(float);
   return need;

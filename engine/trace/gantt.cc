@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "codelets/runtime/kernel_times.h"
-#include "engine/trace/sublayer_colour.h"
 #include "engine/trace/trace_analysis.h"
 #include "perfmodels/placement.h"
 
@@ -40,7 +39,8 @@ struct Fill {
 };
 
 Fill fill_of(Sublayer sublayer) {
-  const Colour colour = colour_of(sublayer);
+  const auto& [red, green, blue] = properties_of(sublayer).colour;
+  const Colour colour = {red, green, blue};
   const double luma = 0.299 * colour.red + 0.587 * colour.green + 0.114 * colour.blue;
   return {colour, luma < 0.55};
 }
@@ -381,18 +381,15 @@ class Painter {
       for (const TraceSublayer& at : task.sublayers) {
         if (!on_line(at.start_ns, at.end_ns)) continue;
         draw_box(at.start_ns, at.end_ns, y_ + task_height, sublayer_height, fill_of(at.sublayer),
-                 pale, short_names(at.sublayer));
+                 pale, names_of(at.sublayer));
       }
     }
     y_ += task_height + sublayer_height + row_gap;
   }
 
-  static std::vector<std::string> short_names(Sublayer sublayer) {
-    std::vector<std::string> names = {std::string(to_string(sublayer))};
-    if (sublayer == Sublayer::attention) names.emplace_back("att");
-    if (sublayer == Sublayer::out_proj) names.emplace_back("out");
-    if (sublayer == Sublayer::embedding) names.emplace_back("emb");
-    return names;
+  static std::vector<std::string> names_of(Sublayer sublayer) {
+    const SublayerProperties& properties = properties_of(sublayer);
+    return {std::string(properties.name), std::string(properties.short_name)};
   }
 
   std::string node_name(int id) const {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "engine/trace/sublayer_colour.h"
 #include "engine/trace/trace_formats.h"
 #include "perfmodels/placement.h"
 
@@ -211,9 +210,9 @@ std::string trace_as_paje(const Trace& trace) {
   std::string text(head);
   for (int i = 0; i <= static_cast<int>(last_sublayer_value); ++i) {
     const auto sublayer = static_cast<Sublayer>(i);
-    const Colour colour = colour_of(sublayer);
+    const auto& [red, green, blue] = properties_of(sublayer).colour;
     text += fmt::format("5 s{} Sublayer \"{}\" \"{:.2f} {:.2f} {:.2f}\"\n", i, to_string(sublayer),
-                        colour.red, colour.green, colour.blue);
+                        red, green, blue);
   }
   Lines lines;
   for (const TraceTask& task : trace.tasks) add_task(task, lines);

@@ -9,6 +9,7 @@
 
 #include "models/checkpoint.h"
 #include "models/config_reader.h"
+#include "models/family.h"
 #include "models/quantized/quantization_config.h"
 #include "models/quantized/quantized_tensor.h"
 
@@ -19,6 +20,9 @@ struct WeightName {
   std::string module;             ///< "model.layers.0.self_attn.q_proj": the name without ".weight"
   std::string_view module_class;  ///< as PyTorch calls it: "Linear" or "Embedding"
   std::vector<std::int64_t> shape;  ///< [out, in]
+  /// Where it may lie instead of under its own name, and of how many experts.
+  std::optional<StackedPart> stacked = {};
+  std::int64_t num_experts = 0;
 
   std::string part(std::string_view name) const { return module + std::string(name); }
 };

@@ -85,9 +85,9 @@ std::uint32_t StoredScales::at(std::int64_t index) const {
   return bits;
 }
 
-void StoredScales::read(std::int64_t first_row, std::int64_t rows,
-                        std::vector<std::uint32_t>& out) const {
-  if (order_ == Order::rows && size_bytes(type_) == 2) {  // the most
+void StoredScales::read(std::int64_t first_row, std::int64_t rows, std::vector<std::uint32_t>& out,
+                        std::int64_t step) const {
+  if (step == 1 && order_ == Order::rows && size_bytes(type_) == 2) {  // the most
     const std::byte* from = data_.data() + first_row * num_groups_ * 2;
     for (std::size_t i = 0; i < out.size(); ++i) {
       std::uint16_t bits;
@@ -110,7 +110,8 @@ void StoredScales::read(std::int64_t first_row, std::int64_t rows,
     return std::int64_t{0};
   };
   auto* to = out.data();
-  for (std::int64_t row = first_row; row < first_row + rows; ++row) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t row = first_row + i * step;
     for (std::int64_t group = 0; group < num_groups_; ++group) *to++ = at(index(row, group));
   }
 }

@@ -56,8 +56,9 @@ class StoredScales {
   StoredScales(const StoredTensor& tensor, Order order, std::int64_t num_rows,
                std::int64_t num_groups);
   WeightFormat::Scales type() const { return type_; }
-  /// out [rows][groups]
-  void read(std::int64_t first_row, std::int64_t rows, std::vector<std::uint32_t>& out) const;
+  /// Of every step-th row; out [rows][groups].
+  void read(std::int64_t first_row, std::int64_t rows, std::vector<std::uint32_t>& out,
+            std::int64_t step = 1) const;
 
  private:
   std::uint32_t at(std::int64_t index) const;

@@ -3,22 +3,13 @@
 #include <cstring>
 #include <limits>
 
+#include "perfmodels/sublayer.h"
+
 namespace sluice::look_ahead {
 namespace {
 
-/// Place of a task within its layer, half a sublayer a step: a stage's first sublayer counts.
-std::int64_t place_in_layer(Sublayer sublayer) {
-  if (sublayer == Sublayer::kv_move) return 0;  // before what may attend to it
-  if (sublayer == Sublayer::attention) sublayer = Sublayer::qk;
-  if (sublayer == Sublayer::kv_store || sublayer == Sublayer::attention_join ||
-      sublayer == Sublayer::select_rows)
-    return 2 * static_cast<std::int64_t>(Sublayer::sv) + 1;
-  return 2 * static_cast<std::int64_t>(sublayer);
-}
-
 bool is_behind_layers(const TaskTag& tag) {
-  return tag.sublayer == Sublayer::lm_head || tag.sublayer == Sublayer::sampling ||
-         tag.sublayer == Sublayer::logprobs;
+  return properties_of(tag.sublayer).part == IterationPart::behind_layers;
 }
 
 std::int64_t layer_of(const TaskTag& tag) {
@@ -38,14 +29,14 @@ std::optional<TaskTag> tag_of(const starpu_task* task) {
 
 Order Order::of(const TaskTag& tag) {
   const std::int64_t layer = layer_of(tag) << 24;
-  const std::int64_t place = place_in_layer(tag.sublayer);
+  const std::int64_t place = properties_of(tag.sublayer).place;  // of a stage its first one's
   // As they are submitted, so that late submission does not change the order.
   if (is_behind_layers(tag)) return {tag.iteration, layer + (tag.sub_batch << 8) + place};
   return {tag.iteration, layer + (place << 16) + tag.sub_batch};
 }
 
 Order Order::of_half_layer(const TaskTag& tag) {
-  const bool ffn = tag.sublayer == Sublayer::fc1 || tag.sublayer == Sublayer::fc2;
+  const bool ffn = properties_of(tag.sublayer).part == IterationPart::ffn;
   return {tag.iteration, 2 * layer_of(tag) + (ffn ? 1 : 0)};
 }
 

@@ -14,6 +14,7 @@ CACHE = Path(os.environ.get("SLUICE_CACHE")
              or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice") / "peers"
 VENV = CACHE / "venv"
 PYTHON = VENV / "bin" / "python"
+KT_VENV = CACHE / "kt-kernel"  # an environment of its own: it wants other versions
 LOGS = CACHE / "logs"
 
 # The versions this was written against; their interfaces change often.
@@ -27,6 +28,7 @@ REQUIREMENTS = {
     "transformers": TORCH,
     "ctranslate2": ("ctranslate2==4.8.5", *TORCH),  # its converter reads models with Transformers
 }
+KT_KERNEL = ("kt-kernel==0.7.2", "torch==2.15.0", NUMPY)
 LLAMA_CPP_CMAKE = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_CUDA=OFF", "-DLLAVA_BUILD=OFF")
 LLAMA_SERVER = CACHE / "llama-server"  # built from the same source package, whose wheel has no server
 LLAMA_SERVER_CMAKE = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_CUDA=OFF", "-DBUILD_SHARED_LIBS=OFF",
@@ -120,6 +122,21 @@ def build_llama_server(log: Path) -> None:
     logged(log, "configuring llama.cpp's server", ["cmake", "-S", source, "-B", build, *LLAMA_SERVER_CMAKE])
     jobs = str(len(os.sched_getaffinity(0)))
     logged(log, "compiling llama.cpp's server", ["cmake", "--build", build, "--target", "llama-server", "-j", jobs])
+
+
+def kt_python() -> Path:
+    """Makes kt-kernel's environment unless that has been done; -> its Python. Its other needs are a server's."""
+    python = KT_VENV / "bin" / "python"
+    stamp = KT_VENV / "installed"
+    wanted = "\n".join([sys.version, *KT_KERNEL, ""])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    log = LOGS / "install-kt-kernel.log"
+    logged(log, f"making a virtual environment in {KT_VENV}", [sys.executable, "-m", "venv", KT_VENV])
+    logged(log, f"installing {KT_KERNEL[0]}", [python, "-m", "pip", "install", "--no-deps", KT_KERNEL[0]])
+    logged(log, f"installing {', '.join(KT_KERNEL[1:])}", [python, "-m", "pip", "install", *KT_KERNEL[1:]])
+    stamp.write_text(wanted)
+    return python
 
 
 def install(peer: str) -> None:

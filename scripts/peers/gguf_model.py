@@ -1,4 +1,4 @@
-"""Writes a Hugging Face folder (Llama, Mistral, Qwen2) as a GGUF file: the same weights, for llama.cpp.
+"""Writes a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, mixtures) as a GGUF file: the same weights, for llama.cpp.
 
 Weights in 4 and 8 bits keep their codes (gguf_blocks.py).
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ PLAIN = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}  # NumPy has n
 STORED = PLAIN | {"I32": np.int32, "I64": np.int64}  # codes, shapes
 CODED = "weight_"  # how the parts of a quantised weight begin; a plain one is `weight`
 # model_type -> llama.cpp's architecture, and whether it rotates pairs (2i, 2i+1) rather than (i, i + head_dim/2).
-ARCHITECTURES = {"llama": ("llama", True), "mistral": ("llama", True), "qwen2": ("qwen2", False)}
+ARCHITECTURES = {"llama": ("llama", True), "mistral": ("llama", True), "mixtral": ("llama", True),
+                 "qwen2": ("qwen2", False), "qwen3": ("qwen3", False), "qwen3_moe": ("qwen3moe", False)}
 NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -36,10 +38,18 @@ NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
 }
+# One expert's weights: all of a layer's are one tensor there, an expert behind the other.
+EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)")
+EXPERT_NAMES = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+                "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 
 
 def safetensors(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -69,16 +79,25 @@ def gguf_name(name: str) -> str:
     return f"{prefix}{NAMES[stem]}.{kind}"
 
 
+def expert_of(module: str) -> tuple[str, int] | None:
+    """model.layers.3.mlp.experts.7.up_proj -> (blk.3.ffn_up_exps.weight, 7)"""
+    match = EXPERT.fullmatch(module)
+    if match is None:
+        return None
+    layer, number, part = match.groups()
+    return f"blk.{layer}.{EXPERT_NAMES[part]}.weight", int(number)
+
+
 def interleave_halves(array: np.ndarray, num_heads: int) -> np.ndarray:
     """Rows i and i + head_dim/2 of each head become rows 2i and 2i+1, the pairs that llama.cpp rotates."""
     return array.reshape(num_heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, stored: str, array: np.ndarray) -> None:
-    """Matrices stay as they are stored; llama.cpp wants vectors (norms, biases) in f32."""
+    """Matrices stay as they are stored; llama.cpp wants vectors (norms, biases) and routers in f32."""
     if stored not in PLAIN:
         raise PeerError(f"{name} is {stored}; expected one of {', '.join(PLAIN)}")
-    if array.ndim == 1:
+    if array.ndim == 1 or "ffn_gate_inp" in name:  # which experts a row goes through is decided in f32
         writer.add_tensor(name, as_f32(array))
     elif stored == "BF16":
         bits = np.ascontiguousarray(array).view(np.uint8)
@@ -128,6 +147,12 @@ def add_metadata(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int)
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(rope_parameters(config)["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
+    num_experts = config.get("num_experts", config.get("num_local_experts", 0))
+    if num_experts:
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        if "moe_intermediate_size" in config:
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
 def check_quantization(config: dict[str, Any]) -> None:
@@ -149,6 +174,7 @@ def add_tensors(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any], p
         return interleave_halves(array, num_heads[part]) if pairs_adjacent and part in num_heads else array
 
     coded: dict[str, dict[str, tuple[str, np.ndarray]]] = {}  # by module
+    experts: dict[str, dict[int, tuple[str, np.ndarray]]] = {}  # plain ones, by their tensor there and their number
     for path in sorted(folder.glob("model*.safetensors")):
         for name, stored, array in safetensors(path):
             module, _, part = name.rpartition(".")
@@ -157,12 +183,25 @@ def add_tensors(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any], p
                 continue
             if name == "lm_head.weight" and config.get("tie_word_embeddings"):
                 continue  # llama.cpp takes the embedding when there is no output matrix
+            if expert := expert_of(module):
+                experts.setdefault(expert[0], {})[expert[1]] = stored, array
+                continue
             new_name = gguf_name(name)
             add_tensor(writer, new_name, stored, ordered(new_name, array))
+    coded_experts: dict[str, dict[int, str]] = {}  # their modules
     for module, parts in coded.items():
+        if expert := expert_of(module):
+            coded_experts.setdefault(expert[0], {})[expert[1]] = module
+            continue
         new_name = gguf_name(f"{module}.weight")
         block_type, array = blocks(module, parts)
         writer.add_tensor(new_name, ordered(new_name, array), raw_dtype=block_type)
+    for name, by_number in experts.items():
+        stored = by_number[0][0]
+        add_tensor(writer, name, stored, np.stack([by_number[number][1] for number in range(len(by_number))]))
+    for name, modules in coded_experts.items():
+        made = [blocks(modules[number], coded[modules[number]]) for number in range(len(modules))]
+        writer.add_tensor(name, np.stack([array for _, array in made]), raw_dtype=made[0][0])
 
 
 def write_gguf(folder: Path, path: Path, vocabulary: bool = False) -> None:

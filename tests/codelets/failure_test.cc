@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "codelets/embedding/embedding.h"
-#include "codelets/fc2/fc2.h"
+#include "codelets/residual/residual.h"
 #include "tests/codelets/codelet_data.h"
 #include "tests/support/engine.h"
 #include "tests/support/golden.h"
@@ -63,10 +63,11 @@ TEST_F(FailureTest, LaterTasksDoNothing) {
   const std::vector<std::int32_t> slot_tokens = {0};
   const std::vector<float> table = random.floats(4 * 8);
   // FC2 over what the embedding should have written.
-  Fc2Args fc2;
+  ResidualArgs fc2;
   fc2.shape.dtype = DType::f32;
   fc2.shape.hidden_size = fc2.shape.ffn_size = 8;
   fc2.tag.num_tokens = 5;
+  fc2.tag.sublayer = fc2.tag.last_sublayer = Sublayer::fc2;
   const std::vector<float> h = random.floats(5 * 8);
   const std::vector<float> vectors(1);
   const test::PackedWeight weight = test::make_weight(random, 8, 8, DType::f32);
@@ -84,9 +85,10 @@ TEST_F(FailureTest, LaterTasksDoNothing) {
     const DataHandle small = DataHandle::of_memory(vectors.data(), 4);
     const DataHandle packed = DataHandle::of_memory(weight.packed.data(), weight.packed.size());
     submit_embedding(embedding, {words, drawn, rows, none, none, none, to_x, none});
-    submit_fc2(fc2, {hidden, small, packed, to_x});
+    submit_residual(fc2, {hidden, small, packed, to_x});
     starpu_task_wait_for_all();
-    submit_fc2(fc2, {hidden, small, packed, to_other});  // has nothing to do with the failed task
+    submit_residual(fc2,
+                    {hidden, small, packed, to_other});  // has nothing to do with the failed task
   };
 
   run();

@@ -16,6 +16,7 @@
 #include "codelets/kernels/norm.h"
 #include "codelets/router/router.h"
 #include "codelets/weights/weight_packing.h"
+#include "tests/codelets/coded_weight.h"
 #include "tests/codelets/codelet_data.h"
 
 namespace sluice::test {
@@ -33,6 +34,7 @@ struct MixtureCase {
   std::int32_t groups_per_token = 1;
   float routed_scaling = 1;
   bool correction = false;
+  bool biased = false;  ///< router and experts have biases, and SwiGLU is clamped
 };
 
 inline std::ostream& operator<<(std::ostream& out, const MixtureCase& of) { return out << of.name; }
@@ -50,6 +52,10 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     shape.num_heads = shape.num_kv_heads = shape.head_dim = 1;
     vectors_ = make_vectors(random_, shape, {.norm_weight = true});
     args_.vectors = vectors_.layout;
+    if (from.biased) {
+      args_.vectors.router_bias = static_cast<std::int64_t>(vectors_.values.size());
+      for (const float value : random_.floats(from.num_experts)) vectors_.values.push_back(value);
+    }
     args_.mixture = {.num_experts = from.num_experts,
                      .experts_per_token = from.per_token,
                      .router = from.router,
@@ -109,9 +115,10 @@ class RouterFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureC
     expect_close(given, expected, tolerance(shape.dtype, GemmInput::rounded, shape.dtype));
 
     std::vector<double> weights(static_cast<std::size_t>(rows * num_experts));
-    const double gap =
-        router_reference(args_, std::vector<double>(given.begin(), given.end()).data(),
-                         weight_.plain.values.data(), weights.data(), correction());
+    const double gap = router_reference(
+        args_, std::vector<double>(given.begin(), given.end()).data(), weight_.plain.values.data(),
+        VectorLayout::at(vectors_.values.data(), args_.vectors.router_bias), weights.data(),
+        correction());
     ASSERT_GT(gap, 1e-4) << "the rows do not tell a right choice from a wrong one";
     std::vector<float> chosen(weights.size());
     std::size_t i = 0;
@@ -148,12 +155,14 @@ inline auto mixture_cases() {
   constexpr auto of_chosen = RouterKind::softmax_of_chosen;
   return ::testing::Combine(
       ::testing::Values(DType::f32, DType::bf16),
-      ::testing::Values(MixtureCase{"mixtral_2_of_8", 72, 100, 8, 2, first, true, true},
-                        MixtureCase{"raw_weights_3_of_20", 200, 65, 20, 3, first, false, true},
-                        MixtureCase{"chosen_only_4_of_130", 64, 96, 130, 4, of_chosen, true, true},
-                        MixtureCase{"one_expert", 63, 101, 1, 1, first, true, false},
-                        MixtureCase{"one_of_5", 128, 64, 5, 1, first, false, false},
-                        MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true}));
+      ::testing::Values(
+          MixtureCase{"mixtral_2_of_8", 72, 100, 8, 2, first, true, true},
+          MixtureCase{"raw_weights_3_of_20", 200, 65, 20, 3, first, false, true},
+          MixtureCase{"chosen_only_4_of_130", 64, 96, 130, 4, of_chosen, true, true},
+          MixtureCase{"one_expert", 63, 101, 1, 1, first, true, false},
+          MixtureCase{"one_of_5", 128, 64, 5, 1, first, false, false},
+          MixtureCase{"all_of_6", 96, 333, 6, 6, of_chosen, true, true},
+          MixtureCase{"biased_4_of_9", 80, 70, 9, 4, of_chosen, true, true, 1, 1, 1, false, true}));
 }
 
 /// Sigmoid routers: groups, corrections and scaling.
@@ -184,43 +193,40 @@ std::string mixture_name(const ParamInfo& info) {
 
 /// All experts' weights, plain and packed in chunks.
 struct PackedExperts {
-  Operand gate, fc1, fc2;  ///< one expert behind the other
+  /// One kind of weight of each expert.
+  struct Weights {
+    WeightType type;
+    std::vector<float> values;  ///< one expert behind the other
+    std::vector<Buffer> packed;
+    std::vector<float> biases;  ///< likewise; none unless biased
+  };
+  PerLayerWeight<Weights> weights;
   ExpertLayout layout;
   ExpertChunks cut;
+  ExpertOrder order;
   std::vector<Buffer> chunks;
 
+  /// In the shape's type.
   PackedExperts(Random& random, const DecoderShape& shape, std::int32_t num_experts,
-                std::int32_t per_chunk)
-      : cut{.num_experts = num_experts, .per_chunk = per_chunk} {
-    const std::int64_t count = shape.hidden_size * shape.ffn_size;
-    const auto draw = [&] {
-      return make_operand(random.floats(num_experts * count, 0.2), shape.dtype);
-    };
+                std::int32_t per_chunk, bool biased = false)
+      : PackedExperts(random, shape, {.num_experts = num_experts, .per_chunk = per_chunk},
+                      WeightFormat::plain(shape.dtype), {}, biased) {}
+  /// `hot` names cut.num_hot experts.
+  PackedExperts(Random& random, const DecoderShape& shape, const ExpertChunks& its_cut,
+                const WeightFormat& format, const std::vector<std::int32_t>& hot = {},
+                bool biased = false)
+      : cut(its_cut), order(cut.num_experts, hot) {
+    if (shape.gated_ffn)
+      draw(random, LayerWeight::gate, {shape.hidden_size, shape.ffn_size, format});
+    draw(random, LayerWeight::fc1, {shape.hidden_size, shape.ffn_size, format});
+    draw(random, LayerWeight::fc2, {shape.ffn_size, shape.hidden_size, format});
     LayerWeightTypes types;
-    types[LayerWeight::fc1] = plain_type(shape.hidden_size, shape.ffn_size, shape.dtype);
-    types[LayerWeight::fc2] = plain_type(shape.ffn_size, shape.hidden_size, shape.dtype);
-    if (shape.gated_ffn) types[LayerWeight::gate] = types[LayerWeight::fc1];
-    if (shape.gated_ffn) gate = draw();
-    fc1 = draw();
-    fc2 = draw();
-    layout = ExpertLayout::of(types);
-    for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) {
-      Buffer& memory =
-          chunks.emplace_back(static_cast<std::size_t>(cut.size_of(chunk)) * layout.size_bytes());
-      for (std::int32_t i = 0; i < cut.size_of(chunk); ++i) {
-        std::byte* expert = memory.data() + static_cast<std::size_t>(i) * layout.size_bytes();
-        const auto put = [&](const Operand& all, LayerWeight weight, std::int64_t out,
-                             std::int64_t in) {
-          const auto begin = all.values.begin() + (cut.first_of(chunk) + i) * count;
-          const Buffer packed =
-              pack(make_operand(std::vector<float>(begin, begin + count), shape.dtype), out, in);
-          std::memcpy(expert + layout.offset(weight), packed.data(), packed.size());
-        };
-        if (shape.gated_ffn) put(gate, LayerWeight::gate, shape.ffn_size, shape.hidden_size);
-        put(fc1, LayerWeight::fc1, shape.ffn_size, shape.hidden_size);
-        put(fc2, LayerWeight::fc2, shape.hidden_size, shape.ffn_size);
-      }
+    for (const LayerWeight weight : all_layer_weights) types[weight] = weights[weight].type;
+    layout = ExpertLayout::of(types, {.num_experts = cut.num_experts, .expert_bias = biased});
+    if (biased) {
+      for (Weights& of : weights) of.biases = random.floats(cut.num_experts * of.type.out);
     }
+    for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) pack_chunk(chunk);
   }
 
   std::array<const std::byte*, most_chunks> pointers() const {
@@ -229,24 +235,79 @@ struct PackedExperts {
     return all;
   }
   ExpertMatrices matrices() const {
-    return {gate.values.data(), fc1.values.data(), fc2.values.data()};
+    const auto biases = [&](LayerWeight weight) {
+      const std::vector<float>& all = weights[weight].biases;
+      return all.empty() ? nullptr : all.data();
+    };
+    return {weights[LayerWeight::gate].values.data(),
+            weights[LayerWeight::fc1].values.data(),
+            weights[LayerWeight::fc2].values.data(),
+            biases(LayerWeight::gate),
+            biases(LayerWeight::fc1),
+            biases(LayerWeight::fc2)};
+  }
+
+ private:
+  void draw(Random& random, LayerWeight weight, const WeightType& type) {
+    Weights& of = weights[weight];
+    of.type = type;
+    const auto add = [&](const std::vector<float>& values, Buffer packed) {
+      of.values.insert(of.values.end(), values.begin(), values.end());
+      of.packed.push_back(std::move(packed));
+    };
+    for (std::int32_t expert = 0; expert < cut.num_experts; ++expert) {
+      if (!type.format.is_plain()) {
+        CodedWeight coded(random, type.format, type.in, type.out);
+        add(coded.values, std::move(coded.packed));
+        continue;
+      }
+      const Operand plain =
+          make_operand(random.floats(type.in * type.out, 0.2), type.format.dtype());
+      add(plain.values, pack(plain, type.out, type.in));
+    }
+  }
+  void pack_chunk(std::int32_t chunk) {
+    const std::int32_t count = cut.size_of(chunk);
+    Buffer& memory = chunks.emplace_back(static_cast<std::size_t>(count) * layout.size_bytes());
+    for (std::int32_t i = 0; i < count; ++i) {
+      std::byte* expert = memory.data() + static_cast<std::size_t>(i) * layout.size_bytes();
+      for (const LayerWeight weight : all_layer_weights) {
+        const std::vector<Buffer>& packed = weights[weight].packed;
+        if (packed.empty()) continue;
+        const auto place = static_cast<std::size_t>(cut.first_of(chunk) + i);
+        const auto number = static_cast<std::size_t>(order.experts.at(place));
+        const Buffer& of = packed.at(number);
+        std::memcpy(expert + layout.offset(weight), of.data(), of.size());
+        const std::vector<float>& biases = weights[weight].biases;
+        if (biases.empty()) continue;
+        const auto out = static_cast<std::size_t>(weights[weight].type.out);
+        std::memcpy(expert + layout.bias_offset(weight), biases.data() + number * out,
+                    out * sizeof(float));
+      }
+    }
   }
 };
 
 /// Which experts rows go through.
 enum class Spread : std::uint8_t { random, all_to_one, none_to_the_first };
 
-class ExpertsFixture : public ::testing::TestWithParam<std::tuple<DType, MixtureCase>> {
+/// Rows and their experts.
+class ExpertRowsOf {
  protected:
-  ExpertsFixture() : random_(91) {
-    const auto& [dtype, from] = GetParam();
+  ExpertRowsOf(DType dtype, const MixtureCase& from) : random_(91) {
     DecoderShape& shape = args_.shape;
     shape.dtype = dtype;
     shape.hidden_size = from.hidden_size;
     shape.ffn_size = from.ffn_size;
     shape.gated_ffn = from.gated;
     shape.num_heads = shape.num_kv_heads = shape.head_dim = 1;
-    args_.mixture = {.num_experts = from.num_experts, .experts_per_token = from.per_token};
+    args_.mixture = {.num_experts = from.num_experts,
+                     .experts_per_token = from.per_token,
+                     .expert_bias = from.biased};
+    if (from.biased) {
+      shape.activation = Activation::clamped_swiglu;
+      shape.swiglu_limit = 1.25F;  // which many values exceed
+    }
   }
 
   /// Rows whose k experts are drawn; weights that do not add up to 1.
@@ -299,6 +360,12 @@ class ExpertsFixture : public ::testing::TestWithParam<std::tuple<DType, Mixture
     std::sort(order.begin(), order.end());
     return order;
   }
+};
+
+class ExpertsFixture : public ExpertRowsOf,
+                       public ::testing::TestWithParam<std::tuple<DType, MixtureCase>> {
+ protected:
+  ExpertsFixture() : ExpertRowsOf(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
 };
 
 }  // namespace sluice::test

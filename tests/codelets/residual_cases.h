@@ -7,11 +7,12 @@
 #include <tuple>
 #include <vector>
 
+#include "perfmodels/placement.h"
 #include "tests/codelets/codelet_data.h"
 
 namespace sluice::test {
 
-/// Shapes for the two codelets that end a block: out_proj and fc2.
+/// Shapes for the projections that end a layer's halves: out_proj and fc2.
 struct ResidualShape {
   const char* name;
   std::int64_t hidden_size;
@@ -42,12 +43,14 @@ inline auto residual_cases() {
                         ResidualShape{"hidden_63_from_9_post_rms", 63, 9, NormKind::rms_norm,
                                       NormPlace::post, weight_only},
                         ResidualShape{"hidden_1025_from_65_post_no_affine", 1025, 65,
-                                      NormKind::layer_norm, NormPlace::post, no_vectors}));
+                                      NormKind::layer_norm, NormPlace::post, no_vectors}),
+      ::testing::Values(Sublayer::out_proj, Sublayer::fc2));
 }
 
 template <typename ParamInfo>
 std::string residual_name(const ParamInfo& case_info) {
-  return name_of(std::get<0>(case_info.param)) + "_" + std::get<1>(case_info.param).name;
+  return name_of(std::get<0>(case_info.param)) + "_" + std::get<1>(case_info.param).name + "_" +
+         std::string(to_string(std::get<2>(case_info.param)));
 }
 
 }  // namespace sluice::test

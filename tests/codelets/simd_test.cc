@@ -243,6 +243,9 @@ INSTANTIATE_TEST_SUITE_P(DTypes, FindNotFiniteTest,
                          ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& case_info) { return test::name_of(case_info.param); });
 
+/// Of Activation::clamped_swiglu.
+constexpr double test_limit = 1.25;
+
 double epilogue_of(Epilogue epilogue, double y, double other) {
   switch (epilogue) {
     case Epilogue::store:
@@ -258,6 +261,12 @@ double epilogue_of(Epilogue epilogue, double y, double other) {
     case Epilogue::gelu_tanh:
       return y * 0.5 *
              (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (y + 0.044715 * y * y * y)));
+    case Epilogue::clamped_gate: {
+      const double clamped = std::min(y, test_limit);
+      return clamped / (1 + std::exp(-1.702 * clamped));
+    }
+    case Epilogue::multiply_clamped:
+      return (std::clamp(y, -test_limit, test_limit) + 1) * other;
     case Epilogue::silu:
       return y / (1 + std::exp(-y));
   }
@@ -289,6 +298,7 @@ TEST_P(FinishTileTest, MatchesFormulaAndStaysInItsColumns) {
                          .tile = tile.data(),
                          .bias = has_bias ? bias.data() : nullptr,
                          .operand = operand.data(),
+                         .limit = test_limit,
                          .dst = dst.data(),
                          .dst_stride = stride,
                          .dst_dtype = dtype});
@@ -333,6 +343,7 @@ TEST_P(FinishTileTest, HoldsItsFormulaFarFromZero) {
                        .columns = 17,
                        .tile = tile.data(),
                        .operand = ones.data(),
+                       .limit = test_limit,
                        .dst = dst.data(),
                        .dst_stride = 17,
                        .dst_dtype = dtype});
@@ -358,6 +369,7 @@ TEST_P(FinishTileTest, LetsNotANumberThrough) {
                      .columns = 17,
                      .tile = tile.data(),
                      .operand = ones.data(),
+                     .limit = test_limit,
                      .dst = dst.data(),
                      .dst_stride = 17,
                      .dst_dtype = dtype});
@@ -382,20 +394,25 @@ std::string to_name(Epilogue epilogue) {
       return "silu";
     case Epilogue::multiply:
       return "multiply";
+    case Epilogue::clamped_gate:
+      return "clamped_gate";
+    case Epilogue::multiply_clamped:
+      return "multiply_clamped";
   }
   return "?";
 }
 
-INSTANTIATE_TEST_SUITE_P(Epilogues, FinishTileTest,
-                         ::testing::Combine(::testing::Values(Epilogue::store, Epilogue::accumulate,
-                                                              Epilogue::relu, Epilogue::gelu,
-                                                              Epilogue::gelu_tanh, Epilogue::silu,
-                                                              Epilogue::multiply),
-                                            ::testing::Values(DType::f32, DType::bf16)),
-                         [](const auto& case_info) {
-                           return to_name(std::get<0>(case_info.param)) + "_" +
-                                  test::name_of(std::get<1>(case_info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Epilogues, FinishTileTest,
+    ::testing::Combine(::testing::Values(Epilogue::store, Epilogue::accumulate, Epilogue::relu,
+                                         Epilogue::gelu, Epilogue::gelu_tanh, Epilogue::silu,
+                                         Epilogue::multiply, Epilogue::clamped_gate,
+                                         Epilogue::multiply_clamped),
+                       ::testing::Values(DType::f32, DType::bf16)),
+    [](const auto& case_info) {
+      return to_name(std::get<0>(case_info.param)) + "_" +
+             test::name_of(std::get<1>(case_info.param));
+    });
 
 TEST(FinishTileTest, MayWriteOverItsOwnTile) {
   Random random(12);

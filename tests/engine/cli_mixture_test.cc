@@ -58,7 +58,7 @@ TEST(CliMixtureTest, BenchCountsTheExpertsThatRowsGoThrough) {
   EXPECT_EQ(tests[0]["experts_touched"], 2);
   EXPECT_EQ(tests[0]["expert_bytes_per_token"], 2 * 2 * expert_bytes);
   const double touched = tests[1]["experts_touched"];
-  EXPECT_GE(touched, 2);
+  EXPECT_GT(touched, 2);  // rows differ
   EXPECT_LE(touched, 6);
   EXPECT_NEAR(tests[1]["expert_bytes_per_token"].get<double>(), 2 * touched * expert_bytes / 3,
               1e-6);

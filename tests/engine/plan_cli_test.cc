@@ -354,6 +354,24 @@ TEST(PlanCliTest, RoutingIsUniformWithoutTheOption) {
               plan_json(one)[0]["tpot_s"].get<double>(), 1e-9);
 }
 
+/// By Zipf's law few experts of each layer catch most: no layer has all of them in HBM.
+TEST(PlanCliTest, HotExpertsOfALayerAreShown) {
+  const Arguments point = {"--model",   "qwen3-30b-a3b", "--machine",       "spr-a100",
+                           "--policy",  "experts",       "--batch",         "1",
+                           "--routing", "zipf:1",        "--output-tokens", "16"};
+  const json decode = plan_json(point)[0]["decode"];
+  ASSERT_EQ(decode["layers"].size(), 1U) << decode;
+  const json hot = decode["layers"][0]["hot_experts"];
+  const double number = hot["number"];
+  EXPECT_GT(number, 16);
+  EXPECT_EQ(hot["bytes"], number * 3 * 2048 * 768 * 2);
+  EXPECT_GT(hot["share"], number / 128);  // the most frequent ones
+  EXPECT_GT(hot["gpu_s"], 0);
+  expect_contains(plan(point).out, {"experts a layer in hbm", "% of choices"});
+  const json none = plan_json(point + Arguments{"--policy-option", "hot=none"})[0]["decode"];
+  EXPECT_EQ(none["layers"][0].count("hot_experts"), 0U);
+}
+
 TEST(PlanCliTest, WrongRoutingsAreSaid) {
   const TemporaryFolder folder;
   const auto with = [](const std::string& model, const std::string& routing) {

@@ -53,5 +53,39 @@ TEST(SweepTest, MeasuresEveryStageAndSize) {
   EXPECT_EQ(plots[1].series[2].colour, plots[1].series[0].colour);
 }
 
+TEST(SweepTest, MeasuresTheExpertsOfAMixture) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the probes read some times the machine's caches, which takes minutes here";
+#endif
+  ModelConfig config = small_shape();
+  config.num_experts = 8;
+  config.experts_per_token = 2;
+  const SweepOptions options = {.dtype = DType::f32,
+                                .repeat = 1,
+                                .max_rows = 8,
+                                .max_batch = 1,
+                                .max_context = 256,
+                                .progress = {}};
+  const std::vector<SweepPoint> points = sweep(config, test::runtime(2), options);
+  const std::string text = format_sweep(OutputFormat::json, "small", DType::f32, 2, points);
+  std::vector<double> touched;
+  for (const nlohmann::json& object : nlohmann::json::parse(text)) {
+    const bool is_experts = object["operation"] == "experts";
+    EXPECT_EQ(object["experts_touched"].is_null(), !is_experts) << object;
+    if (!is_experts) continue;
+    touched.push_back(object["experts_touched"]);
+    // Rows go through two experts each, of three matrices of 64 by 128 in f32.
+    const double per_row = 2.0 * 2 * 3 * 64 * 128;
+    EXPECT_NEAR(object["flop_per_s"].get<double>() * object["seconds"].get<double>(),
+                object["rows"].get<double>() * per_row, 1);
+    EXPECT_NEAR(object["bytes_per_s"].get<double>() * object["seconds"].get<double>(),
+                touched.back() * 3 * 64 * 128 * 4, 1e-3 * touched.back() * 3 * 64 * 128 * 4);
+  }
+  ASSERT_EQ(touched.size(), 4U);
+  EXPECT_EQ(touched.front(), 2);
+  EXPECT_GT(touched.back(), 5);  // 7.2 are expected
+  EXPECT_LE(touched.back(), 8);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -21,8 +21,8 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoConfig, AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MinistralConfig, MistralConfig, MixtralConfig,
-                          OPTConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoConfig, AutoModelForCausalLM, Glm4MoeConfig, GptOssConfig, LlamaConfig, MinistralConfig,
+                          MistralConfig, MixtralConfig, OPTConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROMPT_TOKENS = 101
@@ -51,15 +51,48 @@ class Case:
     generation: dict = dataclasses.field(default_factory=dict)  # generation_config.json
     shards: int = 1
     embedding_scale: float = 1.0               # standard deviation of the input embedding
+    router_levels: float = 2.0                 # what the embedding says of the best and the worst expert
     layer_scale: float = 1.0                   # multiplies the standard deviation of what each sublayer adds
     # Config changes that must change the logits, and where; another model_type is what lacks a feature.
     contrast: dict = dataclasses.field(default_factory=dict)
-    # More of them, by name: config changes, or a part of the names of tensors that are set to zero.
+    # Several such changes, each by itself: of the config, or of the tensors whose names have a part in common.
     contrasts: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Change:
+    config: dict = dataclasses.field(default_factory=dict)
+    tensors: dict = dataclasses.field(default_factory=dict)
 
 
 ALTERNATING = ["full_attention", "sliding_attention"] * 2
 OPT_DROP = ("tie_word_embeddings", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm")
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 32, "rope_theta": 1500.0}
+
+
+def gpt_oss(hidden, ffn, **fields):
+    return GptOssConfig(**{**dict(
+        hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        rms_norm_eps=1e-5, max_position_embeddings=128, sliding_window=12, swiglu_limit=1.25, eos_token_id=5,
+        rope_parameters=YARN), **fields})
+
+
+def gpt_oss_contrasts():
+    """Every part that other families lack."""
+    return {
+        "no sinks": Change(tensors={"self_attn.sinks": -1e9}),
+        "no limit": Change({"swiglu_limit": 1e9}),
+        "no YaRN": Change({"rope_parameters": {"rope_type": "default", "rope_theta": YARN["rope_theta"]}}),
+        "YaRN by whole dimensions": Change({"rope_parameters": {**YARN, "truncate": True}}),
+        "all layers slide": Change({"layer_types": ["sliding_attention"] * 4}),
+        "no router bias": Change(tensors={"router.bias": 0.0}),
+        "no biases of gate and up": Change(tensors={"gate_up_proj_bias": 0.0}),
+        "no bias of down": Change(tensors={"down_proj_bias": 0.0}),
+        "no bias of attention's output": Change(tensors={"o_proj.bias": 0.0}),
+    }
+
 
 # An rms_norm_eps of 1e-5 or 1e-6 is invisible at these scales; two cases have 1e-2, so that ignoring it shows.
 CASES = [
@@ -206,7 +239,18 @@ CASES = [
                         bos_token_id=3, eos_token_id=3,
                         rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
          torch.float32, layer_scale=0.5, published=False, contrast={"norm_topk_prob": True}),
-    # A sigmoid router whose groups count, one dense layer, a shared expert two experts wide; corrections are stored in f32.
+    # A limit that many gates exceed; a window in layers 0 and 2.
+    Case("gpt-oss", gpt_oss(64, 52, vocab_size=61, head_dim=20, num_local_experts=8, num_experts_per_tok=4),
+         torch.bfloat16, router_levels=3.0, layer_scale=0.5, drop=("pad_token_id",),
+         put={"experts_per_token": 4, "initial_context_length": 32}, contrasts=gpt_oss_contrasts()),
+    # The form of Transformers 5, in f32: no biases of attention, and other layers that slide.
+    Case("gpt-oss-v5",
+         gpt_oss(56, 44, vocab_size=59, num_hidden_layers=3, head_dim=18, num_local_experts=5, num_experts_per_tok=2,
+                 attention_bias=False, rms_norm_eps=1e-2,
+                 layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+         torch.float32, layer_scale=0.5, published=False, shards=2,
+         contrast={"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    # A sigmoid router whose groups count, one dense layer, a shared expert two experts wide; corrections are in f32.
     Case("glm4-moe",
          Glm4MoeConfig(vocab_size=103, hidden_size=64, intermediate_size=78, moe_intermediate_size=36,
                        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=24,
@@ -216,11 +260,14 @@ CASES = [
                        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
          torch.bfloat16, layer_scale=0.5, drop=("rope_scaling", "pad_token_id"),
          put={"partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1},
-         contrasts={"no correction": "e_score_correction_bias", "no groups": {"n_group": 1, "topk_group": 1},
-                    "no scaling factor": {"routed_scaling_factor": 1.0}, "no shared expert": "shared_experts.down_proj",
-                    "weights as they are": {"norm_topk_prob": False}, "no norms of heads": {"use_qk_norm": False},
-                    "whole heads rotate": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
-                                                               "partial_rotary_factor": 1.0}}}),
+         contrasts={"no correction": Change(tensors={"e_score_correction_bias": 0.0}),
+                    "no groups": Change({"n_group": 1, "topk_group": 1}),
+                    "no scaling factor": Change({"routed_scaling_factor": 1.0}),
+                    "no shared expert": Change(tensors={"shared_experts.down_proj": 0.0}),
+                    "weights as they are": Change({"norm_topk_prob": False}),
+                    "no norms of heads": Change({"use_qk_norm": False}),
+                    "whole heads rotate": Change({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                      "partial_rotary_factor": 1.0}})}),
 ]
 
 
@@ -246,6 +293,8 @@ def randomise(model, case, generator):
             if name in ("model.norm.weight", "model.decoder.final_layer_norm.weight"):
                 # with a tied head, mixed signs keep a token's own embedding from being its best successor
                 parameter.mul_(torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1)
+        elif name.endswith("sinks"):
+            parameter.copy_(noise)
         elif name.endswith("bias"):
             parameter.copy_(0.2 * noise)
         else:
@@ -293,7 +342,7 @@ class RouterGaps:
 
 
 @torch.no_grad()
-def decide_routers(model, generator):
+def decide_routers(model, case, generator):
     """Lets each token's embedding say which experts it prefers, in as many dimensions as there are experts.
 
     Of routers of random weights some row's last chosen expert and the first one left out are always too near to each
@@ -303,7 +352,7 @@ def decide_routers(model, generator):
     if not routers:
         return
     count = routers[0].weight.shape[0]
-    levels = torch.linspace(-2, 2, count)
+    levels = torch.linspace(-case.router_levels, case.router_levels, count)
     by_sigmoid = hasattr(routers[0], "e_score_correction_bias")
     if not by_sigmoid:
         for token in model.get_input_embeddings().weight:
@@ -311,11 +360,15 @@ def decide_routers(model, generator):
     for name, parameter in model.named_parameters():
         if "o_proj.weight" in name:
             parameter[:count] *= 0.1
+        elif model.config.model_type == "gpt_oss" and ("down_proj" in name or "o_proj.bias" in name):
+            parameter[..., :count] *= 0.1   # its experts' weights are [in, out]
         elif "down_proj" in name:
             parameter[..., :count, :] *= 0.1
     for router in routers:
         router.weight *= 0.1
         router.weight[torch.arange(count), torch.randperm(count, generator=generator)] += 1
+        if getattr(router, "bias", None) is not None:
+            router.bias *= 0.25
     if by_sigmoid:
         decide_by_sigmoid(model, levels, generator)
 
@@ -391,7 +444,7 @@ def search(case):
         generator = torch.Generator().manual_seed(seed)
         model = build(case.config)
         randomise(model, case, generator)
-        decide_routers(model, generator)
+        decide_routers(model, case, generator)
         model = copy_as(model, case.config, case.stored)
         draw = lambda n: torch.randint(0, vocab, (n,), generator=generator).tolist()
         prompt, greedy_prompt = draw(PROMPT_TOKENS), draw(GREEDY_PROMPT_TOKENS)
@@ -455,36 +508,34 @@ def search(case):
     raise SystemExit(f"{case.name}: no seed below {MAX_SEEDS} will do; rejected for {why}: change its scales")
 
 
-def contrast(case, model, prompt, logits):
+@torch.no_grad()
+def effect(case, model, prompt, logits, change):
     """Proves that a feature takes part: without it the logits differ, and from which position on."""
-    if not case.contrast:
-        return {}
-    fields = {**case.config.to_dict(), **case.contrast}
-    changed = AutoConfig.for_model(**fields)
-    other = logits_of(copy_as(model, changed, torch.float32), prompt)
-    difference = (other - logits).abs().amax(dim=1) / logits.abs().max()
+    changed = AutoConfig.for_model(**{**case.config.to_dict(), **change.config})
+    other = copy_as(model, changed, torch.float32, strict=not change.config)
+    for name, tensor in other.state_dict().items():
+        for part, value in change.tensors.items():
+            if part in name:
+                tensor.fill_(value)
+    difference = (logits_of(other, prompt) - logits).abs().amax(dim=1) / logits.abs().max()
     differing = (difference > 1e-5).nonzero().flatten().tolist()
-    assert differing and difference.max() > 0.05, f"{case.name}: {case.contrast} changes nothing"
-    return {"contrast": {"config": case.contrast, "first_differing_position": differing[0],
-                         "max_relative_difference": difference.max().item()}}
+    return differing, difference.max().item()
 
 
-def contrasts(case, model, prompt, logits):
-    """The same for several features."""
+def contrast(case, model, prompt, logits):
+    """What expected.json says of the case's contrasts."""
     facts = {}
+    if case.contrast:
+        differing, largest = effect(case, model, prompt, logits, Change(case.contrast))
+        assert differing and largest > 0.05, f"{case.name}: {case.contrast} changes nothing"
+        facts["contrast"] = {"config": case.contrast, "first_differing_position": differing[0],
+                             "max_relative_difference": largest}
     for name, change in case.contrasts.items():
-        by_config = isinstance(change, dict)
-        fields = {**case.config.to_dict(), **(change if by_config else {})}
-        other = copy_as(model, AutoConfig.for_model(**fields), torch.float32, strict=False)
-        if not by_config:
-            of_name = [tensor for key, tensor in other.state_dict().items() if change in key]
-            assert of_name, f"{case.name}: no tensor is called {change}"
-            for tensor in of_name:
-                tensor.zero_()
-        difference = ((logits_of(other, prompt) - logits).abs().amax() / logits.abs().max()).item()
-        assert difference > 0.05, f"{case.name}: {name} changes nothing"
-        facts[name] = difference
-    return {"contrasts": facts} if facts else {}
+        differing, largest = effect(case, model, prompt, logits, change)
+        assert differing and largest > 0.005, f"{case.name}: {name} changes nothing"
+        facts.setdefault("contrasts", {})[name] = {
+            **dataclasses.asdict(change), "first_differing_position": differing[0], "max_relative_difference": largest}
+    return facts
 
 
 def publish_style(case, config):
@@ -526,7 +577,6 @@ def save(case, model, folder):
 def make(case, root):
     model, prompt, tensors, facts = search(case)
     facts.update(contrast(case, model, prompt, tensors["logits_f32"]))
-    facts.update(contrasts(case, model, prompt, tensors["logits_f32"]))
     folder = root / case.name
     save(case, model, folder)
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **plainly(case.config)).eval()

@@ -20,6 +20,7 @@ import torch
 import transformers
 from compressed_tensors.compressors.pack_quantized import PackedQuantizationCompressor, pack_to_int32
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import make_models
 import make_quantized
@@ -45,6 +46,7 @@ class QuantizedCase:
     formats: dict[str, str]   # the end of a module's name and its format; the first that fits counts
     layer_scale: float = 1.0
     embedding_scale: float = 1.0
+    router_levels: float = 2.0
 
     def format_of(self, module: str) -> str | None:
         """None: the module stays plain."""
@@ -65,6 +67,10 @@ CASES = [
     QuantizedCase("gptq", "gptq", config(64, 128, 2), {"_proj": "int4-g32z"}),
     QuantizedCase("awq", "awq", config(64, 128, 2), {"_proj": "int4-g64z"}),
     QuantizedCase("fp8", "fp8", config(136, 152, 1), {"_proj": "fp8-b128"}),
+    # the form in which gpt-oss is published: all experts' codes in one tensor, gate and up by turns
+    QuantizedCase("gpt-oss-mxfp4", "mxfp4",
+                  make_models.gpt_oss(64, 96, vocab_size=61, head_dim=16, num_local_experts=6, num_experts_per_tok=2),
+                  {}, layer_scale=0.5),
 ]
 
 
@@ -115,6 +121,31 @@ def parts(method: str, module: str, coded: Tensors, name: str) -> Tensors:
     return {f"{module}.{part}": value for part, value in result.items()}
 
 
+FP4_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def pack_mxfp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks [..., in / 32, 16] and scales [..., in / 32] of a weight [..., in], as OCP's MX rules round."""
+    groups = weight.reshape(*weight.shape[:-1], -1, 32)
+    exponents = torch.floor(torch.log2(groups.abs().amax(dim=-1))) - 2   # 6 is 1.5 * 2^2
+    scaled = groups / torch.exp2(exponents)[..., None]
+    codes = (scaled.abs()[..., None] - FP4_VALUES).abs().argmin(dim=-1) + 8 * (scaled < 0)
+    blocks = (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+    return blocks, (exponents + 127).to(torch.uint8)
+
+
+@torch.no_grad()
+def quantize_experts(model) -> Tensors:
+    """The checkpoint's tensors of gpt-oss's experts; the model's weights become what they stand for."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            blocks, scales = pack_mxfp4(parameter.transpose(1, 2).contiguous())
+            parameter.copy_(convert_moe_packed_tensors(blocks, scales).float())
+            tensors.update({f"{name}_blocks": blocks, f"{name}_scales": scales})
+    return tensors
+
+
 def quantization_config(case: QuantizedCase, formats: dict[str, str | None]) -> dict:
     used = sorted({form for form in formats.values() if form})
     plain = [module for module, form in formats.items() if not form]
@@ -123,6 +154,10 @@ def quantization_config(case: QuantizedCase, formats: dict[str, str | None]) -> 
                 "checkpoint_format": "gptq"}
     if case.method == "awq":
         return {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
+    if case.method == "mxfp4":
+        return {"quant_method": "mxfp4",
+                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                           "model.embed_tokens", "lm_head"]}
     if case.method == "fp8":
         return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
     groups = {}
@@ -141,7 +176,7 @@ def quantization_config(case: QuantizedCase, formats: dict[str, str | None]) -> 
 @torch.no_grad()
 def quantize(case: QuantizedCase, model) -> tuple[Tensors, dict[str, str | None]]:
     """The checkpoint's tensors; the model's weights become what they stand for."""
-    tensors, formats = {}, {}
+    tensors, formats = quantize_experts(model), {}
     tied = model.config.tie_word_embeddings
     for module_name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
@@ -152,7 +187,7 @@ def quantize(case: QuantizedCase, model) -> tuple[Tensors, dict[str, str | None]
                 module.weight.copy_(dequantized(coded, form))
                 tensors.update(parts(case.method, module_name, coded, form))
     for name, value in model.state_dict().items():
-        if formats.get(name.removesuffix(".weight")) or (tied and name == "lm_head.weight"):
+        if formats.get(name.removesuffix(".weight")) or f"{name}_blocks" in tensors or (tied and name == "lm_head.weight"):
             continue
         value.copy_(value.bfloat16().float())
         tensors[name] = value.bfloat16()
@@ -166,10 +201,12 @@ def search(case: QuantizedCase) -> tuple[object, Tensors, dict, Tensors, dict]:
         generator = torch.Generator().manual_seed(seed)
         model = make_models.build(case.config)
         make_models.randomise(model, case, generator)
+        make_models.decide_routers(model, case, generator)
         tensors, formats = quantize(case, model)
         draw = lambda n: torch.randint(0, vocab, (n,), generator=generator).tolist()
         prompt, greedy_prompt = draw(make_models.PROMPT_TOKENS), draw(make_models.GREEDY_PROMPT_TOKENS)
         ragged = [draw(n) for n in make_models.RAGGED_PROMPT_TOKENS]
+        routers = make_models.RouterGaps(model)
         path = make_models.greedy(model, greedy_prompt, make_models.GREEDY_TOKENS)
         if make_models.unfit(path, make_models.MIN_DISTINCT_TOKENS):
             continue
@@ -177,6 +214,8 @@ def search(case: QuantizedCase) -> tuple[object, Tensors, dict, Tensors, dict]:
         if any(make_models.unfit(p, make_models.MIN_RAGGED_DISTINCT_TOKENS) for p in paths):
             continue
         logits = make_models.logits_of(model, prompt)
+        if routers.smallest < make_models.MIN_ROUTER_GAP:
+            continue
         expected = {"prompt": torch.tensor(prompt, dtype=torch.int32), "logits_f32": logits,
                     "greedy_prompt": torch.tensor(greedy_prompt, dtype=torch.int32),
                     "greedy": torch.tensor(path[0], dtype=torch.int32)}
@@ -185,6 +224,8 @@ def search(case: QuantizedCase) -> tuple[object, Tensors, dict, Tensors, dict]:
             expected[f"ragged_greedy_{i}"] = torch.tensor(tokens, dtype=torch.int32)
         facts = {"seed": seed, "min_relative_gap": min([path[1]] + [gap for _, gap in paths]),
                  "max_abs_logit": logits.abs().max().item()}
+        if routers.count:
+            facts["min_relative_router_gap"] = routers.smallest
         return model, tensors, formats, expected, facts
     raise SystemExit(f"{case.name}: no seed below {make_models.MAX_SEEDS} will do: change its scales")
 
@@ -205,7 +246,11 @@ def compress_with_zero_points(cls: type, state_dict: Tensors, scheme) -> Tensors
 
 def check_with_transformers(folder: pathlib.Path, expected: Tensors) -> float:
     """The largest difference of the logits that Transformers gets from the folder itself."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    dequantize = {}
+    if json.loads((folder / "config.json").read_text())["quantization_config"]["quant_method"] == "mxfp4":
+        dequantize = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                 **dequantize).eval()
     logits = make_models.logits_of(model, expected["prompt"].tolist())
     return ((logits - expected["logits_f32"]).abs().max() / expected["logits_f32"].abs().max()).item()
 
@@ -224,10 +269,10 @@ def write(case: QuantizedCase) -> None:
     contiguous = lambda values: {name: value.contiguous() for name, value in values.items()}
     safetensors.torch.save_file(contiguous(tensors), folder / "model.safetensors", {"format": "pt"})
     safetensors.torch.save_file(contiguous(expected), folder / "expected.safetensors", {"format": "pt"})
-    facts = {"case": case.name, "method": case.method, "formats": sorted({f for f in formats.values() if f}),
+    facts = {"case": case.name, "method": case.method, "formats": sorted({f for f in formats.values() if f} or {"mxfp4"}),
              "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
              "numpy": numpy.__version__, **facts}
-    if case.method == "compressed-tensors":
+    if case.method in ("compressed-tensors", "mxfp4"):
         facts["transformers_max_relative"] = check_with_transformers(folder, expected)
         assert facts["transformers_max_relative"] < 1e-6, facts
     (folder / "expected.json").write_text(json.dumps(facts, indent=2) + "\n")

@@ -108,6 +108,22 @@ TEST(LayerSchemaTest, ExpertsHaveTheirTensorsEach) {
   EXPECT_EQ(tensors, 2 + 4 + 1 + 3 * 8);
 }
 
+/// gpt-oss-20b: 32 experts with biases, which are no vectors of the layer, as the router's is.
+TEST(LayerSchemaTest, ExpertsMayHaveBiases) {
+  const ModelConfig& config = find_shape("gpt-oss-20b");
+  std::vector<Role> of_experts;
+  std::int64_t vectors = 0;
+  for (const LayerTensor& tensor : layer_schema(config, 3)) {
+    if (tensor.is_vector()) vectors += tensor.shape.at(0);
+    EXPECT_EQ(tensor.is_expert_bias(), tensor.of_each_expert && tensor.shape.size() == 1);
+    EXPECT_EQ(tensor.is_expert_bias(), weight_of_bias(tensor.role).has_value());
+    if (tensor.is_expert_bias()) of_experts.push_back(tensor.role);
+  }
+  EXPECT_EQ(of_experts, (std::vector<Role>{Role::gate_bias, Role::fc1_bias, Role::fc2_bias}));
+  // Two norms, q, k and v, the output, sinks, the router.
+  EXPECT_EQ(vectors, 2 * 2880 + 64 * 64 + 2 * 8 * 64 + 2880 + 64 + 32);
+}
+
 /// One layer of two has a dense FFN, of another width.
 TEST(LayerSchemaTest, LayersOfAMixtureMayHaveOneFfn) {
   ModelConfig config = find_shape("mixtral-8x7b");

@@ -49,9 +49,8 @@ const std::map<std::string, std::int64_t>& published_parameters() {
       {"mixtral-8x22b", 140'630'071'296},
       {"qwen3-30b-a3b", 30'532'122'624},
       {"qwen3-235b-a22b", 235'093'634'560},
-      // Without each layer's sinks, a head each, and biases of routers.
-      {"gpt-oss-20b", 20'914'757'184 - 24 * (64 + 32)},
-      {"gpt-oss-120b", 116'829'156'672 - 36 * (64 + 128)},
+      {"gpt-oss-20b", 20'914'757'184},
+      {"gpt-oss-120b", 116'829'156'672},
       // Without the layer that predicts a second token: as the last one, with a projection from
       // twice as wide, three norms, an embedding and a head.
       {"glm-4.5-air",

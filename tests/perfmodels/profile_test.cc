@@ -99,6 +99,8 @@ TEST(KnownProfilesTest, AreThoseOfThePapers) {
                                              "icelake-a100-memorymode",
                                              "icelake-a100-nvdram",
                                              "icelake-a100-ssd",
+                                             "ktransformers-4090",
+                                             "ktransformers-5090",
                                              "spr-a100",
                                              "spr-a100-avx512",
                                              "spr-h100"};

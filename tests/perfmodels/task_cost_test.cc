@@ -62,6 +62,25 @@ TEST(TaskCostTest, SeveralLayersAreSummedEachWhereItsOperandsLive) {
   EXPECT_DOUBLE_EQ(task_seconds(costs, tag, Device::cpu, &memory), 21 + 3 * 21);
 }
 
+/// In chunks of 3, 3 and 2 of 8 experts: together what one task takes.
+TEST(TaskCostTest, TasksWithSomeExpertsShareWhatAllTake) {
+  test::ToyCosts costs;
+  costs.model().num_experts = 8;
+  costs.model().experts_per_token = 2;
+  TaskTag tag = decode_tag(Sublayer::fc1, Sublayer::fc2);
+  const double whole_s = task_seconds(costs, tag, Device::gpu);
+  EXPECT_DOUBLE_EQ(whole_s, 0.5 + 0.6);
+  double sum_s = 0;
+  for (const std::int64_t num_experts : {3, 3, 2}) {
+    tag.num_experts = num_experts;
+    sum_s += task_seconds(costs, tag, Device::gpu);
+  }
+  EXPECT_NEAR(sum_s, whole_s, 1e-12);
+  const std::vector<SublayerSeconds> parts = stage_parts(costs, tag, Device::gpu);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_NEAR(parts[0].seconds, 0.25 * 0.5, 1e-12);
+}
+
 TEST(TaskCostTest, WhatNoModelKnowsCostsATask) {
   const MeasuredModel costs = costs_of_tests();
   for (const Sublayer sublayer : {Sublayer::embedding, Sublayer::sampling})

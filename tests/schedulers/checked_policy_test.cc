@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "perfmodels/hot_experts.h"
 #include "tests/schedulers/policy_costs.h"
 
 namespace sluice {
@@ -98,6 +99,27 @@ TEST_F(CheckedPolicyTest, RefusesATierThatTheMachineLacks) {
 TEST_F(CheckedPolicyTest, RefusesATierThatIsNone) {
   puppet_.memory.embedding = static_cast<Tier>(9);
   expect_memory_error({"the embedding", "tier 9", "no Tier"});
+}
+
+TEST_F(CheckedPolicyTest, RefusesHotExpertsThatCannotBe) {
+  puppet_.memory.hot_experts = {{0}, {1}};
+  expect_memory_error({"plan_memory", "hot_experts", "no experts"});
+  costs_.cut_into_experts(4);
+  expect_memory_error({"hot_experts", "no hbm"});
+  costs_.has_gpu = true;
+  costs_.capacities[Tier::hbm] = 1 << 20;
+  EXPECT_EQ(checked_.plan_memory().layers[1].hot->count(), 1);
+  puppet_.memory.hot_experts = {{0}, {1, 3, 1}};
+  expect_memory_error({"layer 1", "expert 1 twice"});
+  puppet_.memory.hot_experts = {{4}, {1}};
+  expect_memory_error({"layer 0", "expert 4", "0 to 3"});
+  puppet_.memory.hot_experts = {{-1}, {1}};
+  expect_memory_error({"layer 0", "expert -1"});
+  puppet_.memory.hot_experts = {{0}};
+  expect_memory_error({"of 1 layers", "has 2"});
+  puppet_.memory.hot_experts = {{0}, {1}};
+  puppet_.memory.uses_gpu = false;
+  expect_memory_error({"uses_gpu is false"});
 }
 
 TEST_F(CheckedPolicyTest, RefusesMoreThanATierHolds) {

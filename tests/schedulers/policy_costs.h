@@ -35,6 +35,13 @@ class PolicyCosts : public CostModel {
   }
   double task_overhead_s(Device /*device*/, int /*num_sublayers*/) const override { return 0; }
 
+  /// Layers of so many experts, one a token.
+  void cut_into_experts(std::int64_t count) {
+    model_.num_experts = count;
+    model_.experts_per_token = 1;
+    model_.ffn_size /= count;
+  }
+
   bool has_gpu = false;
   bool has_cpu = true;
   std::map<Tier, std::uint64_t> capacities = {{Tier::ddr, std::uint64_t{1} << 30}};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codelets/cuda/linear.h"
+#include "codelets/kernels/activate_ref.h"
 #include "codelets/kernels/linear_ref.h"
 #include "tests/codelets/codelet_data.h"
 #include "tests/codelets/cuda/device_data.h"
@@ -38,6 +39,13 @@ inline double activate(Epilogue epilogue, double x) {
     default:
       return x;
   }
+}
+
+/// A gate and what it lets through; with clamped_gate up to gated_limit.
+constexpr float gated_limit = 1.25F;
+inline double gated(Epilogue activation, double gate, double up) {
+  if (activation != Epilogue::clamped_gate) return activate(activation, gate) * up;
+  return gated_reference(Activation::clamped_swiglu, static_cast<double>(gated_limit), gate, up);
 }
 
 /// The test's device as if it had other multiprocessors or were of another generation.

@@ -115,6 +115,17 @@ TEST(CudaExpertJoinTest, Adds) {
                    {.args = &args, .sum = sum.get(), .vectors = nullptr, .x = x.get()});
   const std::vector<float> after = x.read();
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i], before[i] + added[i]) << i;
+  args.has_hot_sum = true;
+  const std::vector<float> hot = random.floats(303);
+  const OnDevice<float> hot_sum(hot);
+  expert_join_cuda(test::gpu(), {.args = &args,
+                                 .sum = sum.get(),
+                                 .hot_sum = hot_sum.get(),
+                                 .vectors = nullptr,
+                                 .x = x.get()});
+  const std::vector<float> both = x.read();
+  for (std::size_t i = 0; i < both.size(); ++i)
+    EXPECT_EQ(both[i], after[i] + (added[i] + hot[i])) << i;
 }
 
 }  // namespace

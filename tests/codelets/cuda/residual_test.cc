@@ -1,16 +1,16 @@
 #include <gtest/gtest.h>
 
 #include "tests/codelets/cuda/device_data.h"
-#include "tests/codelets/fc2_fixture.h"
+#include "tests/codelets/residual_fixture.h"
 
 namespace sluice {
 namespace {
 
 using test::OnDevice;
 
-class CudaFc2Test : public test::Fc2Fixture {};
+class CudaResidualTest : public test::ResidualFixture {};
 
-TEST_P(CudaFc2Test, MatchesReference) {
+TEST_P(CudaResidualTest, MatchesReference) {
   const OnDevice<std::byte> input(input_.memory);
   const OnDevice<float> vectors(vectors_.values);
   const OnDevice<std::byte> weight(test::memory_of(weight_.packed));
@@ -18,19 +18,19 @@ TEST_P(CudaFc2Test, MatchesReference) {
     SCOPED_TRACE(rows);
     set_rows(rows);
     std::vector<double> expected(x_.size());
-    fc2_reference(operands(), weight_.plain.values.data(), expected.data());
+    residual_reference(operands(), weight_.plain.values.data(), expected.data());
     OnDevice<float> x(x_);
-    fc2_cuda(test::gpu(), {.args = &args_,
-                           .h = input.get(),
-                           .vectors = vectors.get(),
-                           .weight = {weight_.type, weight.get()},
-                           .x = x.get()});
+    residual_cuda(test::gpu(), {.args = &args_,
+                                .inner = input.get(),
+                                .vectors = vectors.get(),
+                                .weight = {weight_.type, weight.get()},
+                                .x = x.get()});
     test::expect_close(x.read(), expected,
                        test::tolerance(args_.shape.dtype, test::GemmInput::exact, DType::f32));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaFc2Test, test::residual_cases(),
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaResidualTest, test::residual_cases(),
                          [](const auto& case_info) { return test::residual_name(case_info); });
 
 }  // namespace

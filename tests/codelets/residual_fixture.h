@@ -5,25 +5,28 @@
 #include <tuple>
 #include <vector>
 
-#include "codelets/out_proj/out_proj.h"
+#include "codelets/residual/residual.h"
 #include "tests/codelets/residual_cases.h"
 
 namespace sluice::test {
 
-class OutProjFixture : public ::testing::TestWithParam<std::tuple<DType, ResidualShape>> {
+class ResidualFixture
+    : public ::testing::TestWithParam<std::tuple<DType, ResidualShape, Sublayer>> {
  protected:
-  OutProjFixture() : random_(61) {
-    const auto& [dtype, from] = GetParam();
+  ResidualFixture() : random_(61) {
+    const auto& [dtype, from, sublayer] = GetParam();
+    args_.tag.sublayer = args_.tag.last_sublayer = sublayer;
     DecoderShape& shape = args_.shape;
     shape.dtype = dtype;
     shape.hidden_size = from.hidden_size;
     shape.num_heads = shape.num_kv_heads = 1;
-    shape.head_dim = from.inner_size;
+    shape.head_dim = sublayer == Sublayer::out_proj ? from.inner_size : 1;
+    shape.ffn_size = sublayer == Sublayer::fc2 ? from.inner_size : 1;
     shape.gated_ffn = false;
     shape.norm = from.norm;
     shape.norm_place = from.norm_place;
     vectors_ = make_vectors(random_, shape, from.vectors);
-    args_.vectors = vectors_.layout;
+    args_.vectors = ResidualVectors::of(vectors_.layout, sublayer);
     weight_ = make_weight(random_, from.hidden_size, from.inner_size, dtype);
     args_.weight = weight_.type;
     input_ = make_operand(random_.floats(most_rows * from.inner_size, 2.0), dtype);
@@ -35,9 +38,9 @@ class OutProjFixture : public ::testing::TestWithParam<std::tuple<DType, Residua
     x_.assign(residual_.begin(), residual_.begin() + rows * args_.shape.hidden_size);
   }
 
-  OutProjOperands operands() {
+  ResidualOperands operands() {
     return {.args = &args_,
-            .attention = input_.data(),
+            .inner = input_.data(),
             .vectors = vectors_.values.data(),
             .weight = weight_.weight(),
             .x = x_.data()};
@@ -45,7 +48,7 @@ class OutProjFixture : public ::testing::TestWithParam<std::tuple<DType, Residua
 
   static constexpr std::int64_t most_rows = 66;
   Random random_;
-  OutProjArgs args_;
+  ResidualArgs args_;
   LayerVectors vectors_;
   PackedWeight weight_;
   Operand input_;
