@@ -268,20 +268,6 @@ CASES = [
                     "no norms of heads": Change({"use_qk_norm": False}),
                     "whole heads rotate": Change({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
                                                                       "partial_rotary_factor": 1.0}})}),
-    # Neither groups nor norms of heads, as GLM-4.5-Air; biases of attention, three tenths of a head rotate.
-    Case("glm4-moe-plain",
-         Glm4MoeConfig(vocab_size=97, hidden_size=60, intermediate_size=70, moe_intermediate_size=40,
-                       num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=20,
-                       n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
-                       routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0, use_qk_norm=False,
-                       attention_bias=True, rms_norm_eps=1e-2, max_position_embeddings=256,
-                       bos_token_id=3, eos_token_id=3,
-                       rope_parameters={"rope_type": "default", "rope_theta": 1000000.0,
-                                        "partial_rotary_factor": 0.3}),
-         torch.float32, layer_scale=0.4, published=False,
-         contrasts={"no correction": Change(tensors={"e_score_correction_bias": 0.0}),
-                    "no shared expert": Change(tensors={"shared_experts.down_proj": 0.0}),
-                    "weights that add up to 1": Change({"norm_topk_prob": True})}),
 ]
 
 

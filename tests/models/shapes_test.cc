@@ -53,9 +53,9 @@ const std::map<std::string, std::int64_t>& published_parameters() {
       {"gpt-oss-120b", 116'829'156'672},
       // Without the layer that predicts a second token: as the last one, with a projection from
       // twice as wide, three norms, an embedding and a head.
-      {"glm-4.5-air", 110'468'824'832 -
-                          (109'051'904 + 14'336 + 8192 + 128 * 4096 + 128 + 129 * 3 * 1408 * 4096) -
-                          (2 * 4096 * 4096 + 3 * 4096 + 2 * 151'552L * 4096)},
+      {"glm-4.5-air",
+       110'468'824'832 - (109'051'904 + 14'336 + 8192 + 128 * 4096 + 128 + 129L * 3 * 1408 * 4096) -
+           (2 * 4096 * 4096 + 3 * 4096 + 2 * 151'552L * 4096)},
       // Without each layer's norms of q and k. As published in FP8 it has a scale for 128 x 128
       // weights of each expert and of attention.
       {"minimax-m2", 228'703'644'928 - 62 * (6144 + 1024) -
