@@ -287,6 +287,9 @@ DecoderGraph::DecoderGraph(const ModelWeights& model, std::span<const KvCache> c
     mixture_.whole.at(bits) = apart ? cut({fc1}) : dense_.whole.at(bits);
     mixture_.dropping_rows.at(bits) = apart ? cut({out_proj, fc1}) : dense_.dropping_rows.at(bits);
     mixture_.in_parts.at(bits) = apart ? cut({qk, out_proj, fc1}) : dense_.in_parts.at(bits);
+    hot_mixture_.whole.at(bits) = cut({fc1});
+    hot_mixture_.dropping_rows.at(bits) = cut({out_proj, fc1});
+    hot_mixture_.in_parts.at(bits) = cut({qk, out_proj, fc1});
   }
 }
 
@@ -543,18 +546,21 @@ struct DecoderGraph::ExpertData {
   DataHandle normed;  ///< see RouterOperands
   DataHandle routing;
   DataHandle sum;
+  DataHandle hot_sum;  ///< where some experts are hot and some are not
 
   ExpertData() = default;
-  void make(const DecoderShape& shape, const MixtureShape& mixture, std::int64_t rows) {
+  void make(const DecoderShape& shape, const MixtureShape& mixture, const ExpertChunks& chunks,
+            std::int64_t rows) {
     const auto temporary = [&](std::int64_t width, std::size_t each) {
       return DataHandle::temporary(static_cast<std::size_t>(rows * width) * each);
     };
     normed = temporary(activation_stride(shape.hidden_size, shape.dtype), size_bytes(shape.dtype));
     routing = temporary(mixture.experts_per_token, sizeof(ExpertChoice));
     sum = temporary(shape.hidden_size, sizeof(float));
+    if (chunks.has_two_sums()) hot_sum = temporary(shape.hidden_size, sizeof(float));
   }
   ~ExpertData() {
-    for (DataHandle* handle : {&normed, &routing, &sum}) handle->release_after_use();
+    for (DataHandle* handle : {&normed, &routing, &sum, &hot_sum}) handle->release_after_use();
   }
   ExpertData(const ExpertData&) = delete;
   ExpertData& operator=(const ExpertData&) = delete;
@@ -579,16 +585,29 @@ void DecoderGraph::submit_router_of(const Chain& chain, std::int64_t layer, Devi
 void DecoderGraph::submit_experts_of(const Chain& chain, std::int64_t layer,
                                      const Placement& placement, const ExpertData& data) {
   const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
-  const DecoderShape shape = model_.shape(layer);
-  submit_chunks(chain, layer, placement[Sublayer::fc1], data);
+  const ExpertChunks& cut = weights.experts.cut;
+  const std::int32_t num_hot = cut.num_hot_chunks();
+  // Hot ones first: the GPU has them to do while the CPU computes the others.
+  if (num_hot > 0) {
+    submit_chunks(chain, layer, {0, num_hot}, Device::gpu, data,
+                  cut.has_two_sums() ? data.hot_sum : data.sum);
+  }
+  if (num_hot < cut.count()) {
+    submit_chunks(chain, layer, {num_hot, cut.count()}, placement[Sublayer::fc1], data, data.sum);
+  }
   const TaskTag tag =
       tagged(chain.all.tag, Sublayer::expert_join, layer, placement[Sublayer::out_proj]);
-  submit_expert_join({.tag = tag, .shape = shape, .vectors = model_.vectors()},
-                     {.sum = data.sum, .vectors = weights.vectors, .x = chain.x});
+  submit_expert_join(
+      {.tag = tag,
+       .shape = model_.shape(layer),
+       .vectors = model_.vectors(),
+       .has_hot_sum = cut.has_two_sums()},
+      {.sum = data.sum, .hot_sum = data.hot_sum, .vectors = weights.vectors, .x = chain.x});
 }
 
-void DecoderGraph::submit_chunks(const Chain& chain, std::int64_t layer, Device device,
-                                 const ExpertData& data) const {
+void DecoderGraph::submit_chunks(const Chain& chain, std::int64_t layer, const ChunkRange& range,
+                                 Device device, const ExpertData& data,
+                                 const DataHandle& sum) const {
   const ExpertWeights& experts = model_.layers()[static_cast<std::size_t>(layer)].experts;
   const SublayerRange both{Sublayer::fc1, Sublayer::fc2};
   ExpertsArgs args{.tag = tagged(chain.all.tag, both, layer, device),
@@ -596,19 +615,23 @@ void DecoderGraph::submit_chunks(const Chain& chain, std::int64_t layer, Device 
                    .mixture = mixture_shape(model_.config()),
                    .layout = experts.layout,
                    .chunks = experts.cut};
-  args.recurs =
-      args.tag.num_tokens <= most_rows_of_layer_run && weight_reader(layer) == Device::gpu;
+  const bool stays = weight_reader(layer) == Device::gpu || experts.cut.is_hot(range.begin);
+  args.recurs = args.tag.num_tokens <= most_rows_of_layer_run && stays;
   const std::vector<HandleRef> chunks(experts.chunks.begin(), experts.chunks.end());
-  const std::int32_t at_once = device == Device::gpu ? 1 : experts.cut.count();
-  for (std::int32_t chunk = 0; chunk < experts.cut.count(); chunk += at_once) {
+  const std::int32_t at_once = device == Device::gpu ? 1 : range.end - range.begin;
+  for (std::int32_t chunk = range.begin; chunk < range.end; chunk += at_once) {
     args.first_chunk = chunk;
     args.num_chunks = at_once;
-    args.sum = chunk == 0 ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
-    if (device == Device::gpu) args.tag.num_experts = args.experts_of_task();
+    args.sum = chunk == range.begin ? ExpertsArgs::Sum::written : ExpertsArgs::Sum::added_to;
+    const bool has_all = device == Device::cpu && at_once == experts.cut.count();
+    args.tag.num_experts = has_all ? 0 : args.experts_of_task();
     const auto of_task = std::span(chunks).subspan(static_cast<std::size_t>(chunk),
                                                    static_cast<std::size_t>(at_once));
-    submit_experts(
-        args, {.normed = data.normed, .routing = data.routing, .chunks = of_task, .sum = data.sum});
+    submit_experts(args, {.normed = data.normed,
+                          .routing = data.routing,
+                          .places = experts.places,
+                          .chunks = of_task,
+                          .sum = sum});
   }
 }
 
@@ -624,7 +647,9 @@ void DecoderGraph::submit_with_experts(const Chain& chain, std::int64_t layer,
   if (range.first == Sublayer::fc1) return submit_experts_of(chain, layer, placement, data);
   const Device device = placement[range.first];
   if (!range.has(Sublayer::fc2))
-    data.make(model_.shape(layer), mixture_shape(model_.config()), chain.all.tag.num_tokens);
+    data.make(model_.shape(layer), mixture_shape(model_.config()),
+              model_.layers()[static_cast<std::size_t>(layer)].experts.cut,
+              chain.all.tag.num_tokens);
   submit_range(chain, chain.all, layer, range, device, kv, &data);
   if (range.is_single()) submit_router_of(chain, layer, device, data);
 }

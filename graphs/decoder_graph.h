@@ -107,6 +107,7 @@ class PendingIteration {
 /// 6. Rows that draw no token, and are not scored, end with the last layer's attention.
 /// 7. In a layer with experts, router > experts > expert_join stand in place of 5 and 6: the router
 ///    and the join where 4 runs, the experts where p5 = p6 says, a GPU's as a task for each chunk.
+///    Hot experts run on the GPU, beside the others, and have a sum of their own.
 /// 8. There are logprobs where a sequence asks. Of a prompt's scored rows only the logits of two
 ///    blocks are there at once.
 /// docs/design/overview.md has the reasons.
@@ -190,10 +191,13 @@ class DecoderGraph {
   /// Those of a layer, and what adds them to x.
   void submit_experts_of(const Chain& chain, std::int64_t layer, const Placement& placement,
                          const ExpertData& data);
-  /// The experts alone: the CPU's as one task, a GPU's as one for each chunk, so that only one need
-  /// be there at a time.
-  void submit_chunks(const Chain& chain, std::int64_t layer, Device device,
-                     const ExpertData& data) const;
+  struct ChunkRange {
+    std::int32_t begin, end;
+  };
+  /// The experts of some chunks alone: the CPU's as one task, a GPU's as one for each chunk, so
+  /// that only one need be there at a time.
+  void submit_chunks(const Chain& chain, std::int64_t layer, const ChunkRange& range, Device device,
+                     const ExpertData& data, const DataHandle& sum) const;
   /// A range that ends behind attention, of a layer with experts: as one stage as far as it goes.
   void submit_with_experts(const Chain& chain, std::int64_t layer, const Placement& placement,
                            const SublayerRange& range, const KvUse& kv, ExpertData& data);
@@ -226,9 +230,12 @@ class DecoderGraph {
     ByPlacement in_parts;       ///< with attention cut off from both neighbours
   };
   Cuts dense_;
-  Cuts mixture_;  ///< of a layer with experts: cut before sublayer 5, too
+  Cuts mixture_;      ///< of a layer with experts: cut before sublayer 5, too
+  Cuts hot_mixture_;  ///< the same where some are hot: always
   const Cuts& cuts_of(std::int64_t layer) const {
-    return model_.config().has_experts(layer) ? mixture_ : dense_;
+    if (!model_.config().has_experts(layer)) return dense_;
+    const ExpertWeights& experts = model_.layers()[static_cast<std::size_t>(layer)].experts;
+    return experts.cut.num_hot > 0 ? hot_mixture_ : mixture_;
   }
   std::int64_t iteration_ = -1;
   Buffer slot_tokens_memory_;

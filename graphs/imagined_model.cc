@@ -35,14 +35,20 @@ struct ImaginedModel::Maker {
     return bytes(weight_bytes(streamed), slowest);
   }
 
-  /// A chunk has one home: the slower one of what its experts' weights have.
-  void add_chunks(std::size_t expert_bytes, const LayerHomes& homes, ExpertWeights& experts) {
+  /// A chunk has one home: the slower one of what its experts' weights have; of hot experts HBM.
+  void add_chunks(std::size_t expert_bytes, const LayerHomes& homes, std::int64_t num_hot,
+                  ExpertWeights& experts) {
     const Tier home = std::max(homes[WeightKind::fc1], homes[WeightKind::fc2]);
-    experts.cut = ExpertChunks::cut(model.config_.num_experts, expert_bytes);
+    experts.cut =
+        ExpertChunks::cut(model.config_.num_experts, expert_bytes, most_chunk_bytes, num_hot);
     for (std::int32_t chunk = 0; chunk < experts.cut.count(); ++chunk) {
       experts.chunks.push_back(
-          bytes(static_cast<std::size_t>(experts.cut.size_of(chunk)) * expert_bytes, home));
+          bytes(static_cast<std::size_t>(experts.cut.size_of(chunk)) * expert_bytes,
+                experts.cut.is_hot(chunk) ? Tier::hbm : home));
     }
+    const std::size_t table_bytes =
+        static_cast<std::size_t>(model.config_.num_experts) * sizeof(std::int32_t);
+    if (num_hot > 0) experts.places = DataHandle::imagined(table_bytes, node(Tier::ddr));
   }
 };
 
@@ -51,6 +57,7 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
                              const TierNodes& nodes)
     : ModelWeights(config, imagined_decoder_shape(config, dtype)) {
   Maker imagined{*this, dimensions.weight_bits, nodes};
+  check_hot_experts(config, memory.hot_experts);
   const auto table_bytes = [&](std::int64_t rows, std::int64_t columns) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
   };
@@ -93,7 +100,9 @@ ImaginedModel::ImaginedModel(const ModelConfig& config, DType dtype,
         weights.matrices[matrix.weight].data = imagined.weight(matrix, homes);
       }
     }
-    if (expert_bytes > 0) imagined.add_chunks(expert_bytes, homes, weights.experts);
+    const std::int64_t num_hot =
+        std::ssize(hot_experts_of(memory.hot_experts, static_cast<std::int64_t>(layer)));
+    if (expert_bytes > 0) imagined.add_chunks(expert_bytes, homes, num_hot, weights.experts);
   }
 }
 

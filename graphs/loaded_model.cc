@@ -86,21 +86,21 @@ struct LoadedModel::Packing {
                    [&](std::byte* memory) { plan(ids, type, memory); });
   }
 
-  /// A chunk of neighbouring experts.
+  /// A chunk of these experts.
   DataHandle chunk_of(std::span<const LayerMatrix> matrices, const LayerWeightTypes& types,
-                      std::int64_t layer, const ExpertChunks& cut, std::int32_t chunk, Tier home) {
+                      std::int64_t layer, std::span<const std::int32_t> experts, Tier home) {
     const ExpertLayout layout = ExpertLayout::of(types);
-    const std::int32_t count = cut.size_of(chunk);
     const auto plan_all = [&](std::byte* memory) {
-      for (std::int32_t i = 0; i < count; ++i, memory += layout.size_bytes()) {
+      for (const std::int32_t expert : experts) {
         for (const LayerMatrix& matrix : matrices) {
           if (!matrix.of_each_expert) continue;
-          plan(matrix.ids(layer, cut.first_of(chunk) + i), types[matrix.weight],
+          plan(matrix.ids(layer, expert), types[matrix.weight],
                memory + layout.offset(matrix.weight));
         }
+        memory += layout.size_bytes();
       }
     };
-    return data_of(static_cast<std::size_t>(count) * layout.size_bytes(), layer, home, plan_all);
+    return data_of(experts.size() * layout.size_bytes(), layer, home, plan_all);
   }
 
   /// A piece of data; `plan_into(memory)` plans what is packed there.
@@ -283,7 +283,7 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   const PausedWorkers paused;
   Packing packing{*this, pool, progress, homes, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
-  const PackedWeights packed(config_, dtype, homes.chunk_bytes);
+  const PackedWeights packed(config_, dtype, homes.chunk_bytes, homes.hot_experts);
   const Tier head_home = homes.head_on_disk ? Tier::disk : Tier::ddr;
 
   token_table = register_table({Role::token_embedding}, &table_dtype);
@@ -315,12 +315,18 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     packing.run_round();
     weights.experts = {.layout = ExpertLayout::of(types),
                        .cut = packed.experts.at(static_cast<std::size_t>(layer)),
-                       .chunks = {}};
-    for (std::int32_t chunk = 0; chunk < weights.experts.cut.count(); ++chunk) {
-      weights.experts.chunks.push_back(
-          packing.chunk_of(matrices, types, layer, weights.experts.cut, chunk, home));
+                       .chunks = {},
+                       .places = {}};
+    const ExpertChunks& cut = weights.experts.cut;
+    const ExpertOrder order(cut.num_experts, hot_experts_of(homes.hot_experts, layer));
+    for (std::int32_t chunk = 0; chunk < cut.count(); ++chunk) {
+      const auto experts = std::span(order.experts)
+                               .subspan(static_cast<std::size_t>(cut.first_of(chunk)),
+                                        static_cast<std::size_t>(cut.size_of(chunk)));
+      weights.experts.chunks.push_back(packing.chunk_of(matrices, types, layer, experts, home));
       packing.run_round();
     }
+    if (cut.num_hot > 0) weights.experts.places = register_numbers(order.places);
   }
   if (homes.file != nullptr) {
     if (!homes.file->is_whole()) homes.file->publish();
@@ -371,6 +377,12 @@ DataHandle LoadedModel::register_floats(const std::vector<float>& values) {
   Buffer& buffer = keep(bytes);
   std::memcpy(buffer.data(), values.data(), bytes);
   return DataHandle::of_memory(buffer.data(), bytes);
+}
+
+DataHandle LoadedModel::register_numbers(const std::vector<std::int32_t>& values) {
+  Buffer& buffer = keep(values.size() * sizeof(std::int32_t));
+  std::memcpy(buffer.data(), values.data(), buffer.size());
+  return DataHandle::of_memory(buffer.data(), buffer.size());
 }
 
 void LoadedModel::load_vectors(std::int64_t layer, DataHandle* handle) {

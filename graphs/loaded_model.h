@@ -21,6 +21,7 @@ struct WeightHomes {
   std::vector<Tier> layers;                    ///< ddr, cxl or disk; none: all in DDR
   bool head_on_disk = false;                   ///< the LM head; else in DDR
   std::size_t chunk_bytes = most_chunk_bytes;  ///< of a layer's experts, see ExpertChunks
+  HotExperts hot_experts;      ///< which come first; their home is here all the same, as HBM's is
   std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
   std::vector<int> ddr_nodes;  ///< the same of DDR; none: as the system puts it
   WeightFile* file = nullptr;  ///< with a disk: all weights, in it or to be written there
@@ -69,6 +70,8 @@ class LoadedModel : private WeightMemory, public ModelWeights {
   Buffer& keep(std::size_t size_bytes);
   DataHandle register_table(TensorId id, DType* dtype);
   DataHandle register_floats(const std::vector<float>& values);
+  /// A table of the layers, which counts as no weight.
+  DataHandle register_numbers(const std::vector<std::int32_t>& values);
   void load_vectors(std::int64_t layer, DataHandle* handle);
 
   std::uint64_t read_bytes_ = 0;

@@ -137,8 +137,37 @@ VectorLayout vector_layout(const ModelConfig& config) {
   return layout;
 }
 
-PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes) {
+std::span<const std::int32_t> hot_experts_of(const HotExperts& hot, std::int64_t layer) {
+  const auto index = static_cast<std::size_t>(layer);
+  return index < hot.size() ? std::span<const std::int32_t>(hot[index])
+                            : std::span<const std::int32_t>();
+}
+
+void check_hot_experts(const ModelConfig& config, const HotExperts& hot) {
+  if (std::ssize(hot) > config.num_layers) {
+    throw Error("hot experts of {} layers are given, the model has {}", hot.size(),
+                config.num_layers);
+  }
+  for (std::int64_t layer = 0; layer < std::ssize(hot); ++layer) {
+    const std::int64_t num_experts = config.has_experts(layer) ? config.num_experts : 0;
+    std::vector<bool> named(static_cast<std::size_t>(num_experts));
+    for (const std::int32_t expert : hot_experts_of(hot, layer)) {
+      if (expert < 0 || expert >= num_experts) {
+        throw Error("layer {}'s hot experts name {}, expected numbers below {}, its experts", layer,
+                    expert, num_experts);
+      }
+      if (named[static_cast<std::size_t>(expert)])
+        throw Error("layer {}'s hot experts name {} twice, expected each once", layer, expert);
+      named[static_cast<std::size_t>(expert)] = true;
+    }
+  }
+}
+
+PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes,
+                             const HotExperts& its_hot_experts)
+    : hot_experts(its_hot_experts) {
   check_runs(config);
+  check_hot_experts(config, hot_experts);
   const WeightFormat plain = WeightFormat::plain(dtype);
   const auto format_of = [&plain](const WeightFormat& stored) {
     return stored.is_plain() ? plain : stored;
@@ -157,8 +186,8 @@ PackedWeights::PackedWeights(const ModelConfig& config, DType dtype, std::size_t
       types[matrix.weight] = {matrix.in, matrix.out, format_of(stored[matrix.weight])};
     ExpertChunks& chunks = experts.emplace_back();
     if (config.has_experts(i)) {
-      chunks =
-          ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(), chunk_bytes);
+      chunks = ExpertChunks::cut(config.num_experts, ExpertLayout::of(types).size_bytes(),
+                                 chunk_bytes, std::ssize(hot_experts_of(hot_experts, i)));
     }
   }
 }
@@ -211,8 +240,15 @@ std::string PackedWeights::identity() const {
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const WeightType& type : types_of_layer(i)) add(type);
-    if (experts[i].num_experts > 0)
-      text += fmt::format("{} experts by {} ", experts[i].num_experts, experts[i].per_chunk);
+    if (experts[i].num_experts == 0) continue;
+    text += fmt::format("{} experts by {} ", experts[i].num_experts, experts[i].per_chunk);
+    if (experts[i].num_hot == 0) continue;
+    text += fmt::format("hot by {}:", experts[i].per_hot_chunk);
+    const ExpertOrder order(experts[i].num_experts,
+                            hot_experts_of(hot_experts, static_cast<std::int64_t>(i)));
+    for (std::int32_t place = 0; place < experts[i].num_hot; ++place)
+      text += fmt::format(" {}", order.experts[static_cast<std::size_t>(place)]);
+    text += " ";
   }
   return text;
 }

@@ -21,7 +21,16 @@ struct ExpertWeights {
   ExpertLayout layout;
   ExpertChunks cut;
   std::vector<DataHandle> chunks;  ///< cut.count(); none in a layer with one FFN
+  DataHandle places;  ///< int32 [num_experts], see ExpertOrder; empty unless some are hot
 };
+
+/// By layer: experts that live in HBM and run there; empty: none.
+using HotExperts = std::vector<std::vector<std::int32_t>>;
+/// Those of one layer, in any order.
+std::span<const std::int32_t> hot_experts_of(const HotExperts& hot, std::int64_t layer);
+/// Throws Error, with layer and number, for experts that a layer does not have, or has twice, and
+/// for more layers than the model's.
+void check_hot_experts(const ModelConfig& config, const HotExperts& hot);
 
 /// The weights of one decoder layer as StarPU handles.
 struct LayerWeights {
@@ -51,14 +60,16 @@ VectorLayout vector_layout(const ModelConfig& config);
 /// The weights of a model that are packed, in the formats in which it has them; plain ones in the
 /// type of the arithmetic.
 struct PackedWeights {
-  /// Throws Error for a model that cannot run.
-  PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes = most_chunk_bytes);
+  /// Throws Error for a model that cannot run, and as check_hot_experts().
+  PackedWeights(const ModelConfig& config, DType dtype, std::size_t chunk_bytes = most_chunk_bytes,
+                const HotExperts& its_hot_experts = {});
 
   std::optional<WeightType> project_in;
   std::optional<WeightType> project_out;
   WeightType head;
   std::vector<LayerWeightTypes> layers;  ///< those that are no matrix are nothing
   std::vector<ExpertChunks> experts;     ///< of each layer; their types are the layer's
+  HotExperts hot_experts;
 
   /// The types of one layer's weights, those of an expert once.
   std::vector<WeightType> types_of_layer(std::size_t index) const;

@@ -49,8 +49,8 @@ WeightSizes::WeightSizes(const ModelConfig& config, DType dtype, std::uint64_t t
       layer.matrices[matrix.weight] = WeightPacking::size_bytes(types[matrix.weight]);
     }
     if (config.has_experts(i)) {
-      layer.experts =
-          static_cast<std::uint64_t>(config.num_experts) * ExpertLayout::of(types).size_bytes();
+      layer.expert = ExpertLayout::of(types).size_bytes();
+      layer.experts = static_cast<std::uint64_t>(config.num_experts) * layer.expert;
     }
   }
   if (config.final_norm && config.norm_affine)
@@ -67,7 +67,9 @@ std::uint64_t WeightSizes::resident(const MemoryPlan& memory) const {
     for (const LayerWeight weight : all_layer_weights) {
       if (stays(homes, weight)) bytes += layer.matrices[weight];
     }
-    if (experts_stay(homes)) bytes += layer.experts;
+    const auto num_hot = hot_experts_of(memory.hot_experts, static_cast<std::int64_t>(i)).size();
+    bytes += experts_stay(homes) ? layer.experts : num_hot * layer.expert;
+    if (num_hot > 0) bytes += layer.experts / layer.expert * sizeof(std::int32_t);  // their places
   }
   return bytes;
 }
@@ -100,8 +102,12 @@ ResidentWeights::ResidentWeights(const ModelWeights& model, const MemoryPlan& me
     for (const LayerWeight weight : all_layer_weights) {
       if (stays(homes, weight)) add(weights.matrices[weight].data);
     }
-    if (!experts_stay(homes)) continue;
-    for (const DataHandle& chunk : weights.experts.chunks) add(chunk);
+    const ExpertWeights& experts = weights.experts;
+    const std::int32_t count =
+        experts_stay(homes) ? experts.cut.count() : experts.cut.num_hot_chunks();
+    for (std::int32_t chunk = 0; chunk < count; ++chunk)
+      add(experts.chunks[static_cast<std::size_t>(chunk)]);
+    add(experts.places);
   }
 }
 

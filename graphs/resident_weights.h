@@ -20,6 +20,7 @@ struct WeightSizes {
     std::uint64_t vectors = 0;
     PerLayerWeight<std::uint64_t> matrices;
     std::uint64_t experts = 0;  ///< all of the layer's
+    std::uint64_t expert = 0;   ///< one of them
     std::uint64_t total() const;
   };
   std::vector<Layer> layers;

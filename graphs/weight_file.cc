@@ -31,11 +31,11 @@ constexpr std::uint64_t header_bytes = 64 * 1024;
 /// What packs, and how: changes when a packed weight's bytes do.
 constexpr int packing_version = 6;
 
-std::string identity_of(const Model& model, DType dtype) {
+std::string identity_of(const Model& model, DType dtype, const HotExperts& hot) {
   std::string text =
       fmt::format("sluice packed weights {}\n{}\n{} {}, oneDNN {}\n", packing_version, model.name,
                   to_string(dtype), onednn_isa_name(), onednn_version());
-  text += PackedWeights(model.config, dtype).identity();
+  text += PackedWeights(model.config, dtype, most_chunk_bytes, hot).identity();
   text += fmt::format("\n{} layers\n{}\n", model.config.num_layers, model.weights->identity());
   return text;
 }
@@ -60,16 +60,17 @@ std::string gigabytes(std::uint64_t bytes) {
 
 }  // namespace
 
-std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype) {
+std::uint64_t WeightFile::size_of(const ModelConfig& config, DType dtype, const HotExperts& hot) {
   std::uint64_t bytes = header_bytes;
-  for (const std::size_t size : PackedWeights(config, dtype).sizes())
+  for (const std::size_t size : PackedWeights(config, dtype, most_chunk_bytes, hot).sizes())
     bytes += DirectFile::aligned(size);
   return bytes;
 }
 
-WeightFile::WeightFile(Look /*only*/, const fs::path& folder, const Model& model, DType dtype)
-    : header_(identity_of(model, dtype)),
-      size_bytes_(size_of(model.config, dtype)),
+WeightFile::WeightFile(Look /*only*/, const fs::path& folder, const Model& model, DType dtype,
+                       const HotExperts& hot)
+    : header_(identity_of(model, dtype, hot)),
+      size_bytes_(size_of(model.config, dtype, hot)),
       next_offset_(header_bytes) {
   const std::size_t hash = std::hash<std::string>()(header_);
   header_.resize(header_bytes, '\0');
@@ -78,13 +79,15 @@ WeightFile::WeightFile(Look /*only*/, const fs::path& folder, const Model& model
   whole_ = has_header();
 }
 
-std::uint64_t WeightFile::missing_bytes(const fs::path& folder, const Model& model, DType dtype) {
-  const WeightFile file(Look(), folder, model, dtype);
+std::uint64_t WeightFile::missing_bytes(const fs::path& folder, const Model& model, DType dtype,
+                                        const HotExperts& hot) {
+  const WeightFile file(Look(), folder, model, dtype, hot);
   return file.is_whole() ? 0 : file.size_bytes();
 }
 
-WeightFile::WeightFile(const fs::path& folder, const Model& model, DType dtype)
-    : WeightFile(Look(), folder, model, dtype) {
+WeightFile::WeightFile(const fs::path& folder, const Model& model, DType dtype,
+                       const HotExperts& hot)
+    : WeightFile(Look(), folder, model, dtype, hot) {
   const std::error_code error = make_private_folders(folder);
   if (!fs::is_directory(folder)) {
     throw Error("--disk {}: no such folder, and it cannot be made: {}", folder.string(),

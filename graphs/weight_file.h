@@ -8,6 +8,7 @@
 
 #include "base/direct_file.h"
 #include "base/dtype.h"
+#include "graphs/model_weights.h"
 #include "models/model.h"
 
 namespace sluice {
@@ -22,7 +23,8 @@ class WeightFile {
   /// Looks for the model's file in `folder`, which is made if need be; where there is none that is
   /// whole, begins one, and removes what a killed run has left there. Throws Error when the folder
   /// cannot be used, or has no room for the file.
-  WeightFile(const std::filesystem::path& folder, const Model& model, DType dtype);
+  WeightFile(const std::filesystem::path& folder, const Model& model, DType dtype,
+             const HotExperts& hot = {});
   /// What was not published is gone.
   ~WeightFile();
   WeightFile(const WeightFile&) = delete;
@@ -46,14 +48,15 @@ class WeightFile {
   DirectFile open() const { return DirectFile(path_); }
 
   /// Bytes of the file of a model.
-  static std::uint64_t size_of(const ModelConfig& config, DType dtype);
+  static std::uint64_t size_of(const ModelConfig& config, DType dtype, const HotExperts& hot = {});
   /// Bytes that a run would write into `folder`: 0 where the model's file is there and whole.
   static std::uint64_t missing_bytes(const std::filesystem::path& folder, const Model& model,
-                                     DType dtype);
+                                     DType dtype, const HotExperts& hot = {});
 
  private:
   struct Look {};  ///< only, and make nothing
-  WeightFile(Look, const std::filesystem::path& folder, const Model& model, DType dtype);
+  WeightFile(Look, const std::filesystem::path& folder, const Model& model, DType dtype,
+             const HotExperts& hot);
   void begin();
   void remove_left_behind() const;
   bool has_header() const;

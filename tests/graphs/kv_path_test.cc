@@ -715,14 +715,21 @@ TEST(LayerRunTasksTest, NeighboursOfExpertsAreOneStage) {
                    "5-6, layer 0, 21", "17-17, layer 0, 21"}));
 }
 
-/// A golden model whose chunks have so many experts.
-LoadedModel load_cut(const char* name, std::size_t experts_of_chunk, DType dtype = DType::f32) {
+/// A golden model in f32 whose chunks have so many experts; `hot` ones in every layer.
+LoadedModel load_cut(const char* name, std::size_t experts_of_chunk,
+                     const std::vector<std::int32_t>& hot = {}) {
   const Model files = open_model(test::golden_folder(name));
-  const PackedWeights packed(files.config, dtype);
-  const std::size_t layer = packed.layers.size() - 1;  // the first ones may have one FFN
+  const PackedWeights packed(files.config, DType::f32);
   WeightHomes homes;
-  homes.chunk_bytes = experts_of_chunk * ExpertLayout::of(packed.layers.at(layer)).size_bytes();
-  return {files, dtype, runtime().setup_pool(), {}, homes};
+  homes.chunk_bytes = experts_of_chunk * ExpertLayout::of(packed.layers.at(0)).size_bytes();
+  if (!hot.empty()) homes.hot_experts.assign(packed.layers.size(), hot);
+  return {files, DType::f32, runtime().setup_pool(), {}, homes};
+}
+
+/// Where sublayers 2 and 3 part, the scores are stored, and summed in another order.
+bool keeps_bits(const ModelConfig& config, const Placement& placement) {
+  return placement == possible(config, placement) &&
+         placement[Sublayer::qk] == placement[Sublayer::sv];
 }
 
 class ExpertChunksBitsTest : public ::testing::TestWithParam<const char*> {};
@@ -738,8 +745,29 @@ TEST_P(ExpertChunksBitsTest, AnyCutAndPlacementGivesTheSameBits) {
     ASSERT_EQ(cut.layers().back().experts.chunks.size(), (num_experts + experts - 1) / experts);
     for (unsigned bits = 0; bits < num_placements; ++bits) {
       const Placement placement = Placement::from_bits(bits);
-      if (placement != possible(cut.config(), placement)) continue;
+      if (!keeps_bits(cut.config(), placement)) continue;
       same.expect(TwoSequences(cut, {.placement = placement}).logits(), expected,
+                  placement.to_string());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// With a fixed list of hot experts, which are summed apart. On the CPU alone these are bits.
+TEST_P(ExpertChunksBitsTest, WithHotOnesTooWhichAreFixed) {
+  const std::vector<float> plain = TwoSequences(load(GetParam(), DType::f32), Form{}).logits();
+  const LoadedModel whole = load_cut(GetParam(), 100, {3, 1});
+  const std::vector<float> expected = TwoSequences(whole, Form{}).logits();
+  ASSERT_EQ(expected.size(), plain.size());
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    ASSERT_NEAR(expected[i], plain[i], 1e-4 * (1 + std::abs(plain[i]))) << i;
+  const Same same(whole, {GetParam(), DType::f32});
+  const LoadedModel cut = load_cut(GetParam(), 1, {1, 3});
+  for (const LoadedModel* model : {&whole, &cut}) {
+    for (unsigned bits = 0; bits < num_placements; ++bits) {
+      const Placement placement = Placement::from_bits(bits);
+      if (!keeps_bits(model->config(), placement)) continue;
+      same.expect(TwoSequences(*model, {.placement = placement}).logits(), expected,
                   placement.to_string());
       if (HasFatalFailure()) return;
     }
@@ -778,6 +806,73 @@ TEST(ExpertChunksTasksTest, OnAGpuEachIsOneTasksAlone) {
       EXPECT_EQ(tasks[i].accesses.back().handle, tasks[0].accesses.back().handle);
     }
   }
+}
+
+/// Of 4 experts 1 and 3 are hot, each a chunk; the CPU computes the others.
+TEST(ExpertChunksTasksTest, HotOnesRunBesideTheOthers) {
+  const LoadedModel model = load_cut("mixtral", 1, {1, 3});
+  const std::vector<DataHandle>& chunks = model.layers().front().experts.chunks;
+  ASSERT_EQ(chunks.size(), 4U);
+  for (const char* placement : {"000011", "111111", "000000"}) {
+    SCOPED_TRACE(placement);
+    TwoSequences run(model, {.placement = *Placement::parse(placement)});
+    std::vector<Submitted> tasks = tasks_of_layer(run, 0, 0);
+    const Submitted join = tasks.back();
+    EXPECT_EQ(join.tag.sublayer, Sublayer::expert_join);
+    std::erase_if(tasks, [](const Submitted& task) { return task.tag.sublayer != Sublayer::fc1; });
+    const bool all_on_gpu = placement == std::string("000000");
+    ASSERT_EQ(tasks.size(), all_on_gpu ? 4U : 3U);
+    const starpu_data_handle_t hot_sum = tasks.front().accesses.back().handle;
+    const starpu_data_handle_t sum = tasks.back().accesses.back().handle;
+    EXPECT_NE(hot_sum, sum);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      const bool is_hot = i < 2;
+      const bool on_gpu = is_hot || all_on_gpu;
+      EXPECT_EQ(tasks[i].tag.device, on_gpu ? Device::gpu : Device::cpu);
+      EXPECT_EQ(tasks[i].tag.num_experts, on_gpu ? 1 : 2);
+      EXPECT_EQ(tasks[i].accesses.back().handle, is_hot ? hot_sum : sum);
+      EXPECT_EQ(tasks[i].accesses.back().mode, i % 2 == 0 ? STARPU_W : STARPU_RW);
+      EXPECT_EQ(tasks[i].mode(model.layers().front().experts.places), STARPU_R);
+      for (std::size_t j = 0; j < chunks.size(); ++j) {
+        const bool reads = on_gpu ? i == j : j >= 2;
+        EXPECT_EQ(tasks[i].mode(chunks[j]), reads ? STARPU_R : STARPU_NONE) << i << ", " << j;
+      }
+    }
+    for (const starpu_data_handle_t read : {sum, hot_sum}) {
+      EXPECT_TRUE(std::any_of(
+          join.accesses.begin(), join.accesses.end(),
+          [&](const Access& access) { return access.handle == read && access.mode == STARPU_R; }));
+    }
+  }
+}
+
+/// One sum, which the hot ones write.
+TEST(ExpertChunksTasksTest, AllMayBeHot) {
+  const std::vector<float> plain = TwoSequences(load("mixtral", DType::f32), Form{}).logits();
+  const LoadedModel model = load_cut("mixtral", 3, {0, 1, 2, 3});
+  const std::vector<float> hot =
+      TwoSequences(model, {.placement = *Placement::parse("000011")}).logits();
+  Same(model, {"mixtral", DType::f32}).expect(hot, plain, "all are hot");
+}
+
+TEST(ExpertChunksTasksTest, HotOnesThatThereAreNotAreRefused) {
+  const ModelConfig config = open_model(test::golden_folder("mixtral")).config;
+  const auto problem_of = [&](const HotExperts& hot) -> std::string {
+    try {
+      check_hot_experts(config, hot);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(problem_of({{}, {3, 0}}), "");
+  EXPECT_EQ(problem_of({{}, {3, 0, 3}}), "layer 1's hot experts name 3 twice, expected each once");
+  EXPECT_EQ(problem_of({{4}}),
+            "layer 0's hot experts name 4, expected numbers below 4, its experts");
+  EXPECT_EQ(problem_of({{-1}}),
+            "layer 0's hot experts name -1, expected numbers below 4, its experts");
+  EXPECT_EQ(problem_of({{}, {}, {}}), "hot experts of 3 layers are given, the model has 2");
+  EXPECT_THROW(load_cut("mixtral", 1, {7}), Error);
 }
 
 TEST(ExpertPlacementTest, HalvesOfAnFfnOnTwoDevicesAreRefused) {

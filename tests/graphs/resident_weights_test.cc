@@ -59,6 +59,23 @@ TEST_P(WeightSizesTest, AreThoseOfTheLoadedModel) {
   }
 }
 
+/// They are held whatever their layers' homes are, with their places.
+TEST(HotExpertSizesTest, AreThoseOfTheLoadedModel) {
+  WeightHomes homes;
+  homes.hot_experts = {{1}, {0, 2}};
+  const LoadedModel model(open_model(test::golden_folder("mixtral")), DType::f32,
+                          test::runtime().setup_pool(), {}, homes);
+  MemoryPlan memory = none_resident(model);
+  memory.hot_experts = homes.hot_experts;
+  expect_equal_sizes(model, DType::f32, memory);
+  const std::uint64_t expert_bytes = model.layers().front().experts.layout.size_bytes();
+  EXPECT_EQ(ResidentWeights(model, memory).size_bytes(), 3 * expert_bytes + 2 * 4 * 4);
+  for (const WeightKind kind : {WeightKind::fc1, WeightKind::fc2})
+    memory.layers.back().weights.at(static_cast<std::size_t>(kind)) = Tier::hbm;
+  expect_equal_sizes(model, DType::f32, memory);
+  EXPECT_EQ(ResidentWeights(model, memory).size_bytes(), 5 * expert_bytes + 2 * 4 * 4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, WeightSizesTest, ::testing::ValuesIn(test::golden_cases()),
                          [](const auto& of) { return test::golden_test_name(of); });
 
