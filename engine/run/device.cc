@@ -45,6 +45,7 @@ HostPlan AcceleratorRun::beside(HostPlan host, const TierSettings& settings,
   share.head = plan_.memory.lm_head == Tier::hbm;
   share.passing_bytes = plan_.memory.uses_gpu ? staging_.bytes : 0;
   share.splits_attention = splits_attention();
+  share.hot_experts = plan_.memory.hot_experts;
   host.set_accelerator(std::move(share));
   if (host.missing_bytes() > 0) throw Error("{}", shortage_text(host, settings, smaller));
   return host;

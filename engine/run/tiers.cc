@@ -159,6 +159,7 @@ void HostPlan::place_kv() {
 
 void HostPlan::set_accelerator(HbmShare share) {
   hbm_ = std::move(share);
+  homes_.hot_experts = hbm_.hot_experts;
   if (hbm_.splits_attention) ddr_.activations += split_score_bytes_;
   settle();
 }
@@ -470,7 +471,7 @@ DiskRun::DiskRun(const HostPlan& plan, const std::filesystem::path& folder, cons
       homes_(plan.homes()) {
   if (kv_bytes_ > 0) kv_file_.emplace(node_, folder, kv_file_bytes);
   if (weight_bytes_ > 0) {
-    file_.emplace(folder, model, dtype);
+    file_.emplace(folder, model, dtype, homes_.hot_experts);
     homes_.file = &*file_;
     homes_.node = &node_;
   }
@@ -482,7 +483,9 @@ void DiskRun::check_room(const HostPlan& plan, const std::filesystem::path& fold
                          const Model& model, DType dtype, std::uint64_t kv_file_bytes) {
   const std::uint64_t kv = plan.disk_kv_bytes() > 0 ? kv_file_bytes : 0;
   const std::uint64_t weights =
-      plan.disk_weight_bytes() > 0 ? WeightFile::missing_bytes(folder, model, dtype) : 0;
+      plan.disk_weight_bytes() > 0
+          ? WeightFile::missing_bytes(folder, model, dtype, plan.homes().hot_experts)
+          : 0;
   const std::uint64_t there = free_bytes(folder);
   if (kv + weights <= there) return;
   throw Error(

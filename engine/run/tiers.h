@@ -81,6 +81,7 @@ struct HbmShare {
   std::int64_t kv_layers = 0;       ///< whose KV lives there
   std::uint64_t passing_bytes = 0;  ///< of other weights, at once on their way there
   bool splits_attention = false;    ///< QK^T and SV run apart somewhere
+  HotExperts hot_experts{};         ///< held, whatever their layers do
 };
 
 /// Where packed weights and KV live in the host's memories (docs/design/tiers.md):
