@@ -94,7 +94,7 @@ enum class WeightKind : std::uint8_t { vectors, query, key, value, out_proj, fc1
 inline constexpr std::size_t num_weight_kinds = 7;
 std::string_view to_string(WeightKind kind);
 
-class HotExperts;  // perfmodels/hot_experts.h
+class CountedHotExperts;  // perfmodels/hot_experts.h
 
 /// Where one layer's data lives.
 struct LayerHomes {
@@ -102,7 +102,7 @@ struct LayerHomes {
   Tier kv = Tier::ddr;                           ///< of new requests' KV
   /// Of a mixture: experts that live in HBM, though fc1 and fc2 live elsewhere. Null: none.
   /// Follows from MemoryPlan::hot_experts (count_hot_experts()): policies need not fill it.
-  std::shared_ptr<const HotExperts> hot{};
+  std::shared_ptr<const CountedHotExperts> hot{};
 
   static LayerHomes all(Tier weights_tier, Tier kv_tier) {
     LayerHomes homes;

@@ -46,7 +46,7 @@ double sublayer_seconds(const CostModel& costs, const TaskTag& tag, Sublayer sub
   const BatchShape shape = batch_shape(tag);
   const Tier operand = operand_tier(tag, sublayer, device, memory);
   const LayerHomes* homes = homes_of(tag, memory);
-  const HotExperts* hot = homes != nullptr ? hot_experts(*homes) : nullptr;
+  const CountedHotExperts* hot = homes != nullptr ? hot_experts(*homes) : nullptr;
   if (hot == nullptr || device == Device::gpu || sublayer < Sublayer::fc1)
     return costs.compute_s(device, sublayer, shape, operand);
   return costs.experts_s(device, sublayer, shape, operand,
