@@ -205,7 +205,7 @@ Footprint footprint(const CostModel& costs, const MemoryPlan& memory,
       const auto weight = static_cast<WeightKind>(kind);
       result.weights[homes[weight]] += count * bytes_at_home(model, homes, weight);
     }
-    if (const HotExperts* hot = hot_experts(homes))
+    if (const CountedHotExperts* hot = hot_experts(homes))
       result.weights[Tier::hbm] += count * hot->bytes();
     result.kv[homes.kv] += count * elsewhere * request_kv_bytes;
     result.kv[Tier::hbm] += count * in_hbm * request_kv_bytes;

@@ -37,8 +37,8 @@ double touched_by(const std::vector<double>& chances, double rows) {
 
 }  // namespace
 
-HotExperts::HotExperts(const ModelDimensions& model, std::int64_t first_layer,
-                       std::span<const std::vector<std::int32_t>> lists)
+CountedHotExperts::CountedHotExperts(const ModelDimensions& model, std::int64_t first_layer,
+                                     std::span<const std::vector<std::int32_t>> lists)
     : count_(std::ssize(lists.front())),
       bytes_(static_cast<double>(count_) / static_cast<double>(model.num_experts) *
              (sublayer_weight_bytes(model, Sublayer::fc1) +
@@ -59,7 +59,7 @@ HotExperts::HotExperts(const ModelDimensions& model, std::int64_t first_layer,
   cold_chances_.resize(1);
 }
 
-HotExperts::Touched HotExperts::touched(double rows) const {
+CountedHotExperts::Touched CountedHotExperts::touched(double rows) const {
   constexpr std::size_t most = 4096;
   const std::lock_guard lock(mutex_);
   if (const auto found = known_.find(rows); found != known_.end()) return found->second;
@@ -71,7 +71,7 @@ HotExperts::Touched HotExperts::touched(double rows) const {
   return known_[rows] = sum;
 }
 
-ExpertPart HotExperts::hot(const ModelDimensions& model, double rows) const {
+ExpertPart CountedHotExperts::hot(const ModelDimensions& model, double rows) const {
   const Touched independent = touched(rows);
   const double share = independent.all > 0 ? independent.hot / independent.all : 0;
   return {.experts = static_cast<double>(count_),
@@ -79,7 +79,7 @@ ExpertPart HotExperts::hot(const ModelDimensions& model, double rows) const {
           .pairs = share_ * rows * static_cast<double>(model.experts_per_token)};
 }
 
-ExpertPart HotExperts::cold(const ModelDimensions& model, double rows) const {
+ExpertPart CountedHotExperts::cold(const ModelDimensions& model, double rows) const {
   const ExpertPart hot_ones = hot(model, rows);
   const ExpertPart all = all_experts(model, rows);
   return {.experts = all.experts - hot_ones.experts,
@@ -94,15 +94,16 @@ void count_hot_experts(const ModelDimensions& model, MemoryPlan& memory) {
   const bool alike = std::all_of(lists.begin(), lists.end(), [&](const auto& list) {
     return list.size() == lists.front().size();
   });
-  std::shared_ptr<const HotExperts> of_all;
-  if (alike && !lists.front().empty()) of_all = std::make_shared<HotExperts>(model, 0, lists);
+  std::shared_ptr<const CountedHotExperts> of_all;
+  if (alike && !lists.front().empty())
+    of_all = std::make_shared<CountedHotExperts>(model, 0, lists);
   for (std::size_t layer = 0; layer < lists.size(); ++layer) {
     LayerHomes& homes = memory.layers.at(layer);
     if (lists[layer].empty() || homes[WeightKind::fc1] == Tier::hbm) continue;
     homes.hot = of_all != nullptr
                     ? of_all
-                    : std::make_shared<HotExperts>(model, static_cast<std::int64_t>(layer),
-                                                   std::span(&lists[layer], 1));
+                    : std::make_shared<CountedHotExperts>(model, static_cast<std::int64_t>(layer),
+                                                          std::span(&lists[layer], 1));
   }
 }
 
@@ -112,13 +113,13 @@ bool LayerHomes::operator==(const LayerHomes& other) const {
   return hot != nullptr && other.hot != nullptr && *hot == *other.hot;
 }
 
-const HotExperts* hot_experts(const LayerHomes& homes) {
+const CountedHotExperts* hot_experts(const LayerHomes& homes) {
   return homes[WeightKind::fc1] == Tier::hbm ? nullptr : homes.hot.get();
 }
 
 double hot_share(const ModelDimensions& model, const LayerHomes& homes, WeightKind kind) {
   if (kind != WeightKind::fc1 && kind != WeightKind::fc2) return 0;
-  const HotExperts* hot = hot_experts(homes);
+  const CountedHotExperts* hot = hot_experts(homes);
   if (hot == nullptr) return 0;
   return static_cast<double>(hot->count()) / static_cast<double>(model.num_experts);
 }

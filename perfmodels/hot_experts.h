@@ -13,12 +13,12 @@ namespace sluice {
 
 /// Experts of a layer that live in HBM while its others do not, or the mean of several layers with
 /// as many each. They are rows of numbers alone: who runs them knows MemoryPlan::hot_experts.
-class HotExperts {
+class CountedHotExperts {
  public:
   /// `lists`: of each layer, from `first_layer` on, the numbers of its hot experts, as many in
   /// each. Which rows go through them follows from the model's routing.
-  HotExperts(const ModelDimensions& model, std::int64_t first_layer,
-             std::span<const std::vector<std::int32_t>> lists);
+  CountedHotExperts(const ModelDimensions& model, std::int64_t first_layer,
+                    std::span<const std::vector<std::int32_t>> lists);
 
   std::int64_t count() const { return count_; }  ///< of one layer
   double bytes() const { return bytes_; }        ///< of one layer
@@ -30,7 +30,7 @@ class HotExperts {
   ExpertPart hot(const ModelDimensions& model, double rows) const;
   ExpertPart cold(const ModelDimensions& model, double rows) const;
 
-  bool operator==(const HotExperts& other) const {
+  bool operator==(const CountedHotExperts& other) const {
     return count_ == other.count_ && bytes_ == other.bytes_ && hot_chances_ == other.hot_chances_ &&
            cold_chances_ == other.cold_chances_;
   }
@@ -53,12 +53,12 @@ class HotExperts {
   mutable std::map<double, Touched> known_;  ///< by rows; cost models ask for the same ones often
 };
 
-/// Gives each layer's homes what `memory.hot_experts` says: one HotExperts for all layers where
-/// each has as many, else one a layer. A layer whose experts all live in HBM has none.
+/// Gives each layer's homes what `memory.hot_experts` says: one CountedHotExperts for all layers
+/// where each has as many, else one a layer. A layer whose experts all live in HBM has none.
 void count_hot_experts(const ModelDimensions& model, MemoryPlan& memory);
 
 /// The hot experts of a layer whose others live outside HBM; null where there are none.
-const HotExperts* hot_experts(const LayerHomes& homes);
+const CountedHotExperts* hot_experts(const LayerHomes& homes);
 /// Share of a weight's bytes that lives in HBM as hot experts do, whatever its home.
 double hot_share(const ModelDimensions& model, const LayerHomes& homes, WeightKind kind);
 

@@ -182,7 +182,7 @@ class Layer {
   ByDevice fresh_kv_s_{};  ///< K or V that sublayer 1 has just made on the other device
   ByDevice store_kv_s_{};  ///< as far as DDR, where KV lives on a disk
   double write_kv_s_ = 0;
-  const HotExperts* hot_ = nullptr;
+  const CountedHotExperts* hot_ = nullptr;
   double hot_s_ = 0;
 };
 

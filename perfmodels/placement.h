@@ -82,7 +82,7 @@ std::string layers_of(const TaskTag& tag);
 inline constexpr std::array<Tier, 4> all_tiers = {Tier::hbm, Tier::ddr, Tier::cxl, Tier::disk};
 std::optional<Tier> parse_tier(std::string_view text);
 
-class HotExperts;  // perfmodels/hot_experts.h
+class CountedHotExperts;  // perfmodels/hot_experts.h
 
 /// Where one layer's data lives.
 struct LayerHomes {
@@ -90,7 +90,7 @@ struct LayerHomes {
   Tier kv = Tier::ddr;                           ///< of new requests' KV
   /// Of a mixture: experts that live in HBM, though fc1 and fc2 live elsewhere. Null: none.
   /// Follows from MemoryPlan::hot_experts (count_hot_experts()): policies need not fill it.
-  std::shared_ptr<const HotExperts> hot{};
+  std::shared_ptr<const CountedHotExperts> hot{};
 
   static LayerHomes all(Tier weights_tier, Tier kv_tier) {
     LayerHomes homes;

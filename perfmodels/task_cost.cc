@@ -46,7 +46,7 @@ double sublayer_seconds(const CostModel& costs, const TaskTag& tag, Sublayer sub
   const BatchShape shape = batch_shape(tag);
   const Tier operand = operand_tier(tag, sublayer, device, memory);
   const LayerHomes* homes = homes_of(tag, memory);
-  const HotExperts* hot = homes != nullptr ? hot_experts(*homes) : nullptr;
+  const CountedHotExperts* hot = homes != nullptr ? hot_experts(*homes) : nullptr;
   if (hot == nullptr || properties_of(sublayer).part != IterationPart::ffn)
     return share_of_experts(costs.model(), tag) * costs.compute_s(device, sublayer, shape, operand);
   const auto rows = static_cast<double>(shape.total_rows());

@@ -37,7 +37,7 @@ double hot_s(const LayerCost& cost) {
 }
 
 /// Of each layer of a group.
-Json json_of(const HotExperts& hot) {
+Json json_of(const CountedHotExperts& hot) {
   return {{"number", hot.count()}, {"bytes", hot.bytes()}, {"share", hot.share()}};
 }
 
@@ -55,7 +55,7 @@ Json json_of(const LayerGroup& group, std::int64_t iterations) {
   }
   homes["kv"] = to_string(group.homes.kv);
   json["homes"] = std::move(homes);
-  if (const HotExperts* hot = hot_experts(group.homes)) {
+  if (const CountedHotExperts* hot = hot_experts(group.homes)) {
     json["hot_experts"] = json_of(*hot);
     json["hot_experts"]["gpu_s"] = hot_s(group.cost);
   }
@@ -229,7 +229,7 @@ std::string homes_text(const LayerHomes& homes) {
 }
 
 std::string hot_text(const LayerGroup& group) {
-  const HotExperts* hot = hot_experts(group.homes);
+  const CountedHotExperts* hot = hot_experts(group.homes);
   if (hot == nullptr) return "";
   const double gpu_s = hot_s(group.cost);
   return fmt::format(

@@ -32,7 +32,7 @@ ModelDimensions mixture(std::int64_t num_experts, std::int64_t experts_per_token
 TEST(HotExpertsTest, OfAUniformRoutingTheyCatchTheirNumber) {
   const ModelDimensions model = mixture(8, 2);
   const Lists lists = {{1, 5}};
-  const HotExperts hot(model, 0, lists);
+  const CountedHotExperts hot(model, 0, lists);
   EXPECT_EQ(hot.count(), 2);
   EXPECT_DOUBLE_EQ(hot.share(), 0.25);
   EXPECT_DOUBLE_EQ(hot.bytes(), 2 * 2 * 800);  // two experts of FC1 and FC2 with 800 bytes each
@@ -50,7 +50,7 @@ TEST(HotExpertsTest, OfASkewedRoutingTheyCatchTheirChances) {
   ModelDimensions model = mixture(16, 3);
   model.routing = Routing::zipf(1.2, 16, 3);
   const Lists lists = {{0, 1, 2, 3}};
-  const HotExperts hot(model, 0, lists);
+  const CountedHotExperts hot(model, 0, lists);
   EXPECT_NEAR(hot.share(), model.routing->hot_share(4), 1e-12);
   double touched = 0;
   for (std::int64_t expert = 0; expert < 4; ++expert)
@@ -58,7 +58,7 @@ TEST(HotExpertsTest, OfASkewedRoutingTheyCatchTheirChances) {
   EXPECT_NEAR(hot.hot(model, 7).touched, touched, 1e-12);
   EXPECT_NEAR(hot.cold(model, 7).touched, model.routing->experts_touched(7) - touched, 1e-12);
   const Lists coldest = {{15, 14, 13, 12}};
-  EXPECT_LT(HotExperts(model, 0, coldest).share(), 0.2);
+  EXPECT_LT(CountedHotExperts(model, 0, coldest).share(), 0.2);
 }
 
 /// Choices of `rows` rows, drawn expert by expert by the weights 1 / (i + 1) of those left; the
