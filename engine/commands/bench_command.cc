@@ -432,7 +432,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     return 0;
   }
   if (settings.record_routing)
-    check_records_routing(*settings.record_routing, opened.model.name, config);
+    check_records_routing(*settings.record_routing, opened.model.name, config,
+                          static_cast<bool>(settings.accelerator));
   fmt::print(stderr, "{}", plan.slower_than_one_device());
   trace.divide_stages_by(plan.costs().model, plan.policy_run().memory());
   LoadedRun run(plan);
@@ -440,7 +441,9 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
                      {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());
   MachineProbes probes(run.runtime(), dtype, working_set_bytes(plan.host()));
   const ModelDimensions dimensions = model_dimensions(config, dtype);
-  RoutingRecorder* routing = config.num_experts > 0 ? &run.runtime().record_routing() : nullptr;
+  // Of rows whose experts a device computes nobody knows them.
+  const bool counts_experts = config.num_experts > 0 && !settings.accelerator;
+  RoutingRecorder* routing = counts_experts ? &run.runtime().record_routing() : nullptr;
   const std::vector<BenchResult> results =
       measure(settings, dimensions, runner, routing, probes, trace);
   const BenchContext context = {

@@ -523,7 +523,8 @@ class GenerateRun {
     std::unique_ptr<OutputFile> output;
     const bool dry_run = settings_.tiers.dry_run;
     if (line_.given("record-routing") && !dry_run)
-      check_records_routing(line_.get<std::string>("record-routing"), model_.name, model_.config);
+      check_records_routing(line_.get<std::string>("record-routing"), model_.name, model_.config,
+                            static_cast<bool>(settings_.accelerator));
     if (line_.given("output") && !dry_run) {
       const std::string& path = line_.get<std::string>("output");
       output = std::make_unique<OutputFile>(path, output_mode(line_));

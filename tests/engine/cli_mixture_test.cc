@@ -100,6 +100,17 @@ TEST(CliMixtureTest, ModelsWithoutExpertsRecordNone) {
     expect_failure(run_cli(command + record), 2, {"--record-routing", "tiny has no experts"});
 }
 
+TEST(CliMixtureTest, NobodyCountsWhatADeviceComputes) {
+  const test::TemporaryFolder folder;
+  folder.write("prompts", "{\"prompt_token_ids\": [3, 5], \"max_tokens\": 2}\n");
+  const Arguments record = {"--model",          model,
+                            "--device",         "standin:64MiB",
+                            "--record-routing", folder.file("routing.json")};
+  const Arguments generate = {"generate", "--prompts", folder.file("prompts")};
+  for (const Arguments& command : {generate, Arguments{"bench"}})
+    expect_failure(run_cli(command + record), 2, {"--record-routing", "leave out --device"});
+}
+
 TEST(CliMixtureTest, PlacementsOfHalfAnFfnAreRefused) {
   expect_failure(run_cli({"plan", "--model", model, "--machine", "spr-a100", "--policy", "lia",
                           "--policy-option", "decode=000001", "--policy-option", "opt1=off"}),

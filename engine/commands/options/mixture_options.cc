@@ -116,9 +116,15 @@ void declare_record_routing(CommandLine& line) {
 }
 
 void check_records_routing(const std::string& path, const std::string& model,
-                           const ModelConfig& config) {
+                           const ModelConfig& config, bool has_device) {
   if (config.num_experts == 0)
     throw UsageError("--record-routing {}: {} has no experts", path, model);
+  if (has_device) {
+    throw UsageError(
+        "--record-routing {} counts the rows whose experts the CPU computes; leave out --device: "
+        "the same rows go through the same experts there",
+        path);
+  }
   check_writable(path);
 }
 

@@ -33,9 +33,10 @@ struct MixtureChoice {
 
 /// --record-routing.
 void declare_record_routing(CommandLine& line);
-/// Throws UsageError for a model without experts, Error for a file that cannot be written.
+/// Throws UsageError for a model without experts, and with a device, whose experts nobody counts;
+/// Error for a file that cannot be written.
 void check_records_routing(const std::string& path, const std::string& model,
-                           const ModelConfig& config);
+                           const ModelConfig& config, bool has_device);
 
 /// --experts and --routing.
 void declare_mixture_options(CommandLine& line);
