@@ -96,9 +96,21 @@ struct Routing::Tables {
   std::vector<Power> powers;                 ///< rising; empty: rows are independent
 
   Tables(std::int64_t per_token, std::vector<std::vector<double>> of_layers)
-      : num_experts(static_cast<std::int64_t>(of_layers.front().size())),
+      : num_experts(most_of(of_layers)),
         experts_per_token(per_token),
         chances(std::move(of_layers)) {}
+
+  static std::int64_t most_of(const std::vector<std::vector<double>>& layers) {
+    std::size_t most = 0;
+    for (const std::vector<double>& layer : layers) most = std::max(most, layer.size());
+    return static_cast<std::int64_t>(most);
+  }
+
+  /// Layers with experts.
+  double num_mixtures() const {
+    return static_cast<double>(std::count_if(chances.begin(), chances.end(),
+                                             [](const auto& layer) { return !layer.empty(); }));
+  }
 
   bool equals(const Tables& other) const {
     return experts_per_token == other.experts_per_token && is_uniform == other.is_uniform &&
@@ -117,7 +129,7 @@ struct Routing::Tables {
     for (const std::vector<double>& layer : chances) {
       for (const double chance : layer) touched -= std::expm1(rows * std::log1p(-chance));
     }
-    return touched / static_cast<double>(chances.size());
+    return touched / num_mixtures();
   }
 
   double power_at(double rows) const {
@@ -217,7 +229,8 @@ double Routing::rows_of_an_expert(double rows) const {
 }
 
 double Routing::chance(std::int64_t layer, std::int64_t expert) const {
-  return tables_->of_layer(layer)[static_cast<std::size_t>(expert)];
+  const std::vector<double>& chances = tables_->of_layer(layer);
+  return chances.empty() ? 0 : chances[static_cast<std::size_t>(expert)];
 }
 
 std::vector<std::int64_t> Routing::hottest(std::int64_t layer, std::int64_t count) const {
@@ -227,7 +240,7 @@ std::vector<std::int64_t> Routing::hottest(std::int64_t layer, std::int64_t coun
   std::stable_sort(experts.begin(), experts.end(), [&](std::int64_t a, std::int64_t b) {
     return chances[static_cast<std::size_t>(a)] > chances[static_cast<std::size_t>(b)];
   });
-  experts.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(count, 0, num_experts())));
+  experts.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(count, 0, std::ssize(chances))));
   return experts;
 }
 
@@ -241,7 +254,7 @@ double Routing::hot_share(std::int64_t count) const {
   const std::size_t layers = tables_->chances.size();
   double sum = 0;
   for (std::size_t i = 0; i < layers; ++i) sum += hot_share(static_cast<std::int64_t>(i), count);
-  return sum / static_cast<double>(layers);
+  return sum / tables_->num_mixtures();
 }
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ struct TouchedExperts {
 struct RecordedRouting {
   std::string model;
   std::int64_t rows = 0;  ///< that were counted in each layer, all iterations together
-  /// Of each layer with experts, in order: how often each of its experts was chosen.
+  /// Of each layer: how often each of its experts was chosen. A layer with one FFN has none.
   std::vector<std::vector<std::int64_t>> layers;
   std::vector<TouchedExperts> touched_by_rows;  ///< rising in rows
 };
@@ -32,7 +32,8 @@ class Routing {
   /// In every layer expert i has the weight 1 / (i + 1)^exponent. A row draws one after the other,
   /// each by the weights of those that it has not drawn yet. Exponent 0 is uniform().
   static Routing zipf(double exponent, std::int64_t num_experts, std::int64_t experts_per_token);
-  /// As counted: the chance of expert i is its share of a layer's choices, k times.
+  /// As counted: the chance of expert i is its share of a layer's choices, k times. Layers without
+  /// counts have no experts, and take no part in means. Some layer has counts.
   static Routing recorded(const RecordedRouting& recorded, std::int64_t experts_per_token);
 
   std::int64_t num_experts() const;
@@ -48,7 +49,7 @@ class Routing {
   double rows_of_an_expert(double rows) const;
 
   /// The chance that a row's k experts of a layer have this one among them; the sum over a layer is
-  /// k.
+  /// k, of one without experts 0.
   double chance(std::int64_t layer, std::int64_t expert) const;
   /// The `count` experts of a layer that are chosen most often, the most frequent first; of equal
   /// ones the lower number. At most all.

@@ -47,6 +47,9 @@ class RoutingReader {
     }
     for (std::size_t i = 0; i < layers.size(); ++i)
       recorded.layers.push_back(layer(layers[i], i, recorded.rows));
+    if (std::all_of(recorded.layers.begin(), recorded.layers.end(),
+                    [](const auto& counts) { return counts.empty(); }))
+      throw Error("{}: all of \"layers\" are empty: there are no counts", where_);
     recorded.touched_by_rows = touched(list(field(json, "touched_by_rows"), "\"touched_by_rows\""));
     return recorded;
   }
@@ -91,7 +94,7 @@ class RoutingReader {
   std::vector<std::int64_t> layer(const Json& json, std::size_t number, std::int64_t rows) const {
     const std::string what = fmt::format("\"layers\"[{}]", number);
     list(json, what);
-    if (json.empty()) throw Error("{}: {} is empty: there are no counts", where_, what);
+    if (json.empty()) return {};  // it has one FFN
     if (static_cast<std::int64_t>(json.size()) != model_.num_experts) {
       throw Error("{}: of another model: {} has {} experts, expected {} of {}", where_, what,
                   json.size(), model_.num_experts, known_name());

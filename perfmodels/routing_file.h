@@ -10,8 +10,8 @@ namespace sluice {
 
 /// A mixture of experts, as far as a routing file must fit it.
 struct RoutedModel {
-  std::string name;             ///< as --model has it; empty: not known, and any will do
-  std::int64_t num_layers = 0;  ///< those with experts
+  std::string name;  ///< as --model has it; empty: not known, and any will do
+  std::int64_t num_layers = 0;
   std::int64_t num_experts = 0;
   std::int64_t experts_per_token = 0;
 };

@@ -57,14 +57,22 @@ double RoutingCounts::mean_touched() const {
   return times == 0 ? 0 : static_cast<double>(touched()) / static_cast<double>(times);
 }
 
-RecordedRouting RoutingCounts::recorded(std::string model) const {
-  RecordedRouting recorded{
-      .model = std::move(model), .rows = rows(), .layers = {}, .touched_by_rows = {}};
-  for (const auto& [layer, counts] : layers_) recorded.layers.push_back(counts);
-  for (const auto& [rows, touched] : by_rows_) {
-    recorded.touched_by_rows.push_back(
+std::vector<TouchedExperts> RoutingCounts::touched_by_rows() const {
+  std::vector<TouchedExperts> all;
+  for (const auto& [rows, touched] : by_rows_)
+    all.push_back(
         {rows, static_cast<double>(touched.experts) / static_cast<double>(touched.times)});
-  }
+  return all;
+}
+
+RecordedRouting RoutingCounts::recorded(std::string model, std::int64_t num_layers) const {
+  RecordedRouting recorded{.model = std::move(model),
+                           .rows = rows(),
+                           .layers = {},
+                           .touched_by_rows = touched_by_rows()};
+  recorded.layers.resize(static_cast<std::size_t>(num_layers));
+  for (const auto& [layer, counts] : layers_)
+    recorded.layers.at(static_cast<std::size_t>(layer)) = counts;
   return recorded;
 }
 

@@ -27,8 +27,9 @@ class RoutingCounts {
   std::int64_t touched() const;
   /// The mean of it, over layers and iterations.
   double mean_touched() const;
-  /// As a routing file has it.
-  RecordedRouting recorded(std::string model) const;
+  std::vector<TouchedExperts> touched_by_rows() const;
+  /// As a routing file of a model with so many layers has it.
+  RecordedRouting recorded(std::string model, std::int64_t num_layers) const;
 
  private:
   struct Touched {

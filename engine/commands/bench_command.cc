@@ -321,7 +321,8 @@ std::vector<BenchResult> measure(const Settings& settings, const ModelDimensions
   for (BenchResult& result : results) {
     if (result.routing.empty()) continue;
     ModelDimensions routed = dimensions;
-    routed.routing = Routing::recorded(result.routing.recorded(""), dimensions.experts_per_token);
+    routed.routing = Routing::recorded(result.routing.recorded("", dimensions.num_layers),
+                                       dimensions.experts_per_token);
     result.work = bench_work(result.test, routed);
   }
   return results;
@@ -385,11 +386,11 @@ double expert_bytes(const ModelDimensions& model) {
 }
 
 /// Of all tests together.
-void write_routing(const std::string& path, const std::string& model,
+void write_routing(const std::string& path, const std::string& model, std::int64_t num_layers,
                    const std::vector<BenchResult>& results) {
   RoutingCounts all;
   for (const BenchResult& result : results) all += result.routing;
-  write_file(path, format_routing(all.recorded(model)));
+  write_file(path, format_routing(all.recorded(model, num_layers)));
 }
 
 std::optional<BenchDevice> bench_device(const RunPlan& plan, const Runtime& runtime) {
@@ -466,7 +467,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
           dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
       .device = bench_device(plan, run.runtime())};
   std::cout << format_bench(settings.format, context, results);
-  if (settings.record_routing) write_routing(*settings.record_routing, context.model, results);
+  if (settings.record_routing)
+    write_routing(*settings.record_routing, context.model, config.num_layers, results);
   fmt::print(stderr, "{}", run.summary());
   if (plan.host().cxl()) {
     fmt::print(stderr, "{}", LayerPlacement(run.model(), plan.host(), settings.tiers).summary());

@@ -427,7 +427,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
     nlohmann::json& routing = stats["routing"];
     routing["rows"] = routed.rows();
     routing["experts_touched"] = routed.mean_touched();
-    for (const TouchedExperts& touched : routed.recorded(model).touched_by_rows)
+    for (const TouchedExperts& touched : routed.touched_by_rows())
       routing["touched_by_rows"].push_back({touched.rows, touched.mean});
   }
   write_file(path, json_text(stats, 2) + "\n");
@@ -575,7 +575,7 @@ class GenerateRun {
     if (routing_ != nullptr) {
       routed = routing_->take();
       write_file(line_.get<std::string>("record-routing"),
-                 format_routing(routed.recorded(model_.name)));
+                 format_routing(routed.recorded(model_.name, model_.config.num_layers)));
     }
     if (line_.given("stats")) {
       write_stats(line_.get<std::string>("stats"), report_, model_.name, plan, run, *placement,

@@ -21,10 +21,11 @@ TEST(RoutingCountsTest, ByHand) {
   EXPECT_EQ(counts.rows(), 3);
   EXPECT_EQ(counts.touched(), 3 + 2 + 2);
   EXPECT_DOUBLE_EQ(counts.mean_touched(), 7.0 / 3);
-  const RecordedRouting recorded = counts.recorded("m");
+  const RecordedRouting recorded = counts.recorded("m", 7);
   EXPECT_EQ(recorded.model, "m");
   EXPECT_EQ(recorded.rows, 3);
-  EXPECT_EQ(recorded.layers, (std::vector<std::vector<std::int64_t>>{{1, 1, 2, 2}, {0, 1, 0, 1}}));
+  EXPECT_EQ(recorded.layers, (std::vector<std::vector<std::int64_t>>{
+                                 {}, {}, {}, {1, 1, 2, 2}, {}, {0, 1, 0, 1}, {}}));
   ASSERT_EQ(recorded.touched_by_rows.size(), 2U);
   EXPECT_EQ(recorded.touched_by_rows[0].rows, 1);
   EXPECT_DOUBLE_EQ(recorded.touched_by_rows[0].mean, 2);

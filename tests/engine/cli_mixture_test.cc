@@ -93,6 +93,25 @@ TEST(CliMixtureTest, WhatARunRecordsAPlanReads) {
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
 }
 
+/// Some of its layers have one FFN.
+TEST(CliMixtureTest, WhatAModelOfBothKindsOfLayersRecordsAPlanReads) {
+  const test::TemporaryFolder folder;
+  folder.write("prompts", "{\"prompt_token_ids\": [3, 5, 7], \"max_tokens\": 4}\n");
+  const std::string of_both = SLUICE_TEST_DATA_DIR "/golden/models/qwen3-moe-dense-layers";
+  const std::string file = folder.file("routing.json");
+  const CliResult recorded =
+      run_cli({"generate", "--model", of_both, "--prompts", folder.file("prompts"),
+               "--record-routing", file, "--ignore-eos"});
+  ASSERT_EQ(recorded.exit_code, 0) << recorded.err;
+  for (const Arguments& from :
+       {Arguments{"--routing", file},
+        Arguments{"--policy", "experts", "--policy-option", "hot=" + file}}) {
+    const CliResult planned =
+        run_cli(Arguments{"plan", "--model", of_both, "--machine", "spr-a100"} + from);
+    EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  }
+}
+
 TEST(CliMixtureTest, ModelsWithoutExpertsRecordNone) {
   const test::TemporaryFolder folder;
   const Arguments record = {"--record-routing", folder.file("routing.json")};

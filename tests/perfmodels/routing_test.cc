@@ -265,6 +265,27 @@ TEST(RoutingFileTest, AnotherModelsIsRefused) {
   expect_refused(format_routing(recording), {"\"layers\"[0]", "sum is 30", "expected 20", "2 exp"});
 }
 
+/// A layer with one FFN has no counts, and changes no mean.
+TEST(RoutingFileTest, LayersWithoutExpertsHaveEmptyLists) {
+  const RecordedRouting all = toy_recording();
+  RecordedRouting some = toy_recording();
+  some.layers.insert(some.layers.begin(), std::vector<std::int64_t>{});
+  const RecordedRouting read =
+      parse_routing(format_routing(some), "file",
+                    {.name = "toy", .num_layers = 3, .num_experts = 4, .experts_per_token = 2});
+  EXPECT_EQ(read.layers, some.layers);
+  const Routing of_all = Routing::recorded(all, 2);
+  const Routing of_some = Routing::recorded(read, 2);
+  EXPECT_EQ(of_some.num_experts(), 4);
+  for (const double rows : {1.0, 3.0, 17.0})
+    EXPECT_DOUBLE_EQ(of_some.experts_touched(rows), of_all.experts_touched(rows)) << rows;
+  EXPECT_DOUBLE_EQ(of_some.hot_share(2), of_all.hot_share(2));
+  EXPECT_EQ(of_some.chance(0, 3), 0);
+  EXPECT_EQ(of_some.chance(2, 3), of_all.chance(1, 3));
+  EXPECT_TRUE(of_some.hottest(0, 2).empty());
+  EXPECT_EQ(of_some.hottest(1, 2), of_all.hottest(0, 2));
+}
+
 TEST(RoutingFileTest, OneThatIsCutShortIsRefused) {
   const std::string whole = format_routing(toy_recording());
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, whole.size() / 2}) {
@@ -280,7 +301,7 @@ TEST(RoutingFileTest, WrongCountsAreRefused) {
   expect_refused(with_layers("[[11, 5, 4, 0], [2, 8, 2, 8]]"), {"[0][0] is 11", "0 to 10"});
   expect_refused(with_layers("[[1e300, 5, 4, 0], [2, 8, 2, 8]]"), {"[0][0] is 1e+300"});
   expect_refused(with_layers("[]"), {"\"layers\" is empty", "no counts"});
-  expect_refused(with_layers("[[], []]"), {"\"layers\"[0] is empty", "no counts"});
+  expect_refused(with_layers("[[], []]"), {"all of \"layers\" are empty", "no counts"});
   expect_refused(with_layers("[[0, 0, 0, 0], [2, 8, 2, 8]]"), {"\"layers\"[0]", "counts are 0"});
   expect_refused(with_layers("[[10, 5, 5, 0], [0, 0, 0, 0]]"), {"\"layers\"[1]", "counts are 0"});
   expect_refused(with_layers("[[10, 5, 4, 0], [2, 8, 2, 8]]"), {"[0]", "sum is 19", "20"});
