@@ -40,9 +40,11 @@ constexpr const char* other_files[] = {"generation_config.json",
                                        "chat_template.jinja",
                                        "chat_template.json"};
 
+/// A router stays as it is: it is small, and another choice of experts is another result.
 bool is_of_layers(TensorRole role) {
   return module_class(role) == "Linear" && role != TensorRole::lm_head &&
-         role != TensorRole::project_in && role != TensorRole::project_out;
+         role != TensorRole::router_weight && role != TensorRole::project_in &&
+         role != TensorRole::project_out;
 }
 
 /// The format that a tensor gets; nothing where it stays as it is.
@@ -484,12 +486,12 @@ std::vector<QuantizedRole> write_compressed_tensors(const Model& model, const st
   std::map<TensorRole, QuantizedRole> books;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     ShardWriter writer(model, options, folder.path() / shard_name(i, shards.size()), shards[i]);
-    std::set<std::pair<std::int64_t, TensorRole>> done;
+    std::set<std::int64_t> done;
     for (const NewTensor& tensor : shards[i].tensors) {
       const auto format = new_format(options, tensor.id.role);
       if (!format) {
         writer.write_plain(tensor, report);
-      } else if (done.emplace(tensor.id.layer, tensor.id.role).second) {  // parts go together
+      } else if (done.insert(tensor.id.key()).second) {  // parts go together
         QuantizedRole& role =
             books.try_emplace(tensor.id.role, QuantizedRole{tensor.id.role, *format}).first->second;
         writer.write_quantized(tensor.id, module_of(family.tensor_name(tensor.id)), *format, role,

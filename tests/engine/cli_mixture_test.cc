@@ -126,7 +126,8 @@ TEST(CliMixtureTest, NobodyCountsWhatADeviceComputes) {
                             "--device",         "standin:64MiB",
                             "--record-routing", folder.file("routing.json")};
   const Arguments generate = {"generate", "--prompts", folder.file("prompts")};
-  for (const Arguments& command : {generate, Arguments{"bench"}})
+  const Arguments bench = {"bench", "--prompt-tokens", "8", "--gen-tokens", "2"};
+  for (const Arguments& command : {generate, bench})
     expect_failure(run_cli(command + record), 2, {"--record-routing", "leave out --device"});
 }
 

@@ -175,7 +175,8 @@ class TwoSequences {
   TwoSequences(const LoadedModel& model, const std::vector<Layers>& cohorts,
                AttentionForm attention, Fusion fusion,
                LastLayer last_layer = LastLayer::drawing_rows, const Readers& weight_readers = {})
-      : layers_(cohorts) {
+      : num_tokens_(static_cast<int>(std::min<std::int64_t>(97, model.config().vocab_size))),
+        layers_(cohorts) {
     caches_.reserve(cohorts.size());
     const std::size_t slab_bytes = 9 * model.shape().page_bytes();
     file_.emplace(disk(), std::filesystem::temp_directory_path(),
@@ -264,7 +265,7 @@ class TwoSequences {
     // A GPU's rounding may draw another token: there the tokens are given.
     const bool as_drawn = part.phase == Phase::decode && gpu_bytes() == 0;
     for (int i = 0; i < count; ++i)
-      tokens.push_back(as_drawn ? -(slot + 1) : (37 * slot + 11 * (context + i)) % 97);
+      tokens.push_back(as_drawn ? -(slot + 1) : (37 * slot + 11 * (context + i)) % num_tokens_);
     part.batch.add({.slot = slot,
                     .context = context,
                     .fresh = context == 0,
@@ -275,6 +276,7 @@ class TwoSequences {
                    logits);
   }
 
+  int num_tokens_;  ///< that prompts are made of
   std::vector<Layers> layers_;
   std::optional<KvFile> file_;
   std::vector<KvCache> caches_;
