@@ -20,7 +20,7 @@ void run_recurring(const cuda::Context& gpu, const ExpertsOperands& operands) {
   key.add(args.tag.layer);
   key.add(args.tag.num_tokens);
   key.add(operands.normed);
-  key.add(operands.routing);
+  key.add(static_cast<const void*>(operands.routing));
   key.add(operands.places);
   key.add(operands.chunks.front());
   key.add(operands.sum);
