@@ -127,7 +127,8 @@ class RandomOrders : public TestPolicy {
       std::int64_t most = std::min(rows_left_, situation_->prefill_chunk_tokens);
       if (dice_.percent(50)) most = std::min(most, 1 + dice_.below(60));
       const std::int64_t rows = view.rows_within(most);
-      if (rows == 0 || !take(view.kv, pages_for(view.context_tokens + rows) - view.pages)) continue;
+      const std::int64_t more = pages_for(view.context_tokens + rows) - view.pages;
+      if (rows == 0 || !take(view.kv, std::max<std::int64_t>(0, more))) continue;
       rows_left_ -= rows;
       schedule_
           .sub_batches[static_cast<std::size_t>(dice_.below(std::ssize(schedule_.sub_batches)))]
