@@ -9,7 +9,7 @@ install(FILES schedulers/look_ahead.h schedulers/plugin.h schedulers/policy.h sc
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/schedulers)
 install(FILES perfmodels/chain.h perfmodels/cost_model.h perfmodels/footprint.h perfmodels/layer_cost.h
               perfmodels/memory_plan.h perfmodels/placement.h
-              perfmodels/routing.h perfmodels/task.h perfmodels/timeline.h perfmodels/work.h
+              perfmodels/routing.h perfmodels/sublayer.h perfmodels/task.h perfmodels/timeline.h perfmodels/work.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/perfmodels)
 
 set(private_dir ${CMAKE_INSTALL_LIBDIR}/sluice)
