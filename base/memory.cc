@@ -15,6 +15,10 @@
 #include "base/cgroup.h"
 #include "base/error.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace sluice {
 namespace {
 
@@ -102,16 +106,30 @@ std::byte* map_huge(std::size_t size_bytes) {
   return mapped + before;
 }
 
+// AddressSanitizer knows nothing of mapped memory: what lies behind a buffer is forbidden to it.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t guard_bytes = 4096;
+void guard(std::byte* end) { __asan_poison_memory_region(end, guard_bytes); }
+void unguard(std::byte* end) { __asan_unpoison_memory_region(end, guard_bytes); }
+#else
+constexpr std::size_t guard_bytes = 0;
+void guard(std::byte* /*end*/) {}
+void unguard(std::byte* /*end*/) {}
+#endif
+
 }  // namespace
 
 Buffer::Buffer(std::size_t size_bytes) {
   if (size_bytes == 0) return;
-  data_ = size_bytes >= huge_page_bytes ? map_huge(size_bytes) : map(size_bytes);
+  const std::size_t mapped =
+      size_bytes + std::min(guard_bytes, std::numeric_limits<std::size_t>::max() - size_bytes);
+  data_ = size_bytes >= huge_page_bytes ? map_huge(mapped) : map(mapped);
   if (data_ == nullptr) {
     throw Error("cannot reserve {} bytes of memory: {}; use a smaller model, batch or context",
                 size_bytes, std::strerror(errno));
   }
   size_ = size_bytes;
+  guard(data_ + size_);
 }
 
 void Buffer::commit() const noexcept {
@@ -119,7 +137,10 @@ void Buffer::commit() const noexcept {
 }
 
 void Buffer::release() noexcept {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ != nullptr) {
+    unguard(data_ + size_);
+    munmap(data_, size_ + guard_bytes);
+  }
   data_ = nullptr;
   size_ = 0;
 }

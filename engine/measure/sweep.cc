@@ -197,7 +197,8 @@ class Sweep {
           decode_batch(point, static_cast<std::int64_t>(set) * pages_each * point.batch));
     const auto q_elements = static_cast<std::size_t>(point.batch * shape_.q_size());
     reserve(x_, q_elements * size_bytes(shape_.dtype));
-    y_.reserve(q_elements * size_bytes(shape_.dtype));
+    const std::int64_t out_stride = activation_stride(shape_.q_size(), shape_.dtype);
+    y_.reserve(static_cast<std::size_t>(point.batch * out_stride) * size_bytes(shape_.dtype));
     Turn turn(num_sets);
     const CpuContext cpu{pool_, workspace_};
     measure(point, [&] {

@@ -53,6 +53,24 @@ TEST(SweepTest, MeasuresEveryStageAndSize) {
   EXPECT_EQ(plots[1].series[2].colour, plots[1].series[0].colour);
 }
 
+// Attention's rows lie further apart than they are wide where they are a multiple of 4 KiB.
+TEST(SweepTest, AttentionStaysWithinItsMemory) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the probes read some times the machine's caches, which takes minutes here";
+#endif
+  ModelConfig config = small_shape();
+  config.num_heads = 32;
+  config.head_dim = 64;
+  const SweepOptions options = {.dtype = DType::bf16,
+                                .repeat = 1,
+                                .operations = {SweepPoint::Operation::gemv},
+                                .max_rows = 1,
+                                .max_batch = 64,
+                                .max_context = 256,
+                                .progress = {}};
+  EXPECT_EQ(sweep(config, test::runtime(2), options).size(), 8U);
+}
+
 TEST(SweepTest, MeasuresTheExpertsOfAMixture) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the probes read some times the machine's caches, which takes minutes here";
