@@ -3,8 +3,11 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <bitset>
 #include <exception>
+#include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -44,12 +47,62 @@ void pause_cpu() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::vector<int> cores, std::function<void()> on_start)
+ThreadPool::CutThreads ThreadPool::checked(const Cut& cut, int num_threads) {
+  CutThreads result;
+  result.place_of.assign(static_cast<std::size_t>(num_threads), -1);
+  double shares = 0;
+  for (const Group& group : cut) {
+    if (group.threads.empty()) throw Error("a group of threads is empty");
+    if (!(group.share > 0)) throw Error("a group of threads has a share of {}", group.share);
+    CutThreads::Range range{.begin = static_cast<int>(result.members.size()),
+                            .first_share = shares};
+    for (const int thread : group.threads) {
+      if (thread < 0 || thread >= num_threads)
+        throw Error("a group has thread {} of {}", thread, num_threads);
+      int& place = result.place_of[static_cast<std::size_t>(thread)];
+      if (place >= 0) throw Error("thread {} is in two groups", thread);
+      place = static_cast<int>(result.members.size());
+      result.members.push_back(thread);
+      result.group_of.push_back(static_cast<int>(result.groups.size()));
+    }
+    shares += group.share;
+    range.end = static_cast<int>(result.members.size());
+    range.end_share = shares;
+    result.groups.push_back(range);
+  }
+  if (result.groups.empty()) throw Error("threads are cut into no group");
+  for (CutThreads::Range& range : result.groups) {
+    range.first_share /= shares;
+    range.end_share /= shares;
+  }
+  result.groups.back().end_share = 1;
+  result.rounds = std::make_unique<Rounds[]>(result.groups.size());
+  return result;
+}
+
+ThreadPool::ThreadPool(std::vector<int> cores, std::function<void()> on_start,
+                       std::vector<Cut> cuts)
     : cores_(std::move(cores)), on_start_(std::move(on_start)), shares_(cores_.size()) {
   if (cores_.empty()) throw Error("a thread pool needs at least one core");
-  first_index_ = take_indices(num_threads());
-  for (int thread = 1; thread < num_threads(); ++thread) {
-    threads_.emplace_back([this, thread] { thread_main(thread); });
+  const int num_places = static_cast<int>(cores_.size());
+  if (cuts.empty()) {
+    Group all;
+    for (int thread = 0; thread < num_places; ++thread) all.threads.push_back(thread);
+    cuts.push_back({all});
+  }
+  for (const Cut& cut : cuts) cuts_.push_back(checked(cut, num_places));
+  std::vector<int> own;  // threads that are started
+  for (int thread = 0; thread < num_places; ++thread) {
+    if (!is_always_the_callers(thread)) own.push_back(thread);
+  }
+  num_indices_ = static_cast<int>(own.size()) + 1;  // the caller's is the first
+  first_index_ = take_indices(num_indices_);
+  int index = first_index_;
+  for (const int thread : own) {
+    threads_.emplace_back([this, thread, mine = ++index] {
+      current_thread_index = mine;
+      thread_main(thread);
+    });
   }
 }
 
@@ -59,8 +112,15 @@ ThreadPool::~ThreadPool() {
     stop_ = true;
   }
   wake_.notify_all();
+  wake_left_out_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  give_back_indices(first_index_, num_threads());
+  give_back_indices(first_index_, num_indices_);
+}
+
+bool ThreadPool::is_always_the_callers(int thread) const {
+  return std::all_of(cuts_.begin(), cuts_.end(), [&](const CutThreads& cut) {
+    return cut.place_of[static_cast<std::size_t>(thread)] <= 0;
+  });
 }
 
 int ThreadPool::take_indices(int count) {
@@ -85,59 +145,113 @@ int ThreadPool::thread_index() { return current_thread_index; }
 
 void ThreadPool::enter() {
   current_thread_index = first_index_;
-  bind_to_core(cores_[0]);
+  bound_to_ = cores_[static_cast<std::size_t>(cut().members.front())];
+  bind_to_core(bound_to_);
+}
+
+void ThreadPool::follow(int cut) {
+  if (cut == present_.load(std::memory_order_relaxed)) return;
+  bool anyone_sleeps = false;
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    present_.store(cut, std::memory_order_release);
+    anyone_sleeps = num_left_out_ > 0;
+  }
+  if (anyone_sleeps) wake_left_out_.notify_all();
+  const int core = cores_[static_cast<std::size_t>(this->cut().members.front())];
+  if (bound_to_ < 0 || bound_to_ == core) return;
+  bound_to_ = core;
+  bind_to_core(core);
 }
 
 void ThreadPool::run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job) {
   if (num_jobs <= 0) return;
+  const CutThreads& cut = this->cut();
   job_ = &job;
-  for (std::int64_t thread = 0; thread < num_threads(); ++thread) {
-    Share& share = shares_[static_cast<std::size_t>(thread)];
-    share.next.store(num_jobs * thread / num_threads(), std::memory_order_relaxed);
-    share.end = num_jobs * (thread + 1) / num_threads();
+  const auto part = [&](double share) {
+    return static_cast<std::int64_t>(static_cast<double>(num_jobs) * share);
+  };
+  for (const CutThreads::Range& group : cut.groups) {
+    const std::int64_t first = part(group.first_share);
+    const std::int64_t jobs = (group.end_share < 1 ? part(group.end_share) : num_jobs) - first;
+    const std::int64_t threads = group.end - group.begin;
+    for (std::int64_t i = 0; i < threads; ++i) {
+      Share& share = shares_[static_cast<std::size_t>(group.begin + i)];
+      share.next.store(first + jobs * i / threads, std::memory_order_relaxed);
+      share.end = first + jobs * (i + 1) / threads;
+    }
   }
-  if (num_jobs > 1 && !threads_.empty()) {
-    const std::uint64_t last = round_.load(std::memory_order_relaxed);
+  const bool alone = num_jobs == 1 || cut.members.size() == 1;
+  const std::span<Rounds> rounds(cut.rounds.get(), cut.groups.size());
+  if (!alone) {
     bool anyone_sleeps = false;
     {
       const std::lock_guard lock(sleep_mutex_);
-      round_.store((last & ~round_closed) + round_one, std::memory_order_release);
+      for (Rounds& group : rounds) {
+        const std::uint64_t last = group.state.load(std::memory_order_relaxed);
+        group.state.store((last & ~Rounds::closed) + Rounds::one, std::memory_order_release);
+      }
       anyone_sleeps = num_sleeping_ > 0;
     }
     if (anyone_sleeps) wake_.notify_all();
   }
-  work(0);
-  round_.fetch_or(round_closed, std::memory_order_acq_rel);
-  for (int spins = 0; (round_.load(std::memory_order_acquire) & round_threads) != 0; ++spins) {
-    pause_cpu();
-    if (spins > spins_before_yield) sched_yield();
+  work(cut, 0);
+  if (!alone) {
+    for (Rounds& group : rounds) group.state.fetch_or(Rounds::closed, std::memory_order_acq_rel);
+    int spins = 0;
+    for (const Rounds& group : rounds) {
+      while ((group.state.load(std::memory_order_acquire) & Rounds::threads) != 0) {
+        pause_cpu();
+        if (++spins > spins_before_yield) sched_yield();
+      }
+    }
   }
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void ThreadPool::work(int thread) {
-  for (int offset = 0; offset < num_threads(); ++offset) {
-    Share& share = shares_[static_cast<std::size_t>((thread + offset) % num_threads())];
-    while (true) {
-      const std::int64_t mine = share.next.fetch_add(1, std::memory_order_relaxed);
-      if (mine >= share.end) break;
-      try {
-        (*job_)(mine);
-      } catch (...) {
-        const std::lock_guard lock(failure_mutex_);
-        if (!failure_) failure_ = std::current_exception();
-      }
+void ThreadPool::take_jobs(Share& share) {
+  while (true) {
+    const std::int64_t mine = share.next.fetch_add(1, std::memory_order_relaxed);
+    if (mine >= share.end) return;
+    try {
+      (*job_)(mine);
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex_);
+      if (!failure_) failure_ = std::current_exception();
     }
   }
 }
 
-void ThreadPool::thread_main(int thread) {
-  current_thread_index = first_index_ + thread;
-  bind_to_core(cores_[static_cast<std::size_t>(thread)]);
-  if (on_start_) on_start_();
+void ThreadPool::work(const CutThreads& cut, int place) {
+  const int num_groups = static_cast<int>(cut.groups.size());
+  const int own = cut.group_of[static_cast<std::size_t>(place)];
+  for (int i = 0; i < num_groups; ++i) {
+    const CutThreads::Range& group = cut.groups[static_cast<std::size_t>((own + i) % num_groups)];
+    const int threads = group.end - group.begin;
+    // Those of other groups begin with different ones.
+    const int from = i == 0 ? place - group.begin : place % threads;
+    for (int offset = 0; offset < threads; ++offset) {
+      take_jobs(shares_[static_cast<std::size_t>(group.begin + (from + offset) % threads)]);
+    }
+  }
+}
+
+void ThreadPool::sleep_left_out(int thread) {
+  std::unique_lock lock(sleep_mutex_);
+  ++num_left_out_;
+  wake_left_out_.wait(
+      lock, [&] { return stop_ || cut().place_of[static_cast<std::size_t>(thread)] > 0; });
+  --num_left_out_;
+}
+
+void ThreadPool::serve(int number, int place) {
+  const CutThreads& cut = cuts_[static_cast<std::size_t>(number)];
+  Rounds& rounds =
+      cut.rounds[static_cast<std::size_t>(cut.group_of[static_cast<std::size_t>(place)])];
   std::uint64_t seen = 0;  // number of the last round that this thread worked on or missed
   const auto news = [&] {
-    return stop_ || round_.load(std::memory_order_acquire) / round_one != seen;
+    return stop_ || present_.load(std::memory_order_relaxed) != number ||
+           rounds.state.load(std::memory_order_acquire) / Rounds::one != seen;
   };
   while (true) {
     for (int spins = 0; !news() && spins < spins_before_sleep; ++spins) pause_cpu();
@@ -147,16 +261,31 @@ void ThreadPool::thread_main(int thread) {
       wake_.wait(lock, news);
       --num_sleeping_;
     }
-    if (stop_) return;
-    std::uint64_t state = round_.load(std::memory_order_acquire);
-    seen = state / round_one;
+    if (stop_ || present_.load(std::memory_order_acquire) != number) return;
+    std::uint64_t state = rounds.state.load(std::memory_order_acquire);
+    seen = state / Rounds::one;
     bool joined = false;
-    while (!joined && (state & round_closed) == 0 && state / round_one == seen) {
-      joined = round_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
+    while (!joined && (state & Rounds::closed) == 0 && state / Rounds::one == seen) {
+      joined = rounds.state.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
     }
     if (!joined) continue;
-    work(thread);
-    round_.fetch_sub(1, std::memory_order_release);
+    work(cut, place);
+    rounds.state.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void ThreadPool::thread_main(int thread) {
+  bind_to_core(cores_[static_cast<std::size_t>(thread)]);
+  if (on_start_) on_start_();
+  while (!stop_) {
+    const int number = present_.load(std::memory_order_acquire);
+    const int place =
+        cuts_[static_cast<std::size_t>(number)].place_of[static_cast<std::size_t>(thread)];
+    if (place > 0) {
+      serve(number, place);
+    } else {
+      sleep_left_out(thread);
+    }
   }
 }
 

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -33,25 +35,47 @@ class FunctionRef<R(Args...)> {
   R (*call_)(void*, Args...);
 };
 
-/// The pinned threads of one compute domain. The thread that calls run() is one of them (thread 0).
+/// The pinned threads of one compute domain, cut into groups in one or several ways. The thread
+/// that calls run() is one of them.
 class ThreadPool {
  public:
-  /// One thread a core; threads 1.. are started and bound here and call `on_start` first, thread 0
-  /// binds itself with enter().
-  explicit ThreadPool(std::vector<int> cores, std::function<void()> on_start = {});
+  /// Threads that share a part of each round's jobs. What they read first lies near to them.
+  struct Group {
+    std::vector<int> threads;  ///< by their places among the pool's cores
+    double share = 1;          ///< of the jobs; those of a cut add up to 1
+
+    bool operator==(const Group&) const = default;
+  };
+  /// Groups that have no thread twice; threads in none of them sleep.
+  using Cut = std::vector<Group>;
+
+  /// One thread a core; all but one are started and bound here and call `on_start` first. The
+  /// caller of run() binds itself with enter(). Of several ways to cut the threads the first one
+  /// holds until follow() says another; without any, all threads are one group. Throws Error when a
+  /// cut is not possible.
+  explicit ThreadPool(std::vector<int> cores, std::function<void()> on_start = {},
+                      std::vector<Cut> cuts = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int num_threads() const { return static_cast<int>(cores_.size()); }
+  /// In all, whatever cut holds.
+  int size() const { return static_cast<int>(cores_.size()); }
+  /// That work by the present cut.
+  int num_threads() const { return static_cast<int>(cut().members.size()); }
 
-  /// Makes the calling thread this pool's thread 0: binds it and gives it its index.
+  /// Makes the calling thread the first one of the present cut: binds it and gives it its index.
   void enter();
 
-  /// Calls job(i) once for each i in [0, num_jobs) and returns when all are done. Each thread works
-  /// through its own run of neighbouring jobs (what it reads next in memory lies behind what it
-  /// reads now), then helps the others with theirs. An exception of a job is thrown here, after the
-  /// others have ended. One caller at a time.
+  /// From now on the cut of this number holds. Between rounds, by the thread that calls run(),
+  /// which it binds to the cut's first core. Threads that get work again wake with the next round.
+  void follow(int cut);
+
+  /// Calls job(i) once for each i in [0, num_jobs) and returns when all are done. Each group has
+  /// its share of neighbouring jobs, and each of its threads works through its own run of them
+  /// (what it reads next in memory lies behind what it reads now), then helps its own group, then
+  /// the others. An exception of a job is thrown here, after the others have ended. One caller at a
+  /// time.
   void run(std::int64_t num_jobs, FunctionRef<void(std::int64_t)> job);
 
   /// A small number unique to each live pool thread of the process (0: a thread of no pool).
@@ -60,8 +84,50 @@ class ThreadPool {
   static constexpr int max_threads = 1024;
 
  private:
+  /// Threads of a group take part in its rounds. One that comes too late for a round is not waited
+  /// for: on a busy machine it may have no core at the moment.
+  struct alignas(64) Rounds {
+    /// Number of the last round, whether it is closed to newcomers, and how many threads work on
+    /// it.
+    std::atomic<std::uint64_t> state{closed};
+    static constexpr std::uint64_t one = 1U << 16;
+    static constexpr std::uint64_t closed = 1U << 15;
+    static constexpr std::uint64_t threads = closed - 1;
+  };
+  /// A cut as rounds need it.
+  struct CutThreads {
+    struct Range {
+      int begin = 0;  ///< among `members`
+      int end = 0;
+      double first_share = 0;  ///< of the jobs, those before the group's
+      double end_share = 1;
+    };
+    std::vector<int> members;   ///< threads, group by group; the first one is the caller
+    std::vector<int> place_of;  ///< by thread: where it is among `members`, or -1
+    std::vector<int> group_of;  ///< by place
+    std::vector<Range> groups;
+    std::unique_ptr<Rounds[]> rounds;  ///< one a group
+  };
+  /// The jobs of one thread that are left.
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+
+  const CutThreads& cut() const {
+    return cuts_[static_cast<std::size_t>(present_.load(std::memory_order_relaxed))];
+  }
+  static CutThreads checked(const Cut& cut, int num_threads);
+  /// Whether no thread of its own is needed in this place: the caller has it wherever it works.
+  bool is_always_the_callers(int thread) const;
   void thread_main(int thread);
-  void work(int thread);
+  /// Takes part in rounds by a cut until another one holds.
+  void serve(int cut, int place);
+  /// Until it has work by the present cut.
+  void sleep_left_out(int thread);
+  /// Through the jobs of all, the own ones first.
+  void work(const CutThreads& cut, int place);
+  void take_jobs(Share& share);
 
   /// Takes `count` consecutive free thread indices. Throws Error when there are not as many.
   static int take_indices(int count);
@@ -69,28 +135,23 @@ class ThreadPool {
 
   std::vector<int> cores_;
   std::function<void()> on_start_;
+  std::vector<CutThreads> cuts_;
+  std::atomic<int> present_{0};  ///< which cut holds
+  int bound_to_ = -1;            ///< where the caller is
   int first_index_ = 0;
+  int num_indices_ = 0;
   std::vector<std::thread> threads_;
 
-  // One round of jobs. Threads take job numbers until none are left. A thread that comes too late
-  // for a round is not waited for: on a busy machine it may have no core at the moment.
-  struct alignas(64) Share {
-    std::atomic<std::int64_t> next{0};
-    std::int64_t end = 0;
-  };
   const FunctionRef<void(std::int64_t)>* job_ = nullptr;
-  std::vector<Share> shares_;  ///< one a thread
-  /// Number of the round, whether it is closed to newcomers, and how many threads work on it.
-  std::atomic<std::uint64_t> round_{round_closed};
-  static constexpr std::uint64_t round_one = 1U << 16;
-  static constexpr std::uint64_t round_closed = 1U << 15;
-  static constexpr std::uint64_t round_threads = round_closed - 1;
+  std::vector<Share> shares_;  ///< by place
   std::exception_ptr failure_;
   std::mutex failure_mutex_;
 
   std::mutex sleep_mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;  ///< of those that wait for a round
+  std::condition_variable wake_left_out_;
   int num_sleeping_ = 0;
+  int num_left_out_ = 0;
   std::atomic<bool> stop_{false};
 };
 

@@ -1,8 +1,11 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
+#include <barrier>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -171,6 +174,120 @@ TEST(ThreadPoolsTest, MayBeMadeAndUnmadeForever) {
     ThreadPool pool(cores_for(50));
     ASSERT_EQ(run_and_count(pool, 10), std::vector<int>(10, 1));
   }
+}
+
+/// Which thread ran each of so many jobs, when all threads of the cut take part: none ends its
+/// first job before as many have begun.
+std::vector<int> threads_of_jobs(ThreadPool& pool, std::int64_t num_jobs) {
+  std::barrier all(pool.num_threads());
+  std::vector<int> of_job(static_cast<std::size_t>(num_jobs));
+  pool.run(num_jobs, [&](std::int64_t job) {
+    of_job[static_cast<std::size_t>(job)] = ThreadPool::thread_index();
+    all.arrive_and_wait();
+  });
+  return of_job;
+}
+
+/// On a thread of its own, since entering binds for good.
+void in_pool(ThreadPool& pool, const std::function<void()>& work) {
+  std::thread caller([&] {
+    pool.enter();
+    work();
+  });
+  caller.join();
+}
+
+const std::vector<ThreadPool::Cut> cuts_of_four = {
+    {{.threads = {0, 1, 2, 3}}},
+    {{.threads = {0, 1}, .share = 0.5}, {.threads = {2, 3}, .share = 0.5}},
+    {{.threads = {3}, .share = 0.25}, {.threads = {1, 2, 0}, .share = 0.75}},
+    {{.threads = {0}, .share = 0.5}, {.threads = {1, 2, 3}, .share = 0.5}},
+    {{.threads = {2}}},
+    {{.threads = {1}, .share = 0.9}, {.threads = {2}, .share = 0.1}},
+};
+
+TEST(ThreadPoolCutsTest, EveryCutRunsEveryJobOnce) {
+  ThreadPool pool(cores_for(4), {}, cuts_of_four);
+  in_pool(pool, [&] {
+    for (int round = 0; round < 300; ++round) {
+      const auto cut = static_cast<std::size_t>(round * 7 % 6);
+      pool.follow(static_cast<int>(cut));
+      int threads = 0;
+      for (const ThreadPool::Group& group : cuts_of_four[cut])
+        threads += static_cast<int>(group.threads.size());
+      ASSERT_EQ(pool.num_threads(), threads);
+      const std::int64_t jobs = round % 23;
+      ASSERT_EQ(run_and_count(pool, jobs), std::vector<int>(static_cast<std::size_t>(jobs), 1));
+    }
+  });
+}
+
+TEST(ThreadPoolCutsTest, GroupsBeginWithTheirOwnShare) {
+  ThreadPool pool(cores_for(4), {}, cuts_of_four);
+  in_pool(pool, [&] {
+    pool.follow(1);
+    const std::vector<int> halves = threads_of_jobs(pool, 4);
+    pool.follow(2);
+    const std::vector<int> quarter = threads_of_jobs(pool, 4);
+    pool.follow(1);
+    EXPECT_EQ(threads_of_jobs(pool, 4), halves);
+    EXPECT_EQ(std::set<int>(halves.begin(), halves.end()).size(), 4U);
+    // The caller is the first of each cut: here thread 0, there thread 3.
+    EXPECT_EQ(halves[0], ThreadPool::thread_index());
+    EXPECT_EQ(quarter[0], ThreadPool::thread_index());
+    EXPECT_EQ(quarter[1], halves[1]) << "thread 1";
+    EXPECT_EQ(quarter[2], halves[2]) << "thread 2";
+    EXPECT_NE(quarter[3], halves[0]) << "thread 0, which another one now is";
+    // One thread has half of the jobs: another group's third thread helps it.
+    pool.follow(3);
+    const std::vector<int> helped = threads_of_jobs(pool, 4);
+    EXPECT_EQ(helped[0], ThreadPool::thread_index());
+    EXPECT_EQ(std::set<int>(helped.begin(), helped.end()).size(), 4U);
+  });
+}
+
+TEST(ThreadPoolCutsTest, ThreadsThatAreLeftOutRunNothing) {
+  ThreadPool pool(cores_for(4), {}, cuts_of_four);
+  in_pool(pool, [&] {
+    pool.follow(0);
+    const std::vector<int> all = threads_of_jobs(pool, 4);
+    pool.follow(5);
+    std::mutex mutex;
+    std::set<int> seen;
+    for (int round = 0; round < 200; ++round) {
+      pool.run(100, [&](std::int64_t) {
+        const std::lock_guard lock(mutex);
+        seen.insert(ThreadPool::thread_index());
+      });
+    }
+    EXPECT_FALSE(seen.contains(all[3])) << "thread 3 is in no group";
+    EXPECT_LE(seen.size(), 2U);
+  });
+}
+
+TEST(ThreadPoolCutsTest, TheCallerGoesToTheCutsFirstCore) {
+  const std::vector<int> cores = cores_for(4);
+  ThreadPool pool(cores, {}, cuts_of_four);
+  in_pool(pool, [&] {
+    for (const std::size_t cut : {0U, 2U, 4U, 1U, 5U}) {
+      pool.follow(static_cast<int>(cut));
+      cpu_set_t set;
+      ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+      const int thread = cuts_of_four[cut].front().threads.front();
+      EXPECT_EQ(CPU_COUNT(&set), 1);
+      EXPECT_TRUE(CPU_ISSET(cores[static_cast<std::size_t>(thread)], &set)) << cut;
+    }
+  });
+}
+
+TEST(ThreadPoolCutsTest, RefusesCutsThatCannotBe) {
+  const auto make = [](const ThreadPool::Cut& cut) { ThreadPool(cores_for(2), {}, {cut}); };
+  EXPECT_THROW(make({}), Error);
+  EXPECT_THROW(make({{.threads = {}}}), Error);
+  EXPECT_THROW(make({{.threads = {0, 2}}}), Error);
+  EXPECT_THROW(make({{.threads = {-1}}}), Error);
+  EXPECT_THROW(make({{.threads = {0}, .share = 0.5}, {.threads = {0}, .share = 0.5}}), Error);
+  EXPECT_THROW(make({{.threads = {0}, .share = 0}}), Error);
 }
 
 }  // namespace
