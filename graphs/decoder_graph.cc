@@ -322,6 +322,7 @@ TaskTag DecoderGraph::tag_of(const BatchPart& part, std::size_t sub_batch) const
   tag.phase = part.phase;
   tag.sub_batch = static_cast<std::int16_t>(sub_batch);
   tag.iteration = iteration_;
+  tag.beside_prompts = has_prompts_;
   tag.num_tokens = part.batch.num_rows();
   tag.context_tokens = part.batch.context_tokens();
   tag.num_sequences = part.batch.num_sequences();
@@ -337,6 +338,10 @@ std::vector<PendingIteration> DecoderGraph::submit(const std::vector<SubBatch>& 
                                                    Logits logits, std::span<const KvMove> moves) {
   ++iteration_;
   mark_iteration(iteration_);
+  has_prompts_ = std::ranges::any_of(sub_batches, [](const SubBatch& sub_batch) {
+    return std::ranges::any_of(sub_batch.parts,
+                               [](const BatchPart& part) { return part.phase == Phase::prefill; });
+  });
   std::vector<PendingIteration> pending;
   pending.reserve(sub_batches.size());
   std::deque<Chain> chains;
@@ -448,6 +453,7 @@ void DecoderGraph::submit_moves(std::int64_t layer, std::span<const KvMove> move
                                 std::span<const FlatWords> lists) const {
   TaskTag tag;
   tag.iteration = iteration_;
+  tag.beside_prompts = has_prompts_;
   tag.phase = Phase::decode;
   tag.num_sequences = 1;
   const auto submit = [&](KvMoveArgs::Step step, std::size_t cohort, const FlatWords& pages,

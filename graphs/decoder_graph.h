@@ -241,6 +241,7 @@ class DecoderGraph {
     return experts.cut.num_hot > 0 ? hot_mixture_ : mixture_;
   }
   std::int64_t iteration_ = -1;
+  bool has_prompts_ = false;  ///< of the iteration
   Buffer slot_tokens_memory_;
   Buffer seen_memory_;
   Buffer output_counts_memory_;

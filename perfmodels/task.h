@@ -59,6 +59,8 @@ struct TaskTag {
   std::int64_t num_logit_rows = 0;  ///< rows that the LM head computes
   std::int64_t num_experts = 0;     ///< of a task with some of a mixture's experts; else 0
   bool experts_are_hot = false;     ///< of such a task: MemoryPlan::hot_experts
+  /// Its iteration has prompts: processors run it by their prefill plan, whatever its phase.
+  bool beside_prompts = false;
 };
 
 }  // namespace sluice

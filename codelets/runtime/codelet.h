@@ -263,6 +263,7 @@ class Codelet {
     const Args& args = *static_cast<const Args*>(arg);
     try {
       const CpuContext cpu = Runtime::current_cpu();
+      cpu.pool.follow(cpu.cuts.of(args.tag));
       const BusyTime busy(cpu, args.tag);
       if (cpu.busy_ns != nullptr) Runtime::note_cxl_reads();  // not in the stand-in
       Kernel(cpu, args, Buffers(buffers));

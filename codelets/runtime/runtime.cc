@@ -30,11 +30,21 @@ namespace {
 /// oneDNN sees one thread wherever it is called: the parallelism is our own pool's.
 void use_one_openmp_thread() { omp_set_num_threads(1); }
 
+/// The prefill phase's, and the decode phase's where it is another.
+std::vector<ThreadPool::Cut> cuts_of(const std::optional<PhaseGroups>& groups) {
+  if (!groups) return {};
+  if (groups->prefill == groups->decode) return {groups->prefill};
+  return {groups->prefill, groups->decode};
+}
+
 }  // namespace
 
 struct Runtime::Domain {
-  explicit Domain(std::vector<int> cores) : pool(std::move(cores), use_one_openmp_thread) {}
+  Domain(const std::vector<int>& cores, const std::optional<PhaseGroups>& groups)
+      : pool(cores, use_one_openmp_thread, cuts_of(groups)),
+        cuts{.prefill = 0, .decode = groups && groups->prefill != groups->decode ? 1 : 0} {}
   ThreadPool pool;
+  PhaseCuts cuts;
   Workspace workspace;
   std::atomic<std::int64_t> busy_ns{0};
   KernelTimes times;
@@ -226,7 +236,8 @@ Runtime::Runtime(const RuntimeOptions& options) {
   }
   use_one_openmp_thread();
   submitter_ = std::make_unique<Submitter>(all_cores);
-  for (const std::vector<int>& cores : domains) domains_.push_back(std::make_unique<Domain>(cores));
+  for (const std::vector<int>& cores : domains)
+    domains_.push_back(std::make_unique<Domain>(cores, options.groups));
   if (domains_.size() > 1)
     setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
 
@@ -276,8 +287,13 @@ void Runtime::start_cpu_workers() {
   if (found < domains_.size())
     throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());
   for (std::size_t i = 0; i < domains_.size(); ++i) {
-    contexts.at(static_cast<std::size_t>(workers.at(i))) = new CpuContext{
-        domains_[i]->pool, domains_[i]->workspace, &domains_[i]->busy_ns, &domains_[i]->times};
+    Domain& domain = *domains_[i];
+    contexts.at(static_cast<std::size_t>(workers.at(i))) =
+        new CpuContext{.pool = domain.pool,
+                       .workspace = domain.workspace,
+                       .busy_ns = &domain.busy_ns,
+                       .times = &domain.times,
+                       .cuts = domain.cuts};
   }
   starpu_execute_on_each_worker(
       [](void*) {
@@ -449,7 +465,7 @@ KernelTotals Runtime::accelerator_totals() const {
 
 int Runtime::num_threads() const {
   int threads = 0;
-  for (const auto& domain : domains_) threads += domain->pool.num_threads();
+  for (const auto& domain : domains_) threads += domain->pool.size();
   return threads;
 }
 

@@ -50,6 +50,16 @@ void sleep_until_run_clock(double time_s);
 
 class RoutingRecorder;
 
+/// Which of its pool's cuts a task is computed by.
+struct PhaseCuts {
+  int prefill = 0;
+  int decode = 0;
+
+  int of(const TaskTag& tag) const {
+    return tag.beside_prompts || tag.phase == Phase::prefill ? prefill : decode;
+  }
+};
+
 /// What a CPU kernel computes with: its domain's threads and scratch memory.
 struct CpuContext {
   ThreadPool& pool;
@@ -57,12 +67,21 @@ struct CpuContext {
   std::atomic<std::int64_t>* busy_ns = nullptr;  ///< time that the domain spent inside of kernels
   KernelTimes* times = nullptr;                  ///< the same, by sublayer
   RoutingRecorder* routing = nullptr;  ///< null: nobody asks which experts rows go through
+  PhaseCuts cuts = {};
+};
+
+/// How a pool's threads are cut up while the tasks of each phase run.
+struct PhaseGroups {
+  ThreadPool::Cut prefill;
+  ThreadPool::Cut decode;
 };
 
 /// How the machine's processors are used.
 struct RuntimeOptions {
   /// Cores of each compute domain; one StarPU CPU worker a domain. Empty: one domain of all cores.
   std::vector<std::vector<int>> domains;
+  /// How the threads of the only domain are cut up in each phase; nothing: all are one group.
+  std::optional<PhaseGroups> groups = std::nullopt;
   /// Decides which worker runs what; lives until after the runtime. Null: any free one runs what
   /// comes first.
   starpu_sched_policy* scheduler = nullptr;

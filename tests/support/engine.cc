@@ -10,21 +10,33 @@
 
 namespace sluice::test {
 
+namespace {
+
+std::unique_ptr<Runtime>& instance() {
+  static std::unique_ptr<Runtime> only;
+  return only;
+}
+
+int wanted_threads(int threads) {
+  return threads > 0 ? threads : default_num_threads(read_cpu_topology());
+}
+
+}  // namespace
+
 Runtime& runtime(int threads) {
-  static std::unique_ptr<Runtime> instance;
-  // Read before the first runtime binds this thread.
-  static const CpuTopology topology = read_cpu_topology();
-  const int wanted = threads > 0 ? threads : default_num_threads(topology);
-  if (!instance || instance->num_threads() != wanted) {
-    instance.reset();
-    std::vector<int> cores;
-    cores.reserve(static_cast<std::size_t>(wanted));
-    for (int i = 0; i < wanted; ++i) {
-      cores.push_back(topology.cores[static_cast<std::size_t>(i) % topology.cores.size()]);
-    }
-    instance = std::make_unique<Runtime>(RuntimeOptions{.domains = {cores}});
-  }
-  return *instance;
+  const int wanted = wanted_threads(threads);
+  if (!instance() || instance()->num_threads() != wanted) runtime_in_groups(wanted, std::nullopt);
+  return *instance();
+}
+
+Runtime& runtime_in_groups(int threads, const std::optional<PhaseGroups>& groups) {
+  instance().reset();
+  const std::vector<int> available = read_cpu_topology().cores;
+  std::vector<int> cores;
+  for (int i = 0; i < threads; ++i)
+    cores.push_back(available[static_cast<std::size_t>(i) % available.size()]);
+  instance() = std::make_unique<Runtime>(RuntimeOptions{.domains = {cores}, .groups = groups});
+  return *instance();
 }
 
 TestModel::TestModel(const std::string& folder, DType dtype, int threads)

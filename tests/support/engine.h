@@ -14,8 +14,11 @@
 namespace sluice::test {
 
 /// The process's StarPU, started at first use with `threads` threads (0: one a core) and restarted
-/// when another number is asked for.
+/// when another number is asked for. They are cut up as the last runtime_in_groups() said.
 Runtime& runtime(int threads = 0);
+/// The same with so many threads, cut up in this way: runtime() of as many threads is this one,
+/// too.
+Runtime& runtime_in_groups(int threads, const std::optional<PhaseGroups>& groups);
 
 /// A model ready to run in a test.
 class TestModel {
