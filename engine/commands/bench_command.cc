@@ -75,8 +75,7 @@ struct Settings {
   int repeat = 5;
   bool warm_up = true;
   std::optional<DType> dtype;
-  std::optional<int> threads;
-  int domains = 1;
+  CpuUse cpu;
   Accelerator accelerator;
   TierSettings tiers;
   Fusion fusion = Fusion::layers;
@@ -155,8 +154,7 @@ Settings read_settings(const CommandLine& line) {
   settings.fusion = read_fusion(line);
   settings.warm_up = !line.get<bool>("no-warmup");
   settings.dtype = read_dtype(line);
-  settings.threads = read_threads(line);
-  settings.domains = in_range(line, "domains", 1, 64);
+  settings.cpu = read_cpu_use(line);
   if (!settings.sweep) settings.accelerator = find_accelerator(read_device(line));
   settings.tiers = read_tier_settings(line);
   if (settings.accelerator) {
@@ -259,7 +257,7 @@ HostNeed need_of(const BenchModel& opened, const Settings& settings, DType dtype
                                  {.dtype = dtype,
                                   .fusion = settings.fusion,
                                   .accelerated = static_cast<bool>(settings.accelerator),
-                                  .domains = settings.domains});
+                                  .domains = settings.cpu.num_domains()});
   need.kv_bytes =
       KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests));
   need.table_bytes = table_bytes_of(opened);
@@ -404,8 +402,7 @@ std::optional<BenchDevice> bench_device(const RunPlan& plan, const Runtime& runt
   return device;
 }
 
-int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
-              const std::vector<std::vector<int>>& domains, RunPolicy& policy,
+int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, RunPolicy& policy,
               TraceSession& trace) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
@@ -416,7 +413,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
     const EndsSoonAfterInterrupt ends_soon;
     return plan_run({.model = opened.model,
                      .dtype = dtype,
-                     .domains = domains,
+                     .cpu = settings.cpu,
                      .tiers = settings.tiers,
                      .accelerator = settings.accelerator,
                      .workload = workload_of(settings.tests),
@@ -461,7 +458,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
       .policy = plan.policy().name(),
       .policy_reason = policy.describe(),
       .threads = run.runtime().num_threads(),
-      .domains = settings.domains,
+      .domains = settings.cpu.num_domains(),
+      .cpu_plan = cpu_plan_as_json(settings.cpu),
       .load_s = run.load_s(),
       .gemm_bf16_flop_per_s =
           dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
@@ -477,12 +475,12 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened,
 }
 
 /// The architecture alone is needed, of a folder its config.json.
-int run_sweep(const Settings& settings, DType dtype, const std::vector<std::vector<int>>& domains) {
+int run_sweep(const Settings& settings, DType dtype) {
   const std::string& name = settings.model;
   ModelConfig model = names_model(name) ? read_model_config(name) : find_shape(name);
   settings.weights.use_on(name, model);
   if (settings.plot) check_writable(*settings.plot);
-  Runtime runtime({.domains = domains});
+  Runtime runtime({.domains = settings.cpu.domains, .groups = settings.cpu.groups()});
   ProgressBar bar("measuring");
   const std::vector<SweepPoint> points =
       sweep(model, runtime,
@@ -511,13 +509,11 @@ int run_bench(const CommandLine::Arguments& arguments) {
   if (!line.parse(arguments)) return 0;
   const Settings settings = read_settings(line);
   const DType dtype = choose_dtype(settings.dtype);
-  const auto domains = cut_into_domains(choose_cores(settings.threads), settings.domains);
   RunPolicy policy(read_policy(line));
-  if (settings.sweep) return run_sweep(settings, dtype, domains);
+  if (settings.sweep) return run_sweep(settings, dtype);
   const BenchModel opened = open_bench_model(settings.model, settings.weights, dtype);
   TraceSession trace(read_trace_folder(line));
-  return trace.around([&] { return run_tests(settings, dtype, opened, domains, policy, trace); },
-                      false);
+  return trace.around([&] { return run_tests(settings, dtype, opened, policy, trace); }, false);
 }
 
 }  // namespace sluice

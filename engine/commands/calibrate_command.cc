@@ -51,7 +51,7 @@ struct Settings {
   std::string model;
   ModelConfig config;
   DType dtype = DType::bf16;
-  std::vector<std::vector<int>> domains;
+  CpuUse cpu;
   Accelerator accelerator;  ///< that is measured; none: the CPU
   CalibrationSetup setup;
   int repeat = 3;
@@ -79,20 +79,19 @@ Settings read_settings(const CommandLine& line) {
   settings.repeat = in_range(line, "repeat", 1, 100);
   settings.format = read_format(line);
   const std::optional<DType> dtype = read_dtype(line);
-  const std::optional<int> threads = read_threads(line);
-  const int num_domains = in_range(line, "domains", 1, 64);
   settings.config = find_model_config(settings.model);
   settings.dtype = choose_dtype(dtype);
   decoder_shape(settings.config, settings.dtype);  // throws for shapes that cannot run
-  settings.domains = cut_into_domains(choose_cores(threads), num_domains);
+  settings.cpu = read_cpu_use(line);
   if (line.given("device") || line.given("hbm")) {
     settings.accelerator =
         find_accelerator(read_device(line))
             .sized_for(settings.config, settings.dtype,
                        largest_calibration_iteration(settings.config, settings.dtype));
   }
-  settings.setup = calibration_setup(settings.dtype, num_threads(settings.domains), num_domains,
-                                     settings.accelerator.calibration_name());
+  settings.setup =
+      calibration_setup(settings.dtype, settings.cpu.num_threads(), settings.cpu.num_domains(),
+                        settings.accelerator.calibration_name());
   return settings;
 }
 
@@ -153,7 +152,8 @@ struct Machine {
   /// What StarPU starts with, once what runs on an accelerator is planned.
   RuntimeOptions planned(const Settings& settings) {
     if (settings.accelerator) accelerated.emplace(settings, limits.num_layers, policy);
-    return settings.accelerator.runtime_options({.domains = settings.domains,
+    return settings.accelerator.runtime_options({.domains = settings.cpu.domains,
+                                                 .groups = settings.cpu.groups(),
                                                  .scheduler = policy.scheduler(),
                                                  .stand_in_bytes = 0,
                                                  .gpu_bytes = 0,

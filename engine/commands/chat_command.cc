@@ -103,7 +103,7 @@ RunPlan plan_conversation(const Model& model, const Settings& settings,
                      longest);
   ServingDemand demand{.model = model,
                        .dtype = settings.compute.dtype,
-                       .domains = settings.compute.domains,
+                       .cpu = settings.compute.cpu,
                        .tiers = settings.tiers,
                        .accelerator = accelerator,
                        .fusion = settings.fusion,

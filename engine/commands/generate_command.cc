@@ -110,8 +110,7 @@ struct Settings {
   bool ignore_eos = false;
   Tokenizer::SpecialTokens special = Tokenizer::SpecialTokens::add;
   std::optional<DType> dtype;
-  std::optional<int> threads;
-  int domains = 1;
+  CpuUse cpu;
   AttentionForm attention = AttentionForm::fused;
   Fusion fusion = Fusion::layers;
   TierSettings tiers;
@@ -131,8 +130,7 @@ Settings read_settings(const CommandLine& line) {
   settings.ignore_eos = line.get<bool>("ignore-eos");
   if (line.get<bool>("no-special-tokens")) settings.special = Tokenizer::SpecialTokens::leave_out;
   settings.dtype = read_dtype(line);
-  settings.threads = read_threads(line);
-  settings.domains = in_range(line, "domains", 1, 64);
+  settings.cpu = read_cpu_use(line);
   settings.fusion = read_fusion(line);
   const std::string& attention = line.get<std::string>("attention");
   if (attention != "fused" && attention != "split") {
@@ -303,7 +301,7 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
                               .fusion = settings.fusion,
                               .attention = settings.attention,
                               .accelerated = static_cast<bool>(settings.accelerator),
-                              .domains = settings.domains});
+                              .domains = settings.cpu.num_domains()});
   need.kv_pages = KvCache::pages_for(longest) * batch;
   need.host.kv_bytes = KvCache::size_bytes(shape, config.num_layers, need.kv_pages);
   need.host.table_bytes = table_bytes(model);
@@ -397,6 +395,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["model"] = model;
   stats["dtype"] = to_string(plan.demand().dtype);
   stats["threads"] = run.runtime().num_threads();
+  stats["cpu_plan"] = cpu_plan_as_json(plan.demand().cpu);
   stats["prompt_tokens"] = report.totals.prompt_tokens;
   stats["generated_tokens"] = report.totals.generated_tokens;
   stats["iterations"] = report.totals.iterations;
@@ -608,15 +607,13 @@ class GenerateRun {
   /// Throws Error where it does not fit; a batch that nobody asked for is halved until it does.
   RunPlan make_plan(const std::vector<Request>& requests, std::int64_t batch,
                     std::int64_t chunk_tokens) {
-    const std::vector<std::vector<int>> domains =
-        cut_into_domains(choose_cores(settings_.threads), settings_.domains);
     while (true) {
       const HostPlan host = check_memory(requests, model_, dtype_, settings_, batch, chunk_tokens);
       const MemoryNeed need = need_of(requests, model_, dtype_, settings_, batch, chunk_tokens);
       try {
         return plan_run({.model = model_,
                          .dtype = dtype_,
-                         .domains = domains,
+                         .cpu = settings_.cpu,
                          .tiers = settings_.tiers,
                          .accelerator = settings_.accelerator,
                          .workload = workload_of(requests, batch),

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/cpu.h"
+#include "base/cpu_plan.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/units.h"
@@ -99,6 +100,7 @@ void print_words(const CpuTopology& topology, const GpuList& gpus, const Runtime
              topology.num_processors, topology.num_packages, topology.num_packages == 1 ? "" : "s");
   if (topology.cgroup_cores > 0) fmt::print("cgroup limit   {} cores\n", topology.cgroup_cores);
   fmt::print("threads        {} by default\n", default_num_threads(topology));
+  fmt::print("topology       {}\n", Topology::of_this_machine().summary());
   fmt::print("oneDNN uses    {}\n", onednn_isa_name());
   fmt::print("4 and 8 bits   {}\n", quantized::to_string(quantized::fastest_arithmetic()));
   fmt::print("vector loops   {} (Highway)\n", simd::target_name());
@@ -125,21 +127,75 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
             {"onednn_isa", onednn_isa_name()},
             {"quantized_arithmetic", quantized::to_string(quantized::fastest_arithmetic())}}},
           {"cuda", cuda_as_json(gpus)},
+          {"topology", Topology::of_this_machine().summary()},
+          {"cpu_plan", cpu_plan_as_json({.domains = {topology.cores}})},
           {"memory_nodes", memory_nodes_as_json(topology, gpus, probe)},
           {"available_bytes", available_memory_bytes()},
           {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}},
           {"linked_with_fxt", is_linked_with_fxt()}};
 }
 
+/// "0-15,32"
+std::string cores_text(const std::vector<int>& cores) {
+  std::string text;
+  for (std::size_t first = 0; first < cores.size();) {
+    std::size_t last = first;
+    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
+    if (!text.empty()) text += ",";
+    text += last == first ? std::to_string(cores[first])
+                          : fmt::format("{}-{}", cores[first], cores[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+/// Of a machine that is only described: nothing is started for it.
+void show_described(const Topology& topology, bool as_json_text) {
+  const CpuPlan plan = static_plan(topology.cores(), topology);
+  if (as_json_text) {
+    nlohmann::json nodes = nlohmann::json::array();
+    for (const TopologyMemory& memory : topology.memories())
+      nodes.push_back({{"numa_node", memory.os_index},
+                       {"bytes", memory.bytes},
+                       {"hardware_threads", memory.near_processors.size()}});
+    const nlohmann::json json = {{"topology", topology.summary()},
+                                 {"memory_nodes", std::move(nodes)},
+                                 {"cpu_plan", as_json(plan, topology)}};
+    fmt::print("{}\n", json_text(json, 2));
+    return;
+  }
+  fmt::print("topology       {}\n", topology.summary());
+  for (const TopologyMemory& memory : topology.memories()) {
+    fmt::print("memory node {}  {}, {} hardware threads\n", memory.os_index,
+               format_bytes(memory.bytes), memory.near_processors.size());
+  }
+  for (const CpuGroup& group : plan.decode.groups) {
+    fmt::print("static plan    cores {}{}, {:.0f} % of the columns\n", cores_text(group.cores),
+               group.numa_node ? fmt::format(" by node {}", *group.numa_node) : "",
+               100 * group.share);
+  }
+}
+
 }  // namespace
 
 int run_info(const CommandLine::Arguments& arguments) {
-  CommandLine line("sluice info [--memory] [--json]", "Shows what Sluice sees of this machine.");
+  CommandLine line("sluice info [--memory | --topology FILE|TEXT] [--json]",
+                   "Shows what Sluice sees of this machine.");
   line.options().add_options()  //
       ("memory", boost::program_options::bool_switch(),
        "take some memory of each NUMA node, see where it lies, and measure how fast it is")  //
+      ("topology", boost::program_options::value<std::string>(),
+       "show another machine's processors instead: a file that lstopo --of xml has written, or "
+       "hwloc's synthetic text, e.g. \"pack:2 numa:1 core:16 pu:2\"")  //
       ("json", boost::program_options::bool_switch(), "print one JSON object");
   if (!line.parse(arguments)) return 0;
+  if (line.given("topology")) {
+    if (line.get<bool>("memory"))
+      throw UsageError("--memory measures this machine; leave it or --topology out");
+    show_described(Topology::described_by(line.get<std::string>("topology")),
+                   line.get<bool>("json"));
+    return 0;
+  }
   const CpuTopology topology = read_cpu_topology();
   const GpuList gpus = find_gpus();
   const std::vector<int> cores =

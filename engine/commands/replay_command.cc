@@ -81,8 +81,8 @@ class ReplayCommand {
 
  private:
   int on_machines() {
-    for (const char* option :
-         {"dtype", "domains", "hbm", "cuda-graphs", "ddr", "disk", "cxl-nodes", "kv-tier"}) {
+    for (const char* option : {"dtype", "domains", "cpu-plan", "hbm", "cuda-graphs", "ddr", "disk",
+                               "cxl-nodes", "kv-tier"}) {
       if (line_.given(option))
         throw UsageError("--{} has no part in --machine, which says what there is", option);
     }
@@ -115,14 +115,14 @@ class ReplayCommand {
       throw UsageError("--policy {}: here one policy runs at a time; several need --machine",
                        line_.get<std::string>("policy"));
     const TierSettings tiers = read_tier_settings(line_);
-    const auto [dtype, domains] = read_compute_settings(line_);
+    const auto [dtype, cpu] = read_compute_settings(line_);
     const ReplayWorkloads workloads = read_replay_workloads(line_);
     RunPolicy policy(read_policy(line_));
     const Model model = open_model(line_.get<std::string>("model"));
     set_max_model_len(model.config, workloads.longest_tokens());
     const ServingDemand demand{.model = model,
                                .dtype = dtype,
-                               .domains = domains,
+                               .cpu = cpu,
                                .tiers = tiers,
                                .accelerator = find_accelerator(read_device(line_)),
                                .fusion = Fusion::layers,

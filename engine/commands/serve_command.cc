@@ -221,7 +221,7 @@ int run_serve(const CommandLine::Arguments& arguments) {
                            .render_chat = chat_renderer(line, model)};
   const ServingDemand demand{.model = model,
                              .dtype = settings.compute.dtype,
-                             .domains = settings.compute.domains,
+                             .cpu = settings.compute.cpu,
                              .tiers = settings.tiers,
                              .accelerator = accelerator,
                              .fusion = settings.fusion,

@@ -1,5 +1,7 @@
 #include "engine/machine/compute.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/cpu.h"
 #include "base/error.h"
 #include "codelets/weights/plain.h"
@@ -49,7 +51,20 @@ std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, in
   return domains;
 }
 
-int num_threads(const std::vector<std::vector<int>>& domains) {
+nlohmann::json cpu_plan_as_json(const CpuUse& cpu) {
+  if (cpu.domains.size() != 1) return nullptr;
+  return as_json(cpu.plan ? *cpu.plan : interleaved_plan(cpu.domains.front()),
+                 Topology::of_this_machine());
+}
+
+std::optional<PhaseGroups> CpuUse::groups() const {
+  if (!plan) return std::nullopt;
+  const std::vector<int>& cores = domains.front();
+  return PhaseGroups{.prefill = threads_of(plan->prefill, cores),
+                     .decode = threads_of(plan->decode, cores)};
+}
+
+int CpuUse::num_threads() const {
   std::size_t count = 0;
   for (const std::vector<int>& cores : domains) count += cores.size();
   return static_cast<int>(count);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,7 +53,8 @@ struct BenchContext {
   std::string policy_reason;  ///< in words, with its name
   int threads = 1;
   int domains = 1;
-  double load_s = 0;  ///< from opening the model to packed weights
+  nlohmann::json cpu_plan;  ///< how the cores are cut up
+  double load_s = 0;        ///< from opening the model to packed weights
   /// Measured apart by runs in another type.
   std::optional<double> gemm_bf16_flop_per_s;
   std::optional<BenchDevice> device;

@@ -22,8 +22,8 @@ MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
                       const Accelerator& accelerator) {
   return run_costs(model_dimensions(demand.model.config, demand.dtype),
                    {.dtype = demand.dtype,
-                    .threads = num_threads(demand.domains),
-                    .domains = static_cast<int>(demand.domains.size()),
+                    .threads = demand.cpu.num_threads(),
+                    .domains = demand.cpu.num_domains(),
                     .cxl = cxl_memory(host, demand.tiers)},
                    accelerator);
 }
@@ -234,7 +234,8 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
                   plan.accelerated() != nullptr ? plan.accelerated()->staging() : Staging{});
   }
   runtime_.emplace(plan.accelerator().runtime_options(
-      {.domains = demand.domains,
+      {.domains = demand.cpu.domains,
+       .groups = demand.cpu.groups(),
        .scheduler = plan.policy().scheduler(),
        .gpu_launches =
            demand.timed ? GpuWorker::Launches::timed : GpuWorker::Launches::in_graphs}));

@@ -7,6 +7,7 @@
 
 #include "codelets/runtime/task_model.h"
 #include "engine/batching/mini_batches.h"
+#include "engine/machine/compute.h"
 #include "engine/machine/machine_costs.h"
 #include "engine/run/device.h"
 #include "engine/run/run_policy.h"
@@ -20,7 +21,7 @@ namespace sluice {
 struct RunDemand {
   const Model& model;
   DType dtype = DType::bf16;
-  std::vector<std::vector<int>> domains;  ///< cores of each
+  CpuUse cpu;
   const TierSettings& tiers;
   Accelerator accelerator;
   Workload workload;

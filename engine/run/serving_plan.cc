@@ -83,7 +83,7 @@ HostNeed need_of(const ServingDemand& demand, const Pools& pools) {
                                   .fusion = demand.fusion,
                                   .attention = AttentionForm::fused,
                                   .accelerated = static_cast<bool>(demand.accelerator),
-                                  .domains = static_cast<int>(demand.domains.size())});
+                                  .domains = demand.cpu.num_domains()});
   need.kv_bytes = KvCache::size_bytes(decoder_shape(config, demand.dtype), config.num_layers,
                                       pools.host_pages());
   need.table_bytes = table_bytes(demand.model);
@@ -97,7 +97,7 @@ HostPlan host_plan(const ServingDemand& demand, const Pools& pools) {
 RunDemand run_demand(const ServingDemand& demand, const Pools& pools) {
   return {.model = demand.model,
           .dtype = demand.dtype,
-          .domains = demand.domains,
+          .cpu = demand.cpu,
           .tiers = demand.tiers,
           .accelerator = demand.accelerator,
           .workload = pools.workload,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/machine/compute.h"
 #include "engine/run/run_setup.h"
 
 namespace sluice {
@@ -32,7 +33,7 @@ struct ServingLimits {
 struct ServingDemand {
   const Model& model;
   DType dtype = DType::bf16;
-  std::vector<std::vector<int>> domains;  ///< cores of each
+  CpuUse cpu;
   const TierSettings& tiers;
   Accelerator accelerator;
   Fusion fusion = Fusion::layers;

@@ -1,5 +1,10 @@
 #include "engine/commands/options/compute_options.h"
 
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "base/topology.h"
 #include "engine/machine/compute.h"
 
 namespace sluice {
@@ -11,7 +16,11 @@ void declare_compute_options(CommandLine& line) {
        "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
       ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains");
+       "cut the threads into so many compute domains")  //
+      ("cpu-plan", po::value<std::string>(),
+       "how the threads' cores are cut into groups for prefill and for decode: interleaved (one "
+       "group), static (a group for each NUMA node), or a JSON file with a plan; default: "
+       "interleaved");
 }
 
 std::optional<DType> read_dtype(const CommandLine& line) {
@@ -27,10 +36,43 @@ std::optional<int> read_threads(const CommandLine& line) {
   return in_range(line, "threads", 1, 512);
 }
 
+namespace {
+
+/// A file's plan; --threads may only say again what it says.
+CpuUse use_of_file(const std::string& name, std::optional<int> threads, const Topology& topology) {
+  CpuPlan plan =
+      read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
+  std::vector<int> cores = plan.cores();
+  if (threads && *threads != std::ssize(cores))
+    throw UsageError("--threads {}: the plan {} names {} cores; leave --threads out", *threads,
+                     name, cores.size());
+  return {.domains = {std::move(cores)}, .plan = std::move(plan)};
+}
+
+}  // namespace
+
+CpuUse read_cpu_use(const CommandLine& line) {
+  const std::optional<int> threads = read_threads(line);
+  const int num_domains = in_range(line, "domains", 1, 64);
+  if (!line.given("cpu-plan"))
+    return {.domains = cut_into_domains(choose_cores(threads), num_domains)};
+  if (num_domains > 1)
+    throw UsageError("--domains {} has no part in --cpu-plan, which has groups; leave it out",
+                     num_domains);
+  const std::string& name = line.get<std::string>("cpu-plan");
+  const Topology topology = Topology::of_this_machine();
+  if (name != "static" && name != "interleaved") return use_of_file(name, threads, topology);
+  const auto num_cores = std::ssize(topology.cores());
+  if (threads.value_or(1) > num_cores)
+    throw UsageError("--threads {}: a CPU plan has a thread a core, and there are {} cores",
+                     *threads, num_cores);
+  const std::vector<int> cores = choose_cores(threads);
+  return {.domains = {cores},
+          .plan = name == "static" ? static_plan(cores, topology) : interleaved_plan(cores)};
+}
+
 ComputeSettings read_compute_settings(const CommandLine& line) {
-  const DType dtype = choose_dtype(read_dtype(line));
-  return {dtype,
-          cut_into_domains(choose_cores(read_threads(line)), in_range(line, "domains", 1, 64))};
+  return {choose_dtype(read_dtype(line)), read_cpu_use(line)};
 }
 
 void declare_fusion_option(CommandLine& line) {

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "engine/commands/options/command_line.h"
+#include "engine/machine/compute.h"
 #include "graphs/decoder_graph.h"
 
 namespace sluice {
@@ -21,18 +22,21 @@ T in_range(const CommandLine& line, const std::string& name, T low, T high) {
   return value;
 }
 
-/// --dtype, --threads and --domains.
+/// --dtype, --threads, --domains and --cpu-plan.
 void declare_compute_options(CommandLine& line);
 
 /// --dtype, if it was given. Throws UsageError.
 std::optional<DType> read_dtype(const CommandLine& line);
 /// --threads, if it was given. Throws UsageError.
 std::optional<int> read_threads(const CommandLine& line);
+/// The cores that --threads, --domains and --cpu-plan choose. Throws UsageError where they do not
+/// go together, and Error where a plan is not this machine's.
+CpuUse read_cpu_use(const CommandLine& line);
 
-/// What a run computes in, and on which cores of each domain.
+/// What a run computes in, and on which cores.
 struct ComputeSettings {
   DType dtype = DType::bf16;
-  std::vector<std::vector<int>> domains;
+  CpuUse cpu;
 };
 /// What the options, or the machine where they say nothing, choose. Throws UsageError, and Error
 /// where there are fewer cores.

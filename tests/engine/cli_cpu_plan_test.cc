@@ -1,0 +1,111 @@
+// Plans for the CPU's cores from outside: what they give, and what is refused.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/topology.h"
+#include "tests/support/cli_process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::Arguments;
+using testing::CliResult;
+using testing::expect_failure;
+using testing::operator+;
+using testing::run_cli;
+
+const Arguments generate = {"generate", "--prompt", "Once upon a time", "--max-tokens", "20", "-q"};
+
+class CliCpuPlanTest : public ::testing::Test {
+ protected:
+  std::string write(const json& plan) {
+    const std::string path = folder_.file("plan.json");
+    std::ofstream(path) << plan;
+    return path;
+  }
+  /// Prompts on every core; decode on the last one alone.
+  static json decode_on_one() {
+    const std::vector<int> cores = Topology::of_this_machine().cores();
+    const std::vector<int> others(cores.begin(), cores.end() - 1);
+    json plan = {{"prefill", {{"groups", {{{"cores", cores}, {"share", 1}}}}}},
+                 {"decode",
+                  {{"groups", {{{"cores", {cores.back()}}, {"share", 1}}}}, {"left_out", others}}}};
+    return plan;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(CliCpuPlanTest, TextIsTheSameUnderEachPlan) {
+  const std::string text = run_cli(generate).out;
+  ASSERT_FALSE(text.empty());
+  for (const std::string& plan :
+       {std::string("interleaved"), std::string("static"), write(decode_on_one())}) {
+    const CliResult result = run_cli(generate + Arguments{"--cpu-plan", plan});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, text) << plan;
+  }
+}
+
+TEST_F(CliCpuPlanTest, PlanInForceIsReportedAndCanBeGivenAgain) {
+  const std::string stats = folder_.file("stats.json");
+  const std::string plan = write(decode_on_one());
+  const CliResult result = run_cli(generate + Arguments{"--cpu-plan", plan, "--stats", stats});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream file(stats);
+  const json reported = json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  EXPECT_EQ(reported["cpu_plan"]["decode"]["left_out"], decode_on_one()["decode"]["left_out"]);
+  EXPECT_EQ(reported["cpu_plan"]["prefill"]["groups"].size(), 1U);
+  EXPECT_EQ(run_cli(generate + Arguments{"--cpu-plan", stats}).out, result.out);
+  const std::string info = folder_.file("info.json");
+  std::ofstream(info) << run_cli({"info", "--json"}).out;
+  EXPECT_EQ(run_cli(generate + Arguments{"--cpu-plan", info}).out, result.out);
+}
+
+TEST_F(CliCpuPlanTest, InfoShowsAMachineThatATextDescribes) {
+  const std::string text = "pack:2 numa:2 core:4 pu:2";
+  const CliResult words = run_cli({"info", "--topology", text});
+  ASSERT_EQ(words.exit_code, 0) << words.err;
+  EXPECT_NE(words.out.find("2 packages, 4 NUMA nodes, 16 cores, 32 hardware threads"),
+            std::string::npos)
+      << words.out;
+  EXPECT_NE(words.out.find("25 % of the columns"), std::string::npos) << words.out;
+  const json object = json::parse(run_cli({"info", "--topology", text, "--json"}).out);
+  EXPECT_EQ(object["cpu_plan"]["decode"]["groups"].size(), 4U);
+  EXPECT_EQ(object["memory_nodes"].size(), 4U);
+}
+
+TEST_F(CliCpuPlanTest, BadPlansAreRefusedInOneLine) {
+  const auto refused = [&](const Arguments& arguments, int exit_code,
+                           const std::vector<std::string>& parts) {
+    expect_failure(run_cli(generate + arguments), exit_code, parts);
+  };
+  refused({"--cpu-plan", "/nonexistent.json"}, 1, {"/nonexistent.json"});
+  json plan = decode_on_one();
+  plan["decode"]["groups"][0]["cores"].push_back(100'000);
+  refused({"--cpu-plan", write(plan)}, 1, {"plan.json", "core 100000 is not there"});
+  plan = decode_on_one();
+  plan["prefill"]["groups"][0]["share"] = 0.5;
+  refused({"--cpu-plan", write(plan)}, 1, {"plan.json", "the shares add up to 0.5, expected 1"});
+  plan = decode_on_one();
+  plan["topology"] = "machine(0)";
+  refused({"--cpu-plan", write(plan)}, 1, {"plan.json", "a plan of another machine"});
+  std::ofstream(folder_.file("cut.json")) << R"({"prefill": {"groups": [)";
+  refused({"--cpu-plan", folder_.file("cut.json")}, 1, {"cut.json", "JSON"});
+  refused({"--cpu-plan", write(decode_on_one()), "--threads", "500"}, 2,
+          {"--threads 500", "leave --threads out"});
+  refused({"--cpu-plan", "static", "--threads", "500"}, 2, {"--threads 500", "a thread a core"});
+  refused({"--cpu-plan", "static", "--domains", "2"}, 2, {"--domains 2", "--cpu-plan"});
+  expect_failure(run_cli({"info", "--topology", "pack:0"}), 1, {"topology \"pack:0\"", "hwloc"});
+  expect_failure(run_cli({"info", "--topology", "pack:1 core:2", "--memory"}), 2, {"--memory"});
+  expect_failure(run_cli({"replay", "--machine", "spr-a100", "--cpu-plan", "static"}), 2,
+                 {"--cpu-plan has no part in --machine"});
+}
+
+}  // namespace
+}  // namespace sluice
