@@ -77,6 +77,15 @@ ModelConfig llama2(const Size& size) {
   return config;
 }
 
+/// Small ones of Llama's form, published by others.
+ModelConfig small_llama(const Size& size, std::int64_t positions, float norm_eps, DType stored) {
+  ModelConfig config = llama2(size);
+  config.max_positions = positions;
+  config.norm_eps = norm_eps;
+  config.stored_dtype = stored;
+  return config;
+}
+
 ModelConfig llama3(const Size& size) {
   ModelConfig config = base_config("llama", size, 8192);
   config.rope_theta = 500000.0F;
@@ -259,6 +268,9 @@ std::vector<NamedShape> make_shapes() {
       {"opt-30b", opt(7168, 48, 56)},
       {"opt-66b", opt(9216, 64, 72)},
       {"opt-175b", opt(12288, 96, 96)},
+      {"llama-160m", small_llama({768, 12, 12, 12, 64, 3072, 32000}, 2048, 1e-6F, DType::f32)},
+      {"sheared-llama-1.3b",
+       small_llama({2048, 24, 16, 16, 128, 5504, 32000}, 4096, 1e-5F, DType::f32)},
       {"llama-2-7b", llama2({4096, 32, 32, 32, 128, 11008, 32000})},
       {"llama-2-13b", llama2({5120, 40, 40, 40, 128, 13824, 32000})},
       {"llama-2-70b", llama2({8192, 80, 64, 8, 128, 28672, 32000})},
