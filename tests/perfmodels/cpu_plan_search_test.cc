@@ -126,7 +126,7 @@ TEST(CpuPlanSearchTest, IsNearTheBestOfAllSetsOfCores) {
 }
 
 TEST(CpuPlanSearchTest, LosesPatience) {
-  const Topology topology = Topology::described_by("pack:4 numa:2 l3:1 core:24 pu:1");
+  const Topology topology = Topology::described_by("pack:2 numa:2 l3:1 core:12 pu:1");
   const PlanSearch all = search_plans(topology, Contention{});
   const PlanSearch some = search_plans(topology, Contention{}, {.patience = 20});
   EXPECT_LT(some.num_plans, all.num_plans);
