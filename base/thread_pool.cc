@@ -231,7 +231,8 @@ void ThreadPool::work(const CutThreads& cut, int place) {
     // Those of other groups begin with different ones.
     const int from = i == 0 ? place - group.begin : place % threads;
     for (int offset = 0; offset < threads; ++offset) {
-      take_jobs(shares_[static_cast<std::size_t>(group.begin + (from + offset) % threads)]);
+      const int next = group.begin + (from + offset) % threads;
+      take_jobs(shares_[static_cast<std::size_t>(next)]);
     }
   }
 }
@@ -244,13 +245,13 @@ void ThreadPool::sleep_left_out(int thread) {
   --num_left_out_;
 }
 
-void ThreadPool::serve(int number, int place) {
-  const CutThreads& cut = cuts_[static_cast<std::size_t>(number)];
+void ThreadPool::serve(int cut, int place) {
+  const CutThreads& threads = cuts_[static_cast<std::size_t>(cut)];
   Rounds& rounds =
-      cut.rounds[static_cast<std::size_t>(cut.group_of[static_cast<std::size_t>(place)])];
+      threads.rounds[static_cast<std::size_t>(threads.group_of[static_cast<std::size_t>(place)])];
   std::uint64_t seen = 0;  // number of the last round that this thread worked on or missed
   const auto news = [&] {
-    return stop_ || present_.load(std::memory_order_relaxed) != number ||
+    return stop_ || present_.load(std::memory_order_relaxed) != cut ||
            rounds.state.load(std::memory_order_acquire) / Rounds::one != seen;
   };
   while (true) {
@@ -261,7 +262,7 @@ void ThreadPool::serve(int number, int place) {
       wake_.wait(lock, news);
       --num_sleeping_;
     }
-    if (stop_ || present_.load(std::memory_order_acquire) != number) return;
+    if (stop_ || present_.load(std::memory_order_acquire) != cut) return;
     std::uint64_t state = rounds.state.load(std::memory_order_acquire);
     seen = state / Rounds::one;
     bool joined = false;
@@ -269,7 +270,7 @@ void ThreadPool::serve(int number, int place) {
       joined = rounds.state.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
     }
     if (!joined) continue;
-    work(cut, place);
+    work(threads, place);
     rounds.state.fetch_sub(1, std::memory_order_release);
   }
 }

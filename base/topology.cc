@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 
@@ -104,9 +105,8 @@ class TopologyReader {
       TopologyNode numa{.level = TopologyLevel::numa_node,
                         .os_index = static_cast<int>(memory->os_index),
                         .bytes = memory->attr->numanode.local_memory,
-                        .allowed = any_allowed(below),
-                        .children = std::move(below)};
-      below.clear();
+                        .allowed = any_allowed(below)};
+      numa.children = std::exchange(below, {});
       below.push_back(std::move(numa));
     }
     const std::optional<TopologyLevel> level = level_of(object->type);

@@ -16,8 +16,7 @@ using Groups = std::vector<std::vector<int>>;
 class Search {
  public:
   Search(const Topology& topology, const PlanScore& score, const PlanSearchOptions& options)
-      : topology_(topology),
-        score_(score),
+      : score_(score),
         options_(options),
         tree_(TopoTree::fundamental(topology)),
         cores_(tree_.cores()) {
@@ -102,7 +101,6 @@ class Search {
     int in_vain = 0;
   };
 
-  const Topology& topology_;
   const PlanScore& score_;
   const PlanSearchOptions& options_;
   TopoTree tree_;

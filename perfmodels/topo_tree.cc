@@ -114,9 +114,10 @@ std::optional<TopoTree> group(const TopoTree& tree, int n, int t, int depth) {
     for (int block = 0; block < siblings; block += n * t) {
       for (int first = block; first < block + t; ++first) {
         TopoTree& together = grouped.emplace_back();
-        for (int i = 0; i < n; ++i)
-          together.children.push_back(
-              std::move(node.children[static_cast<std::size_t>(first + i * t)]));
+        for (int i = 0; i < n; ++i) {
+          const int sibling = first + i * t;
+          together.children.push_back(std::move(node.children[static_cast<std::size_t>(sibling)]));
+        }
       }
     }
     node.children = std::move(grouped);
