@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadPlan{"/prefill/groups/0/cores", "[0, 8]",
                 "core 8 is not there; the machine has 8 hardware threads"},
         BadPlan{"/prefill/groups/0/cores", "[0.5]", "has 0.5, expected a processor's number"},
-        BadPlan{"/prefill/groups/0/cores", "{}", "prefill.groups[0].cores is {}, expected a list"},
+        BadPlan{"/prefill/groups/0/cores", "{}", "prefill.groups[0].cores is an object, expected a list"},
         BadPlan{"/prefill/groups/0/cores", "[]", "prefill.groups[0] has no core"},
         BadPlan{"/decode/groups", "[]", "decode has no core"},
         BadPlan{"/decode/groups", "3", "decode.groups is 3, expected a list"},
