@@ -200,6 +200,7 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
     object["gemm_flop_per_s"] = gemm_range(results).middle;
     object["gemm_bf16_flop_per_s"] =
         context.gemm_bf16_flop_per_s.value_or(gemm_range(results).middle);
+    if (format == OutputFormat::csv) object.erase("cpu_plan");  // no single value
     objects.push_back(std::move(object));
   }
   return format_objects(format, objects);
