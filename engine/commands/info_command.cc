@@ -170,7 +170,7 @@ void show_described(const Topology& topology, bool as_json_text) {
                format_bytes(memory.bytes), memory.near_processors.size());
   }
   for (const CpuGroup& group : plan.decode.groups) {
-    fmt::print("static plan    cores {}{}, {:.0f} % of the columns\n", cores_text(group.cores),
+    fmt::print("static plan    cores {}{}, {:.3g} % of the columns\n", cores_text(group.cores),
                group.numa_node ? fmt::format(" by node {}", *group.numa_node) : "",
                100 * group.share);
   }

@@ -85,7 +85,8 @@ TEST_F(CliCpuPlanTest, BadPlansAreRefusedInOneLine) {
                            const std::vector<std::string>& parts) {
     expect_failure(run_cli(generate + arguments), exit_code, parts);
   };
-  refused({"--cpu-plan", "/nonexistent.json"}, 1, {"/nonexistent.json"});
+  refused({"--cpu-plan", "/nonexistent.json"}, 1,
+          {"--cpu-plan /nonexistent.json", "interleaved, static, or a file"});
   json plan = decode_on_one();
   plan["decode"]["groups"][0]["cores"].push_back(100'000);
   refused({"--cpu-plan", write(plan)}, 1, {"plan.json", "core 100000 is not there"});

@@ -1,5 +1,6 @@
 #include "engine/commands/options/compute_options.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
@@ -40,6 +41,9 @@ namespace {
 
 /// A file's plan; --threads may only say again what it says.
 CpuUse use_of_file(const std::string& name, std::optional<int> threads, const Topology& topology) {
+  if (!std::filesystem::exists(name))
+    throw Error("--cpu-plan {}: no such file; expected interleaved, static, or a file with a plan",
+                name);
   CpuPlan plan =
       read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
   std::vector<int> cores = plan.cores();
