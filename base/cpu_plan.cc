@@ -206,8 +206,8 @@ CpuPlan read_cpu_plan(const nlohmann::json& json, std::string_view where,
     return read_cpu_plan(json.at("cpu_plan"), where, topology);
   if (json.is_object() && json.contains("topology") && json.at("topology") != topology.shape())
     throw Error(
-        "{}: a plan of another machine: its topology is not this one's ({}); make one here with "
-        "sluice tune",
+        "{}: a plan of another machine: its topology is not this one's ({}); begin with what "
+        "sluice info --json says here",
         where, topology.summary());
   return PlanReader(where, topology).read(json);
 }
