@@ -4,23 +4,27 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: ./test.sh [--only STEP]... [ctest's options]
+usage: ./test.sh [--only STEP]... [--turn] [ctest's options]
 
 Steps, in this order; all but fuzz unless --only names some:
   release  all tests
-  no-fxt   the program as ./run.sh builds it, without FxT (SLUICE_FXT=OFF)
   lint     clang-format, shellcheck, lint-text, lint-structure, and clang-tidy of files changed since they passed
   asan     the tests labelled "fast", under the address and undefined-behaviour sanitizers
   tsan     the same under the thread sanitizer
   fuzz     only the tests labelled "fuzz" (release runs them too)
+
+--turn is what continuous integration runs: release and lint whole, but of asan and tsan only one, and of its tests a
+quarter. Which ones, the number of commits says, so that eight commits in a row run all of them. A clean clone takes
+about an hour on two cores, and two hours without --turn.
 
 Other arguments go to ctest, such as -R REGEX; then only release is run, unless --only says otherwise. Under sanitizers
 REGEX is matched with the names of test programs, such as graphs_test.
 END
 }
 
-readonly all_steps=(release no-fxt lint asan tsan fuzz)
+readonly all_steps=(release lint asan tsan fuzz)
 steps=()
+turn=
 ctest_arguments=()
 while (($# > 0)); do
   case $1 in
@@ -30,13 +34,14 @@ while (($# > 0)); do
       shift
       ;;
     --only=*) set -- "" --only "${1#--only=}" "${@:2}" ;;
+    --turn) turn=1 ;;
     -h | --help) usage && exit ;;
     *) ctest_arguments+=("$1") ;;
   esac
   shift
 done
 if ((${#steps[@]} == 0)); then
-  steps=(release no-fxt lint asan tsan)
+  steps=(release lint asan tsan)
   if ((${#ctest_arguments[@]} > 0)); then steps=(release); fi
 fi
 
@@ -46,6 +51,20 @@ jobs=$(nproc)
 # What clang-tidy has passed, by content: kept beside StarPU's builds, so that a new checkout need not repeat it.
 tidy_dir=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/tidy
 readonly jobs tidy_dir
+
+# take_turn: of the steps that were chosen, and of the quarters into which sanitizers' tests are cut (sluice_test()).
+take_turn() {
+  local commits left_out=tsan quarter other_quarters
+  commits=$(git rev-list --count HEAD)
+  if ((commits % 2 == 1)); then left_out=asan; fi
+  quarter=$((commits / 2 % 4))
+  other_quarters=0123
+  other_quarters=${other_quarters/$quarter/}
+  mapfile -t steps < <(printf '%s\n' "${steps[@]}" | grep -vx "$left_out")
+  of_quarter=(-E "_test_[$other_quarters]\$")
+  say "commit $commits: the turn of quarter $quarter of 0 to 3, without $left_out"
+}
+of_quarter=()
 
 # run_tests <step> <preset> [ctest's options]
 run_tests() {
@@ -79,19 +98,6 @@ run_release() {
   run_tests release release
 }
 
-# As ./run.sh compiles it the first time, too: without tests, with precompiled headers.
-run_no-fxt() {
-  build no-fxt sluice
-  local program=build/no-fxt/engine/sluice
-  "$program" --version | grep -q -- '--trace is off' || die "$program --version does not say that it has no traces"
-  if "$program" generate --prompt Once --max-tokens 1 --trace build/no-fxt/trace 2>"$logs/no-fxt.err" >/dev/null; then
-    die "$program takes --trace"
-  fi
-  if [[ $(grep -c '' "$logs/no-fxt.err") != 1 || $(<"$logs/no-fxt.err") != *FxT* ]]; then
-    die "$program refuses --trace with these words: $(<"$logs/no-fxt.err")"
-  fi
-}
-
 run_fuzz() {
   build release
   run_tests fuzz release -L '^fuzz$'
@@ -99,12 +105,12 @@ run_fuzz() {
 
 run_asan() {
   build asan
-  run_tests asan asan -L '^fast$'
+  run_tests asan asan -L '^fast$' "${of_quarter[@]}"
 }
 
 run_tsan() {
   build tsan
-  run_tests tsan tsan -L '^fast$'
+  run_tests tsan tsan -L '^fast$' "${of_quarter[@]}"
 }
 
 # Our files that match, also those not added to git yet.
@@ -168,7 +174,7 @@ tidy_one() {
 }
 
 # Up to so many: CI has an hour and a half for everything, and starts with an empty cache.
-readonly most_recent_files=150
+readonly most_recent_files=50
 
 # The sources and headers of ours, but no tests, that are not committed, and those that commits of the last commit's day
 # have touched, the newest first.
@@ -209,6 +215,7 @@ run_clang_tidy() {
   printf '%s\0' "${to_check[@]}" | xargs -0 -n 2 -P "$jobs" bash -c 'tidy_one "$@"' tidy_one
 }
 
+if [[ $turn ]]; then take_turn; fi
 set_up_packages run simulate test
 set_up_starpu
 set_up_cuda test
