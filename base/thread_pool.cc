@@ -47,8 +47,9 @@ void pause_cpu() {
 
 }  // namespace
 
-ThreadPool::CutThreads ThreadPool::checked(const Cut& cut, int num_threads) {
-  CutThreads result;
+std::unique_ptr<ThreadPool::CutThreads> ThreadPool::checked(const Cut& cut, int num_threads) {
+  auto checked = std::make_unique<CutThreads>();
+  CutThreads& result = *checked;
   result.place_of.assign(static_cast<std::size_t>(num_threads), -1);
   double shares = 0;
   for (const Group& group : cut) {
@@ -77,88 +78,108 @@ ThreadPool::CutThreads ThreadPool::checked(const Cut& cut, int num_threads) {
   }
   result.groups.back().end_share = 1;
   result.rounds = std::make_unique<Rounds[]>(result.groups.size());
-  return result;
+  return checked;
 }
 
 ThreadPool::ThreadPool(std::vector<int> cores, std::function<void()> on_start,
                        std::vector<Cut> cuts)
-    : cores_(std::move(cores)), on_start_(std::move(on_start)), shares_(cores_.size()) {
+    : cores_(std::move(cores)),
+      on_start_(std::move(on_start)),
+      threads_(cores_.size()),
+      shares_(cores_.size()) {
   if (cores_.empty()) throw Error("a thread pool needs at least one core");
-  const int num_places = static_cast<int>(cores_.size());
   if (cuts.empty()) {
     Group all;
-    for (int thread = 0; thread < num_places; ++thread) all.threads.push_back(thread);
+    for (int thread = 0; thread < size(); ++thread) all.threads.push_back(thread);
     cuts.push_back({all});
   }
-  for (const Cut& cut : cuts) cuts_.push_back(checked(cut, num_places));
-  std::vector<int> own;  // threads that are started
-  for (int thread = 0; thread < num_places; ++thread) {
-    if (!is_always_the_callers(thread)) own.push_back(thread);
-  }
-  num_indices_ = static_cast<int>(own.size()) + 1;  // the caller's is the first
-  first_index_ = take_indices(num_indices_);
-  int index = first_index_;
-  for (const int thread : own) {
-    threads_.emplace_back([this, thread, mine = ++index] {
-      current_thread_index = mine;
-      thread_main(thread);
-    });
+  for (const Cut& cut : cuts) cuts_.push_back(checked(cut, size()));
+  present_ = cuts_.front().get();
+  callers_index_ = take_index();
+  try {
+    for (const auto& cut : cuts_) start_threads_of(*cut);
+  } catch (...) {
+    end_threads();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end_threads(); }
+
+void ThreadPool::end_threads() {
   {
     const std::lock_guard lock(sleep_mutex_);
     stop_ = true;
   }
   wake_.notify_all();
   wake_left_out_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  give_back_indices(first_index_, num_indices_);
+  for (Started& started : threads_) {
+    if (!started.thread.joinable()) continue;
+    started.thread.join();
+    give_back_index(started.index);
+  }
+  give_back_index(callers_index_);
 }
 
-bool ThreadPool::is_always_the_callers(int thread) const {
-  return std::all_of(cuts_.begin(), cuts_.end(), [&](const CutThreads& cut) {
-    return cut.place_of[static_cast<std::size_t>(thread)] <= 0;
-  });
+void ThreadPool::start_threads_of(const CutThreads& cut) {
+  for (std::size_t place = 1; place < cut.members.size(); ++place) {
+    const int thread = cut.members[place];
+    Started& started = threads_[static_cast<std::size_t>(thread)];
+    if (started.thread.joinable()) continue;
+    started.index = take_index();
+    try {
+      started.thread = std::thread([this, thread, index = started.index] {
+        current_thread_index = index;
+        thread_main(thread);
+      });
+    } catch (...) {
+      give_back_index(started.index);
+      throw;
+    }
+  }
 }
 
-int ThreadPool::take_indices(int count) {
+int ThreadPool::add(const Cut& cut) {
+  cuts_.push_back(checked(cut, size()));
+  start_threads_of(*cuts_.back());
+  return static_cast<int>(cuts_.size()) - 1;
+}
+
+int ThreadPool::take_index() {
   const std::lock_guard lock(indices_mutex);
-  int free = 0;  // indices in a row that are free, up to `index`
-  for (int index = 0; index < max_threads; ++index) {
-    free = indices_taken[static_cast<std::size_t>(index)] ? 0 : free + 1;
-    if (free < count) continue;
-    const int first = index - count + 1;
-    for (int i = first; i <= index; ++i) indices_taken.set(static_cast<std::size_t>(i));
-    return first;
+  for (int index = 1; index < max_threads; ++index) {
+    const auto bit = static_cast<std::size_t>(index);
+    if (indices_taken[bit]) continue;
+    indices_taken.set(bit);
+    return index;
   }
   throw Error("more than {} threads in one process; use fewer with --threads", max_threads);
 }
 
-void ThreadPool::give_back_indices(int first, int count) {
+void ThreadPool::give_back_index(int index) {
   const std::lock_guard lock(indices_mutex);
-  for (int i = first; i < first + count; ++i) indices_taken.reset(static_cast<std::size_t>(i));
+  indices_taken.reset(static_cast<std::size_t>(index));
 }
 
 int ThreadPool::thread_index() { return current_thread_index; }
 
 void ThreadPool::enter() {
-  current_thread_index = first_index_;
+  current_thread_index = callers_index_;
   bound_to_ = cores_[static_cast<std::size_t>(cut().members.front())];
   bind_to_core(bound_to_);
 }
 
-void ThreadPool::follow(int cut) {
-  if (cut == present_.load(std::memory_order_relaxed)) return;
+void ThreadPool::follow(int number) {
+  const CutThreads* next = cuts_[static_cast<std::size_t>(number)].get();
+  if (next == present_.load(std::memory_order_relaxed)) return;
   bool anyone_sleeps = false;
   {
     const std::lock_guard lock(sleep_mutex_);
-    present_.store(cut, std::memory_order_release);
+    present_.store(next, std::memory_order_release);
     anyone_sleeps = num_left_out_ > 0;
   }
   if (anyone_sleeps) wake_left_out_.notify_all();
-  const int core = cores_[static_cast<std::size_t>(this->cut().members.front())];
+  const int core = cores_[static_cast<std::size_t>(next->members.front())];
   if (bound_to_ < 0 || bound_to_ == core) return;
   bound_to_ = core;
   bind_to_core(core);
@@ -245,13 +266,12 @@ void ThreadPool::sleep_left_out(int thread) {
   --num_left_out_;
 }
 
-void ThreadPool::serve(int cut, int place) {
-  const CutThreads& threads = cuts_[static_cast<std::size_t>(cut)];
+void ThreadPool::serve(const CutThreads& cut, int place) {
   Rounds& rounds =
-      threads.rounds[static_cast<std::size_t>(threads.group_of[static_cast<std::size_t>(place)])];
+      cut.rounds[static_cast<std::size_t>(cut.group_of[static_cast<std::size_t>(place)])];
   std::uint64_t seen = 0;  // number of the last round that this thread worked on or missed
   const auto news = [&] {
-    return stop_ || present_.load(std::memory_order_relaxed) != cut ||
+    return stop_ || present_.load(std::memory_order_relaxed) != &cut ||
            rounds.state.load(std::memory_order_acquire) / Rounds::one != seen;
   };
   while (true) {
@@ -262,7 +282,7 @@ void ThreadPool::serve(int cut, int place) {
       wake_.wait(lock, news);
       --num_sleeping_;
     }
-    if (stop_ || present_.load(std::memory_order_acquire) != cut) return;
+    if (stop_ || present_.load(std::memory_order_acquire) != &cut) return;
     std::uint64_t state = rounds.state.load(std::memory_order_acquire);
     seen = state / Rounds::one;
     bool joined = false;
@@ -270,7 +290,7 @@ void ThreadPool::serve(int cut, int place) {
       joined = rounds.state.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
     }
     if (!joined) continue;
-    work(threads, place);
+    work(cut, place);
     rounds.state.fetch_sub(1, std::memory_order_release);
   }
 }
@@ -279,11 +299,10 @@ void ThreadPool::thread_main(int thread) {
   bind_to_core(cores_[static_cast<std::size_t>(thread)]);
   if (on_start_) on_start_();
   while (!stop_) {
-    const int number = present_.load(std::memory_order_acquire);
-    const int place =
-        cuts_[static_cast<std::size_t>(number)].place_of[static_cast<std::size_t>(thread)];
+    const CutThreads& cut = *present_.load(std::memory_order_acquire);
+    const int place = cut.place_of[static_cast<std::size_t>(thread)];
     if (place > 0) {
-      serve(number, place);
+      serve(cut, place);
     } else {
       sleep_left_out(thread);
     }

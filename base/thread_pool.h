@@ -67,9 +67,13 @@ class ThreadPool {
   /// Makes the calling thread the first one of the present cut: binds it and gives it its index.
   void enter();
 
+  /// One more way to cut the threads; its number for follow(). Those that had no work by any cut
+  /// are started. While no round runs. Throws Error when the cut is not possible.
+  int add(const Cut& cut);
+
   /// From now on the cut of this number holds. Between rounds, by the thread that calls run(),
   /// which it binds to the cut's first core. Threads that get work again wake with the next round.
-  void follow(int cut);
+  void follow(int number);
 
   /// Calls job(i) once for each i in [0, num_jobs) and returns when all are done. Each group has
   /// its share of neighbouring jobs, and each of its threads works through its own run of them
@@ -114,33 +118,38 @@ class ThreadPool {
     std::int64_t end = 0;
   };
 
-  const CutThreads& cut() const {
-    return cuts_[static_cast<std::size_t>(present_.load(std::memory_order_relaxed))];
-  }
-  static CutThreads checked(const Cut& cut, int num_threads);
-  /// Whether no thread of its own is needed in this place: the caller has it wherever it works.
-  bool is_always_the_callers(int thread) const;
+  const CutThreads& cut() const { return *present_.load(std::memory_order_relaxed); }
+  static std::unique_ptr<CutThreads> checked(const Cut& cut, int num_threads);
+  /// Starts the threads that a cut gives work; its first one is the caller's.
+  void start_threads_of(const CutThreads& cut);
+  /// And gives back all indices.
+  void end_threads();
   void thread_main(int thread);
   /// Takes part in rounds by a cut until another one holds.
-  void serve(int cut, int place);
+  void serve(const CutThreads& cut, int place);
   /// Until it has work by the present cut.
   void sleep_left_out(int thread);
   /// Through the jobs of all, the own ones first.
   void work(const CutThreads& cut, int place);
   void take_jobs(Share& share);
 
-  /// Takes `count` consecutive free thread indices. Throws Error when there are not as many.
-  static int take_indices(int count);
-  static void give_back_indices(int first, int count);
+  /// The smallest free thread index, which nobody else has until give_back_index(). Throws Error
+  /// when there is none.
+  static int take_index();
+  static void give_back_index(int index);
 
   std::vector<int> cores_;
   std::function<void()> on_start_;
-  std::vector<CutThreads> cuts_;
-  std::atomic<int> present_{0};  ///< which cut holds
-  int bound_to_ = -1;            ///< where the caller is
-  int first_index_ = 0;
-  int num_indices_ = 0;
-  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<const CutThreads>> cuts_;  ///< the callers' alone
+  std::atomic<const CutThreads*> present_{nullptr};      ///< which cut holds
+  int bound_to_ = -1;                                    ///< where the caller is
+  int callers_index_ = 0;
+  /// By their places among the cores; those that have no work by any cut are not started.
+  struct Started {
+    std::thread thread;
+    int index = 0;
+  };
+  std::vector<Started> threads_;
 
   const FunctionRef<void(std::int64_t)>* job_ = nullptr;
   std::vector<Share> shares_;  ///< by place

@@ -280,6 +280,37 @@ TEST(ThreadPoolCutsTest, TheCallerGoesToTheCutsFirstCore) {
   });
 }
 
+TEST(ThreadPoolCutsTest, MayBeAddedBetweenRounds) {
+  std::atomic<int> started = 0;
+  ThreadPool pool(cores_for(4), [&] { ++started; }, {cuts_of_four[4]});
+  in_pool(pool, [&] {
+    const int only_two = 0;
+    EXPECT_EQ(threads_of_jobs(pool, 1).size(), 1U);
+    EXPECT_EQ(started, 0) << "one thread is the caller's";
+    const int two_groups = pool.add(cuts_of_four[5]);  // threads 1 and 2, of which 1 calls
+    EXPECT_EQ(pool.num_threads(), 1) << "it holds once it is followed";
+    pool.follow(two_groups);
+    const std::vector<int> two = threads_of_jobs(pool, 2);
+    EXPECT_EQ(started, 1) << "thread 2";
+    const int all = pool.add(cuts_of_four[0]);
+    EXPECT_EQ(pool.add(cuts_of_four[1]), all + 1);
+    pool.follow(all);
+    const std::vector<int> four = threads_of_jobs(pool, 4);
+    EXPECT_EQ(started, 3) << "0 calls";
+    EXPECT_EQ(std::set<int>(four.begin(), four.end()).size(), 4U);
+    EXPECT_EQ(four[2], two[1]) << "thread 2 keeps its index";
+    for (int round = 0; round < 100; ++round) {
+      pool.follow(round % (all + 2));
+      ASSERT_EQ(run_and_count(pool, 9), std::vector<int>(9, 1));
+    }
+    pool.follow(only_two);
+    EXPECT_EQ(pool.num_threads(), 1);
+    EXPECT_THROW(pool.add({{.threads = {4}}}), Error);
+    EXPECT_EQ(pool.add(cuts_of_four[2]), all + 2) << "what is refused is not counted";
+  });
+  EXPECT_EQ(started, 4) << "thread 0 has work of its own by the last cut";
+}
+
 TEST(ThreadPoolCutsTest, RefusesCutsThatCannotBe) {
   const auto make = [](const ThreadPool::Cut& cut) { ThreadPool(cores_for(2), {}, {cut}); };
   EXPECT_THROW(make({}), Error);
