@@ -17,19 +17,6 @@ using Json = nlohmann::json;
 /// How far from 1 shares may add up that were written with a few digits.
 constexpr double share_tolerance = 1e-3;
 
-Json as_json(const CpuPhasePlan& plan) {
-  Json groups = Json::array();
-  for (const CpuGroup& group : plan.groups) {
-    groups.push_back({{"cores", group.cores},
-                      {"numa_node", group.numa_node ? Json(*group.numa_node) : Json()},
-                      {"share", group.share}});
-  }
-  Json json = {{"groups", std::move(groups)}, {"left_out", plan.left_out}};
-  json["predicted_s"] = plan.predicted_s ? Json(*plan.predicted_s) : Json();
-  json["measured_s"] = plan.measured_s ? Json(*plan.measured_s) : Json();
-  return json;
-}
-
 class PlanReader {
  public:
   PlanReader(std::string_view where, const Topology& topology) : where_(where) {
@@ -44,6 +31,9 @@ class PlanReader {
     plan.prefill = phase(field(json, "prefill", ""), "prefill");
     plan.decode = phase(field(json, "decode", ""), "decode");
     return plan;
+  }
+  CpuPhasePlan read_phase(const Json& json, const std::string& what) const {
+    return phase(json, what);
   }
 
  private:
@@ -192,6 +182,24 @@ ThreadPool::Cut threads_of(const CpuPhasePlan& plan, const std::vector<int>& cor
     }
   }
   return cut;
+}
+
+nlohmann::json as_json(const CpuPhasePlan& plan) {
+  Json groups = Json::array();
+  for (const CpuGroup& group : plan.groups) {
+    groups.push_back({{"cores", group.cores},
+                      {"numa_node", group.numa_node ? Json(*group.numa_node) : Json()},
+                      {"share", group.share}});
+  }
+  Json json = {{"groups", std::move(groups)}, {"left_out", plan.left_out}};
+  json["predicted_s"] = plan.predicted_s ? Json(*plan.predicted_s) : Json();
+  json["measured_s"] = plan.measured_s ? Json(*plan.measured_s) : Json();
+  return json;
+}
+
+CpuPhasePlan read_cpu_phase_plan(const nlohmann::json& json, std::string_view where,
+                                 const std::string& what, const Topology& topology) {
+  return PlanReader(where, topology).read_phase(json, what);
 }
 
 nlohmann::json as_json(const CpuPlan& plan, const Topology& topology) {

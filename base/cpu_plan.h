@@ -54,6 +54,12 @@ CpuPlan static_plan(const std::vector<int>& cores, const Topology& topology);
 /// is none of these.
 ThreadPool::Cut threads_of(const CpuPhasePlan& plan, const std::vector<int>& cores);
 
+/// {"groups": [{"cores", "numa_node", "share"}], "left_out", "predicted_s", "measured_s"}
+nlohmann::json as_json(const CpuPhasePlan& plan);
+/// Reads that. `where` and `what` name it in messages. Throws Error as read_cpu_plan() does.
+CpuPhasePlan read_cpu_phase_plan(const nlohmann::json& json, std::string_view where,
+                                 const std::string& what, const Topology& topology);
+
 /// {"prefill": {"groups": [{"cores", "numa_node", "share"}], "left_out", "predicted_s",
 /// "measured_s"}, "decode", "topology"}
 nlohmann::json as_json(const CpuPlan& plan, const Topology& topology);
