@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -36,6 +37,23 @@ std::filesystem::path node_folder(const std::filesystem::path& root, int node) {
   return root / "sys/devices/system/node" / fmt::format("node{}", node);
 }
 
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+/// The pages of [data, data + size), which begins at one, come from these nodes in turn.
+void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes) {
+  Mask mask{};
+  constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
+  for (const int node : nodes) {
+    const auto bit = static_cast<std::size_t>(node);
+    if (bit >= mask_bits) throw Error("NUMA node {} is none", node);
+    mask.at(bit / word_bits) |= 1UL << (bit % word_bits);
+  }
+  const int policy = nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_BIND;
+  if (syscall(SYS_mbind, data, size, policy, mask.data(), mask_bits, 0) != 0) {
+    throw Error("memory cannot be bound to NUMA node {}: {}", listed(nodes), std::strerror(errno));
+  }
+}
+
 /// The high watermarks of a node's zones.
 std::uint64_t kept_back_bytes(int node, const std::filesystem::path& root) {
   std::ifstream file(root / "proc/zoneinfo");
@@ -48,28 +66,40 @@ std::uint64_t kept_back_bytes(int node, const std::filesystem::path& root) {
     if (word == "Node" && file >> word) is_ours = word == ours;
     if (word == "high" && file >> high && is_ours) num_pages += high;
   }
-  return num_pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return num_pages * page_bytes();
 }
 
 }  // namespace
 
 void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
   if (buffer.size() == 0) return;
-  Mask mask{};
-  constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
-  for (const int node : nodes) {
-    const auto bit = static_cast<std::size_t>(node);
-    if (bit >= mask_bits) throw Error("NUMA node {} is none", node);
-    mask.at(bit / word_bits) |= 1UL << (bit % word_bits);
-  }
-  const int policy = nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_BIND;
-  if (syscall(SYS_mbind, buffer.data(), buffer.size(), policy, mask.data(), mask_bits, 0) != 0) {
-    throw Error("memory cannot be bound to NUMA node {}: {}", listed(nodes), std::strerror(errno));
-  }
+  bind(buffer.data(), buffer.size(), nodes);
   // A huge page lies on one node whole: of few of them the shares would be unequal.
   constexpr std::size_t fewest_each = 2;
   if (nodes.size() > 1 && buffer.size() < nodes.size() * fewest_each * huge_page_bytes)
     madvise(buffer.data(), buffer.size(), MADV_NOHUGEPAGE);
+}
+
+std::vector<std::uint64_t> first_pages(std::uint64_t num_pages,
+                                       const std::vector<NodeShare>& parts) {
+  std::vector<std::uint64_t> borders = {0};
+  double sum = 0;
+  for (const NodeShare& part : parts) {
+    sum += part.share;
+    borders.push_back(std::min(
+        num_pages, static_cast<std::uint64_t>(std::llround(sum * static_cast<double>(num_pages)))));
+  }
+  borders.back() = num_pages;
+  return borders;
+}
+
+void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts) {
+  const std::vector<std::uint64_t> borders = first_pages(num_pages(buffer), parts);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t begin = borders[i] * page_bytes();
+    const std::size_t end = std::min(buffer.size(), borders[i + 1] * page_bytes());
+    if (begin < end) bind(buffer.data() + begin, end - begin, {parts[i].node});
+  }
 }
 
 void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes) {
@@ -82,13 +112,16 @@ void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes) 
 }
 
 std::uint64_t num_pages(const Buffer& buffer) {
-  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return (buffer.size() + page_bytes - 1) / page_bytes;
+  return (buffer.size() + page_bytes() - 1) / page_bytes();
 }
 
 std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t every) {
-  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t all = (num_pages(buffer) + every - 1) / every;
+  return pages_by_node(buffer, every, 0, num_pages(buffer));
+}
+
+std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t every,
+                                           std::uint64_t first, std::uint64_t end) {
+  const std::size_t all = (end - first + every - 1) / every;
   constexpr std::size_t at_once = 4096;
   std::array<void*, at_once> pages{};
   std::array<int, at_once> found{};
@@ -96,7 +129,7 @@ std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t e
   for (std::size_t done = 0; done < all; done += at_once) {
     const std::size_t some = std::min(at_once, all - done);
     for (std::size_t i = 0; i < some; ++i)
-      pages.at(i) = buffer.data() + (done + i) * every * page_bytes;
+      pages.at(i) = buffer.data() + (first + (done + i) * every) * page_bytes();
     if (syscall(SYS_move_pages, 0, some, pages.data(), nullptr, found.data(), 0) != 0)
       throw Error("the system does not say where memory lies: {}", std::strerror(errno));
     for (std::size_t i = 0; i < some; ++i) {

@@ -17,6 +17,20 @@ void interleave(const Buffer& buffer, const std::vector<int>& nodes);
 /// touched. Does nothing without nodes.
 void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes);
 
+/// A part of some memory, and the NUMA node where it is to lie.
+struct NodeShare {
+  int node = 0;
+  double share = 1;  ///< of the bytes; parts lie one behind the other, and their shares add up to 1
+
+  bool operator==(const NodeShare&) const = default;
+};
+/// The page at which each part begins, and the one behind the last.
+std::vector<std::uint64_t> first_pages(std::uint64_t num_pages,
+                                       const std::vector<NodeShare>& parts);
+/// Has the pages of memory that nothing has touched yet come from the nodes of its parts: from
+/// there or not at all. Throws Error when the system refuses.
+void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts);
+
 /// Pages that the memory has, touched or not.
 std::uint64_t num_pages(const Buffer& buffer);
 
@@ -24,6 +38,9 @@ std::uint64_t num_pages(const Buffer& buffer);
 /// that nothing has touched are on none. Of many pages only every so many-th is looked at: asking
 /// takes 0.3 us for each. Throws Error when the system does not say.
 std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t every = 1);
+/// The same of the pages in [first, end).
+std::map<int, std::uint64_t> pages_by_node(const Buffer& buffer, std::uint64_t every,
+                                           std::uint64_t first, std::uint64_t end);
 
 /// Whether a NUMA node has processors, as the system under `root` says; true where it says nothing.
 /// Not to be had from hwloc, which takes the nearest processors for those of a node without any.

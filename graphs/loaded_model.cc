@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/numa.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/kernels/strip_gemm.h"
@@ -71,6 +72,10 @@ struct LoadedModel::Packing {
   std::deque<Job> round;
   std::deque<Buffer> passing;  ///< of the round, on their way to the file
   std::vector<InFile> in_file;
+  bool refused = false;  ///< to bind memory part by part
+
+  /// What lies one behind the other in a piece of data.
+  enum class Cut : std::uint8_t { by_columns, by_experts };
 
   /// Plans a weight from the named tensors' rows, one under the other.
   WeightHandle add(std::span<const TensorId> ids, const WeightType& type, Tier home = Tier::ddr) {
@@ -82,7 +87,7 @@ struct LoadedModel::Packing {
   }
 
   DataHandle data_of(std::span<const TensorId> ids, const WeightType& type, Tier home) {
-    return data_of(WeightPacking::size_bytes(type), ids.front().layer, home,
+    return data_of(WeightPacking::size_bytes(type), ids.front().layer, home, Cut::by_columns,
                    [&](std::byte* memory) { plan(ids, type, memory); });
   }
 
@@ -101,7 +106,7 @@ struct LoadedModel::Packing {
         memory += layout.size_bytes();
       }
     };
-    return data_of(experts.size() * layout.size_bytes(), layer, home, plan_all);
+    return data_of(experts.size() * layout.size_bytes(), layer, home, Cut::by_experts, plan_all);
   }
 
   /// Into the expert that begins there.
@@ -120,9 +125,27 @@ struct LoadedModel::Packing {
     }
   }
 
+  /// Part by part where its columns are the groups', else on all nodes in turn.
+  void place_in_ddr(const Buffer& buffer, Cut cut) {
+    if (cut == Cut::by_columns && !homes.ddr_shares.empty() && !refused) {
+      try {
+        bind_parts(buffer, homes.ddr_shares);
+        model.bound_.push_back(&buffer);
+        return;
+      } catch (const Error& error) {
+        refused = true;
+        model.bound_.clear();
+        logger().warn("{}; weights lie on all nodes in turn, whatever the CPU plan says",
+                      error.what());
+      }
+    }
+    interleave_if_allowed(buffer, homes.ddr_nodes);
+  }
+
   /// A piece of data; `plan_into(memory)` plans what is packed there.
   template <typename PlanInto>
-  DataHandle data_of(std::size_t size, std::int64_t layer, Tier home, const PlanInto& plan_into) {
+  DataHandle data_of(std::size_t size, std::int64_t layer, Tier home, Cut cut,
+                     const PlanInto& plan_into) {
     const std::uint64_t offset = homes.file != nullptr ? homes.file->place(size) : 0;
     const bool packs = homes.file == nullptr || !homes.file->is_whole();
     std::byte* memory = nullptr;
@@ -131,7 +154,7 @@ struct LoadedModel::Packing {
       memory = buffer.data();
       if (layer >= 0) model.layer_buffers_[home].push_back(&buffer);
       if (home == Tier::cxl && !homes.cxl_nodes.empty()) interleave(buffer, homes.cxl_nodes);
-      if (home == Tier::ddr) interleave_if_allowed(buffer, homes.ddr_nodes);
+      if (home == Tier::ddr) place_in_ddr(buffer, cut);
     } else if (packs) {
       memory = passing.emplace_back(size).data();
     }
@@ -297,6 +320,7 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
     : ModelWeights(model.config, decoder_shape(model.config, dtype)) {
   using Role = TensorRole;
   source = model.weights;
+  parts_ = homes.ddr_shares;
   const PausedWorkers paused;
   Packing packing{*this, pool, progress, homes, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
@@ -379,6 +403,26 @@ LoadedModel::Pages LoadedModel::layer_pages(Tier tier) const {
       pages.by_node[node] += count;
   }
   return pages;
+}
+
+std::vector<LoadedModel::PartPages> LoadedModel::pages_by_part() const {
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;
+  std::vector<PartPages> parts;
+  if (bound_.empty()) return parts;
+  for (const NodeShare& part : parts_) parts.push_back({.part = part});
+  std::uint64_t all = 0;
+  for (const Buffer* buffer : bound_) all += num_pages(*buffer);
+  const std::uint64_t every = all <= most ? 1 : all / most | 1U;
+  for (const Buffer* buffer : bound_) {
+    const std::vector<std::uint64_t> borders = first_pages(num_pages(*buffer), parts_);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i].asked += (borders[i + 1] - borders[i] + every - 1) / every;
+      for (const auto& [node, count] : pages_by_node(*buffer, every, borders[i], borders[i + 1])) {
+        if (node == parts_[i].node) parts[i].found += count;
+      }
+    }
+  }
+  return parts;
 }
 
 Buffer& LoadedModel::keep(std::size_t size_bytes) { return buffers.emplace_back(size_bytes); }

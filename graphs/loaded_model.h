@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "base/numa.h"
 #include "codelets/runtime/disk_node.h"
 #include "graphs/model_weights.h"
 #include "models/model.h"
@@ -24,6 +25,9 @@ struct WeightHomes {
   HotExpertLists hot_experts;  ///< which come first; their home is here all the same, as HBM's is
   std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
   std::vector<int> ddr_nodes;  ///< the same of DDR; none: as the system puts it
+  /// Of each weight in DDR the columns that a node has, one group of cores after the other; none:
+  /// on `ddr_nodes` in turn. Experts, of which each token takes a few, always are.
+  std::vector<NodeShare> ddr_shares;
   WeightFile* file = nullptr;  ///< with a disk: all weights, in it or to be written there
   DiskNode* node = nullptr;    ///< with a disk
 
@@ -64,6 +68,14 @@ class LoadedModel : private WeightMemory, public ModelWeights {
     std::map<int, std::uint64_t> by_node;  ///< those in use, by NUMA node
   };
   Pages layer_pages(Tier tier) const;
+  /// Of all weights that were bound to the nodes of WeightHomes::ddr_shares, what lies in the part
+  /// of each. Nothing where the system refused. Throws as layer_pages() does.
+  struct PartPages {
+    NodeShare part;
+    std::uint64_t asked = 0;  ///< pages that were looked at
+    std::uint64_t found = 0;  ///< of those, on its node
+  };
+  std::vector<PartPages> pages_by_part() const;
 
  private:
   struct Packing;
@@ -76,6 +88,8 @@ class LoadedModel : private WeightMemory, public ModelWeights {
 
   std::uint64_t read_bytes_ = 0;
   std::map<Tier, std::vector<const Buffer*>> layer_buffers_;  ///< of packed weights
+  std::vector<const Buffer*> bound_;                          ///< part by part
+  std::vector<NodeShare> parts_;
 };
 
 }  // namespace sluice

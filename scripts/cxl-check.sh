@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows that --cxl-nodes puts weights into memory of NUMA nodes without processors, which is how Linux shows CXL memory:
-# in an emulated machine that has two of them. And that DDR is that of all nodes with processors, in turn: in one that has
-# two of those. Takes some minutes; for any x86-64 machine with Debian, 4 GiB free.
+# in an emulated machine that has two of them. And that DDR is that of all nodes with processors, in turn, or by the groups
+# of a CPU plan: in one that has two of those, with two processors each. Takes some minutes; for any x86-64 machine with Debian, 4 GiB free.
 #
 #   scripts/cxl-check.sh [FOLDER]     default: build/cxl-check
 #
@@ -68,14 +68,18 @@ pack() {
   [[ -e $out/opt-125m ]] || build/no-cuda/engine/sluice make-model --shape opt-125m --out "$out/opt-125m"
   cp -r "$out/opt-125m" "$root/"
   echo '{"prompt_token_ids": [2, 100, 200, 300]}' >"$root/prompts"
+  echo '{"prefill": {"groups": [{"cores": [0, 1, 2, 3], "share": 1}]},
+    "decode": {"groups": [{"cores": [0], "numa_node": 0, "share": 0.25}, {"cores": [2], "numa_node": 1, "share": 0.75}],
+    "left_out": [1, 3]}}' >"$root/plan"
   (cd "$root" && find . | cpio -o -H newc --quiet) >"$out/memory.cpio"
   rm -rf "$root"
 }
 
 # boot <machine> <processors of node 0> [of node 1]: node 2 has none; nodes 1 and 2 are further from each other than from 0.
 boot() {
-  local machine=$1
-  timeout --kill-after=5 "$boot_limit_s" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3G \
+  local machine=$1 processors=2
+  if [[ ${3:-} ]]; then processors=4; fi
+  timeout --kill-after=5 "$boot_limit_s" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp "$processors" -m 3G \
     -object memory-backend-ram,id=ddr,size=1536M -numa "node,nodeid=0,memdev=ddr,cpus=$2" \
     -object memory-backend-ram,id=more,size=1024M -numa "node,nodeid=1,memdev=more${3:+,cpus=$3}" \
     -object memory-backend-ram,id=cxl,size=512M -numa node,nodeid=2,memdev=cxl \
@@ -238,9 +242,36 @@ spread_in_ddr() { # <step>
     "$results/$1/stats.json" >/dev/null
 }
 
+# At least 99 % of each group's pages lie on its node, by Sluice's account and by the kernel's, which has one copy in all.
+bound_by_group() { # <step> <shares, as JSON>
+  ended_well "$1" || return
+  grep '^ddr node' "$results/$1/stderr" || { echo "no summary" && return 1; }
+  jq -e --argjson shares "$2" '.placement[] | select(.tier == "ddr") | .weight_bytes as $bytes |
+    [.groups[].numa_node] == [0, 1] and [.groups[].share] == $shares and
+    all(.groups[]; .pages_asked > 0 and .pages_found >= 0.99 * .pages_asked) and
+    ([.groups[].pages_asked] | add) * 4096 >= $bytes' "$results/$1/stats.json" >/dev/null || return
+  local node on_node elsewhere asked
+  for node in 0 1; do
+    on_node=$(pages "$1" "bind:$node" | sed -n "s/^there $node //p")
+    elsewhere=$(pages "$1" "bind:$node" | awk -v node="$node" '$1 == "there" && $2 != node { n += $3 } END { print n + 0 }')
+    asked=$(jq ".placement[] | select(.tier == \"ddr\") | .groups[$node].pages_asked" "$results/$1/stats.json")
+    echo "the kernel: $on_node pages bound to node $node lie there, $elsewhere elsewhere"
+    ((${on_node:-0} == asked && elsewhere * 99 <= on_node)) || return
+  done
+}
+
+# There is a thread that may run on one processor alone, for each of these.
+has_threads_on() { # <step> <processors...>
+  local step=$1 processor
+  shift
+  for processor; do
+    grep -qP "^Cpus_allowed_list:\t$processor\$" "$results/$step/threads" || { echo "none on $processor" && return 1; }
+  done
+}
+
 check_two_sockets() {
-  check "nodes" three_nodes "[0]" "[1]" "[]"
-  check "sluice info" info_tells_tiers "node 0 ddr with 1 cores, node 1 ddr with 1 cores, node 2 cxl with 0 cores"
+  check "nodes" three_nodes "[0-1]" "[2-3]" "[]"
+  check "sluice info" info_tells_tiers "node 0 ddr with 2 cores, node 1 ddr with 2 cores, node 2 cxl with 0 cores"
   check "sluice info --memory" probe_finds_pages
   check "DDR in a dry run" plan_counts_ddr_apart "node 0,1"
   local step
@@ -253,6 +284,14 @@ check_two_sockets() {
     check "${step% *}: the same tokens as in DDR" same_tokens $step
     check "${step% *}: Sluice's account" sluice_says "${step% *}" '[2]'
   done
+  check "static: the same tokens" same_tokens static ddr
+  check "static: a group's pages lie on its node" bound_by_group static '[0.5,0.5]'
+  check "opt-static: the same tokens" same_tokens opt-static opt-ddr
+  check "opt-static: a group's pages lie on its node" bound_by_group opt-static '[0.5,0.5]'
+  check "opt-static: a thread on each processor" has_threads_on opt-static 0 1 2 3
+  check "opt-left-out: the same tokens" same_tokens opt-left-out opt-ddr
+  check "opt-left-out: a group's pages lie on its node" bound_by_group opt-left-out '[0.25,0.75]'
+  check "opt-left-out: a thread on each processor that prefill has" has_threads_on opt-left-out 0 1 2 3
 }
 
 check_one_socket() {
@@ -291,7 +330,7 @@ rm -f "$out/summary.txt"
 run_machine one_socket 0-1
 note "$(cut -d ' ' -f 1-3 "$results/machine/version"), $(qemu-system-x86_64 --version | head -n 1)"
 check_one_socket
-run_machine two_sockets 0 1
+run_machine two_sockets 0-1 2-3
 check_two_sockets
 note "$failed checks failed; everything is in $out"
 ((failed == 0))

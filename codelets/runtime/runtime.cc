@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -30,24 +31,38 @@ namespace {
 /// oneDNN sees one thread wherever it is called: the parallelism is our own pool's.
 void use_one_openmp_thread() { omp_set_num_threads(1); }
 
-/// The prefill phase's, and the decode phase's where it is another.
-std::vector<ThreadPool::Cut> cuts_of(const std::optional<PhaseGroups>& groups) {
-  if (!groups) return {};
-  if (groups->prefill == groups->decode) return {groups->prefill};
-  return {groups->prefill, groups->decode};
-}
-
 }  // namespace
 
 struct Runtime::Domain {
   Domain(const std::vector<int>& cores, const std::optional<PhaseGroups>& groups)
-      : pool(cores, use_one_openmp_thread, cuts_of(groups)),
-        cuts{.prefill = 0, .decode = groups && groups->prefill != groups->decode ? 1 : 0} {}
+      : pool(cores, use_one_openmp_thread,
+             groups ? std::vector<ThreadPool::Cut>{groups->prefill}
+                    : std::vector<ThreadPool::Cut>{}) {
+    if (!groups) return;
+    known.push_back(groups->prefill);
+    cuts = numbers_of(*groups);
+  }
+  PhaseCuts numbers_of(const PhaseGroups& groups) {
+    return {.prefill = number_of(groups.prefill), .decode = number_of(groups.decode)};
+  }
+
   ThreadPool pool;
   PhaseCuts cuts;
   Workspace workspace;
   std::atomic<std::int64_t> busy_ns{0};
   KernelTimes times;
+
+ private:
+  /// Of a cut of the pool's, which gets it where it does not have it.
+  int number_of(const ThreadPool::Cut& cut) {
+    const auto found = std::find(known.begin(), known.end(), cut);
+    if (found != known.end()) return static_cast<int>(found - known.begin());
+    const int number = pool.add(cut);
+    known.resize(static_cast<std::size_t>(number) + 1);  // the pool's own first one is in no plan
+    known.back() = cut;
+    return number;
+  }
+  std::vector<ThreadPool::Cut> known;  ///< by number; empty: not from a plan
 };
 
 namespace {
@@ -436,6 +451,14 @@ AcceleratorUse Runtime::accelerator_use() const {
 GraphUse Runtime::graph_use() const { return has_gpu_ ? gpu_worker->graph_use() : GraphUse{}; }
 
 ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }
+
+void Runtime::compute_by(const PhaseGroups& groups) {
+  Domain& domain = *domains_.front();
+  domain.cuts = domain.numbers_of(groups);
+  for (CpuContext* context : contexts) {
+    if (context != nullptr && &context->pool == &domain.pool) context->cuts = domain.cuts;
+  }
+}
 
 double Runtime::busy_seconds() const {
   std::int64_t busy_ns = 0;

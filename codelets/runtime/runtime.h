@@ -120,6 +120,10 @@ class Runtime {
   /// All domains' threads in turn, for work outside of tasks (packing weights) while no task runs.
   ThreadPool& setup_pool();
 
+  /// From now on tasks of the only domain are computed by these groups; while no task runs. Throws
+  /// Error when they are not possible.
+  void compute_by(const PhaseGroups& groups);
+
   /// Time inside of CPU kernels since reset_busy(), summed over the domains. What a run takes
   /// beyond it is the task system's: submission, scheduling, waiting.
   double busy_seconds() const;

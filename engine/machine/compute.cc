@@ -1,5 +1,6 @@
 #include "engine/machine/compute.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
@@ -53,8 +54,12 @@ std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, in
 
 nlohmann::json cpu_plan_as_json(const CpuUse& cpu) {
   if (cpu.domains.size() != 1) return nullptr;
-  return as_json(cpu.plan ? *cpu.plan : interleaved_plan(cpu.domains.front()),
-                 Topology::of_this_machine());
+  if (cpu.plan) return as_json(*cpu.plan, Topology::of_this_machine());
+  std::vector<int> cores;  // each once, also where threads share some
+  for (const int core : cpu.domains.front()) {
+    if (std::find(cores.begin(), cores.end(), core) == cores.end()) cores.push_back(core);
+  }
+  return as_json(interleaved_plan(cores), Topology::of_this_machine());
 }
 
 std::optional<PhaseGroups> CpuUse::groups() const {
@@ -62,6 +67,16 @@ std::optional<PhaseGroups> CpuUse::groups() const {
   const std::vector<int>& cores = domains.front();
   return PhaseGroups{.prefill = threads_of(plan->prefill, cores),
                      .decode = threads_of(plan->decode, cores)};
+}
+
+std::vector<NodeShare> CpuUse::node_shares() const {
+  if (!plan) return {};
+  std::vector<NodeShare> shares;
+  for (const CpuGroup& group : plan->decode.groups) {
+    if (!group.numa_node) return {};
+    shares.push_back({.node = *group.numa_node, .share = group.share});
+  }
+  return shares;
 }
 
 int CpuUse::num_threads() const {

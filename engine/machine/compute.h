@@ -8,6 +8,7 @@
 
 #include "base/cpu_plan.h"
 #include "base/dtype.h"
+#include "base/numa.h"
 #include "codelets/runtime/runtime.h"
 #include "models/config.h"
 #include "perfmodels/work.h"
@@ -32,6 +33,9 @@ struct CpuUse {
 
   /// As a runtime takes the plan.
   std::optional<PhaseGroups> groups() const;
+  /// Where the plan puts the weights' columns: by decode's groups. Nothing where one of them names
+  /// no node.
+  std::vector<NodeShare> node_shares() const;
   int num_domains() const { return static_cast<int>(domains.size()); }
   /// Of all domains.
   int num_threads() const;

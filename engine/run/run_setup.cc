@@ -4,8 +4,10 @@
 #include <chrono>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <utility>
 
+#include "base/numa.h"
 #include "base/units.h"
 #include "engine/console/interrupt.h"
 #include "engine/console/progress.h"
@@ -226,6 +228,29 @@ void RunPlan::check_disk() const {
                         size_.kv_file_bytes());
 }
 
+namespace {
+
+/// Where weights lie, with the CPU plan's part in it. Throws Error when a node has no room for what
+/// is bound to it.
+WeightHomes with_parts(WeightHomes homes, const RunDemand& demand, std::uint64_t ddr_bytes) {
+  if (homes.ddr_nodes.size() < 2) return homes;
+  homes.ddr_shares = demand.cpu.node_shares();
+  std::map<int, double> share_of;
+  for (const NodeShare& part : homes.ddr_shares) share_of[part.node] += part.share;
+  for (const auto& [node, share] : share_of) {
+    const auto bytes = static_cast<std::uint64_t>(share * static_cast<double>(ddr_bytes));
+    const std::uint64_t free_bytes = free_node_bytes(node);
+    if (bytes > free_bytes)
+      throw Error(
+          "not enough memory: the CPU plan puts {} of weights on NUMA node {}, which has {} free; "
+          "use --cpu-plan interleaved, or a plan that gives this node a smaller share",
+          format_bytes(bytes), node, format_bytes(free_bytes));
+  }
+  return homes;
+}
+
+}  // namespace
+
 LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
   const RunDemand& demand = plan.demand();
   if (plan.host().uses_disk()) {
@@ -233,6 +258,8 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
                   plan.size().kv_file_bytes(), plan.policy(),
                   plan.accelerated() != nullptr ? plan.accelerated()->staging() : Staging{});
   }
+  const WeightHomes homes =
+      with_parts(disk_ ? disk_->homes() : plan.host().homes(), demand, plan.host().ddr().weights);
   runtime_.emplace(plan.accelerator().runtime_options(
       {.domains = demand.cpu.domains,
        .groups = demand.cpu.groups(),
@@ -250,7 +277,7 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
         if (interrupt_flag()) throw Interrupted();
         bar.update(static_cast<double>(done), static_cast<double>(total), format_bytes(done));
       },
-      disk_ ? disk_->homes() : plan.host().homes());
+      homes);
   bar.clear();
   load_s_ = std::chrono::duration<double>(Clock::now() - start).count();
   for (const RunSize::Kv& cohort : plan.size().kv) {

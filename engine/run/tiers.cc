@@ -402,6 +402,7 @@ LayerPlacement::LayerPlacement(const LoadedModel& model, const HostPlan& plan,
     part.nodes = tier == Tier::cxl && !part.is_emulated ? cxl_->nodes : near_numa_nodes();
     try {
       part.pages = model.layer_pages(tier);
+      if (tier == Tier::ddr) part.by_group = model.pages_by_part();
     } catch (const Error& error) {
       part.problem = error.what();
     }
@@ -423,8 +424,13 @@ std::string LayerPlacement::Part::summary() const {
   if (!problem.empty()) return fmt::format("{}: {} of weights; {}", where, weights, problem);
   const std::string sample =
       pages.every > 1 ? fmt::format(" (one in {} looked at)", pages.every) : "";
-  return fmt::format("{}: {} of weights, {} of {} pages{} lie there", where, weights, pages_there(),
-                     pages.asked, sample);
+  std::string text = fmt::format("{}: {} of weights, {} of {} pages{} lie there", where, weights,
+                                 pages_there(), pages.asked, sample);
+  for (const LoadedModel::PartPages& group : by_group) {
+    text += fmt::format("; of the {:.3g} % for node {}, {} of {} pages", 100 * group.part.share,
+                        group.part.node, group.found, group.asked);
+  }
+  return text;
 }
 
 std::string LayerPlacement::summary() const {
@@ -451,6 +457,13 @@ void LayerPlacement::add_to(nlohmann::json& stats) const {
          {"pages_asked", is_known ? nlohmann::json(part.pages.asked) : nlohmann::json()},
          {"pages_found", is_known ? nlohmann::json(part.pages_there()) : nlohmann::json()},
          {"one_page_in", part.pages.every}});
+    nlohmann::json& groups = placement.back()["groups"] = nlohmann::json::array();
+    for (const LoadedModel::PartPages& group : part.by_group) {
+      groups.push_back({{"numa_node", group.part.node},
+                        {"share", group.part.share},
+                        {"pages_asked", group.asked},
+                        {"pages_found", group.found}});
+    }
     if (part.tier != Tier::cxl) continue;
     nlohmann::json& cxl = stats["cxl"];
     cxl["weight_bytes"] = part.weight_bytes;

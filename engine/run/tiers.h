@@ -194,7 +194,8 @@ class LayerPlacement {
     std::vector<int> nodes;  ///< that were asked for
     std::uint64_t weight_bytes = 0;
     LoadedModel::Pages pages;
-    std::string problem;  ///< a container may forbid to ask
+    std::vector<LoadedModel::PartPages> by_group;  ///< where a CPU plan binds weights to nodes
+    std::string problem;                           ///< a container may forbid to ask
 
     std::uint64_t pages_there() const;
     std::string summary() const;

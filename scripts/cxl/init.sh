@@ -2,7 +2,7 @@
 # shellcheck shell=dash
 # The emulated machine's only process, from cxl-check.sh: runs Sluice on memory without processors. What happened goes to
 # the second serial port as a tar file a step, to be judged outside: stdout, stderr, status, stats.json, and, from the time
-# at which the program had most memory, its numa_maps and the nodes' meminfo.
+# at which the program had most memory, its numa_maps, its threads' processors and the nodes' meminfo.
 /bin/busybox --install -s /bin
 mount -t devtmpfs devices /dev
 mount -t proc processes /proc
@@ -25,6 +25,7 @@ watch() {
         most=$now
         mv /tmp/maps "$1/numa_maps"
         mv /tmp/meminfo "$1/meminfo"
+        grep -h Cpus_allowed_list "/proc/$(cat "$1/pid")/task"/*/status >"$1/threads"
       fi
     fi
     sleep 0.1
@@ -95,6 +96,9 @@ two_sockets() {
   tiny node2 --cxl-nodes 2
   opt opt-ddr
   opt opt-node2 --cxl-nodes 2
+  tiny static --cpu-plan static
+  opt opt-static --cpu-plan static
+  opt opt-left-out --cpu-plan /plan
 }
 
 # One socket, and nodes 1 and 2 without processors.

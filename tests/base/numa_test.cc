@@ -59,6 +59,31 @@ TEST(NumaTest, OfSeveralNodesEachGetsTwoHugePagesOrSmallOnes) {
   EXPECT_GT(huge_page_bytes_of(of_one_node).value(), 0U);
 }
 
+TEST(NumaTest, PartsBeginAtWholePages) {
+  const std::vector<NodeShare> thirds = {{0, 1.0 / 3}, {1, 1.0 / 3}, {2, 1.0 / 3}};
+  EXPECT_EQ(first_pages(9, thirds), (std::vector<std::uint64_t>{0, 3, 6, 9}));
+  EXPECT_EQ(first_pages(10, thirds), (std::vector<std::uint64_t>{0, 3, 7, 10}));
+  EXPECT_EQ(first_pages(1, thirds), (std::vector<std::uint64_t>{0, 0, 1, 1}));
+  EXPECT_EQ(first_pages(0, thirds), (std::vector<std::uint64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(first_pages(100, {{0, 0.25}, {1, 0.75}}), (std::vector<std::uint64_t>{0, 25, 100}));
+}
+
+TEST(NumaTest, EachPartLiesOnItsNode) {
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const int node = some_node();
+  const Buffer buffer(1000 * page_bytes);
+  try {
+    bind_parts(buffer, {{node, 0.25}, {node, 0.75}});
+    std::memset(buffer.data(), 1, buffer.size());
+    EXPECT_EQ(pages_by_node(buffer, 1, 0, 250), (std::map<int, std::uint64_t>{{node, 250}}));
+    EXPECT_EQ(pages_by_node(buffer, 10, 250, 1000), (std::map<int, std::uint64_t>{{node, 75}}));
+    EXPECT_TRUE(pages_by_node(buffer, 1, 250, 250).empty());
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();  // a container may forbid it
+  }
+  EXPECT_THROW(bind_parts(buffer, {{node, 0.5}, {1000, 0.5}}), Error);
+}
+
 TEST(NumaTest, RefusesANodeThatIsNotThere) {
   const Buffer buffer(1 << 20);
   EXPECT_THROW(interleave(buffer, {1000}), Error);

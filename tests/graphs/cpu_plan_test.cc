@@ -1,9 +1,12 @@
 // Logits have the same bits however the threads are cut into groups, and whichever phase an
 // iteration is of.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <map>
 
+#include "base/cpu.h"
 #include "models/model.h"
 #include "tests/support/engine.h"
 #include "tests/support/golden.h"
@@ -105,6 +108,54 @@ TEST_P(CpuPlanLogitsTest, AreThoseOfOneThread) {
   const Logits found = all_logits();
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, logits] : found) EXPECT_TRUE(logits == expected.at(name)) << name;
+}
+
+TEST(CpuPlanOfARuntimeTest, MayChangeBetweenIterations) {
+  test::runtime_in_groups(4, std::nullopt);
+  TestModel model(with_kv_heads(5), DType::bf16, 4);
+  const std::vector<float> expected = model.ragged_logits(tokens(), lengths);
+  for (int round = 0; round < 2; ++round) {
+    for (const Plan& plan : plans) {
+      if (plan.threads > 4) continue;
+      test::runtime(4).compute_by(plan.groups);
+      EXPECT_EQ(model.ragged_logits(tokens(), lengths), expected) << plan.name;
+    }
+  }
+}
+
+std::uint64_t pages_of(const DataHandle& data) {
+  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return (data.size_bytes() + page_bytes - 1) / page_bytes;
+}
+
+// All parts lie on the only node that every machine has.
+TEST(WeightPartsTest, LieOnTheirNodesAndAreTheSameWeights) {
+  const int node = read_cpu_topology().numa_nodes.front().os_index;
+  for (const char* name : {"llama-3-gqa", "mixtral"}) {
+    const Model model = open_model(test::golden_folder(name));
+    const LoadedModel plain(model, DType::bf16, test::runtime().setup_pool());
+    EXPECT_TRUE(plain.pages_by_part().empty());
+    WeightHomes homes;
+    homes.ddr_shares = {{node, 0.3}, {node, 0.7}};
+    const LoadedModel bound(model, DType::bf16, test::runtime().setup_pool(), {}, homes);
+    std::uint64_t pages = pages_of(bound.head.data);
+    for (std::size_t layer = 0; layer < bound.layers().size(); ++layer) {
+      for (const LayerMatrix& matrix : layer_matrices(model.config, static_cast<int>(layer))) {
+        if (matrix.of_each_expert) continue;
+        const DataHandle& there = bound.layers()[layer].matrices[matrix.weight].data;
+        const DataHandle& expected = plain.layers()[layer].matrices[matrix.weight].data;
+        ASSERT_EQ(there.size_bytes(), expected.size_bytes());
+        EXPECT_EQ(std::memcmp(there.main_memory(), expected.main_memory(), there.size_bytes()), 0);
+        pages += pages_of(there);
+      }
+    }
+    const std::vector<LoadedModel::PartPages> parts = bound.pages_by_part();
+    if (parts.empty()) GTEST_SKIP() << "the system refuses to bind memory";
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(parts[0].part, homes.ddr_shares[0]);
+    EXPECT_EQ(parts[0].asked + parts[1].asked, pages) << name << ": experts are not among them";
+    for (const LoadedModel::PartPages& part : parts) EXPECT_EQ(part.found, part.asked) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, CpuPlanLogitsTest, ::testing::ValuesIn(plans),
