@@ -19,6 +19,7 @@
 #include "engine/console/progress.h"
 #include "engine/machine/compute.h"
 #include "engine/measure/bench.h"
+#include "engine/measure/bench_demand.h"
 #include "engine/measure/bench_report.h"
 #include "engine/measure/sweep.h"
 #include "engine/run/iteration_memory.h"
@@ -164,105 +165,12 @@ Settings read_settings(const CommandLine& line) {
   return settings;
 }
 
-/// A folder, the embedded model, or a shape.
-struct BenchModel {
-  Model model;
-  std::uint64_t table_bytes = 0;  ///< embedding tables that random weights keep in memory
-};
-
-BenchModel open_bench_model(const std::string& name, const WeightChoice& weights, DType dtype) {
-  BenchModel opened;
-  if (names_model(name)) {
-    opened.model = open_model(name);
-    weights.use_on(name, opened.model.config);
-    return opened;
-  }
-  opened.model.name = name;
-  opened.model.config = find_shape(name);
-  weights.use_on(name, opened.model.config);
-  const ModelConfig& config = opened.model.config;
-  decoder_shape(config, dtype);  // throws for shapes that cannot run
-  std::int64_t elements = config.vocab_size * config.embed_size;
-  if (config.position == PositionKind::learned)
-    elements += (config.max_positions + config.position_offset) * config.hidden_size;
-  opened.table_bytes = static_cast<std::uint64_t>(elements) * size_bytes(dtype);
-  opened.model.weights = random_weights(config, dtype, 0);
-  return opened;
-}
-
-std::int64_t max_pages(const std::vector<BenchTest>& tests) {
-  std::int64_t pages = 0;
-  for (const BenchTest& test : tests) pages = std::max(pages, bench_pages(test));
-  return pages;
-}
-
-std::int64_t max_batch(const std::vector<BenchTest>& tests) {
-  std::int64_t batch = 1;
-  for (const BenchTest& test : tests) batch = std::max(batch, test.batch);
-  return batch;
-}
-
-std::int64_t max_context(const std::vector<BenchTest>& tests) {
-  std::int64_t tokens = 0;
-  for (const BenchTest& test : tests) tokens = std::max(tokens, test.depth + test.tokens);
-  return tokens;
-}
-
-/// The largest of each test.
-std::vector<IterationSize> iterations_of(const std::vector<BenchTest>& tests) {
-  std::vector<IterationSize> iterations;
-  for (const BenchTest& test : tests) {
-    if (test.phase == Phase::decode) {
-      iterations.push_back({.phase = Phase::decode, .sequences = test.batch});
-      continue;
-    }
-    // A last chunk is shorter: more sequences share an iteration.
-    for (const std::int64_t rows : {std::min(default_prefill_chunk_tokens, test.tokens),
-                                    test.tokens % default_prefill_chunk_tokens}) {
-      if (rows == 0) continue;
-      iterations.push_back(
-          {.phase = Phase::prefill,
-           .sequences = std::clamp<std::int64_t>(test.rows_at_once / rows, 1, test.batch),
-           .rows = rows});
-    }
-  }
-  return iterations;
-}
-
-void check_context(const std::vector<BenchTest>& tests, const ModelConfig& config) {
-  for (const BenchTest& test : tests) {
-    if (test.depth + test.tokens <= config.max_positions) continue;
-    throw UsageError(
-        "{} at depth {} needs a context of {} tokens, the model's is {}; use a smaller --depth, "
-        "--prompt-tokens or --gen-tokens",
-        test.name(), test.depth, test.depth + test.tokens, config.max_positions);
-  }
-}
-
-std::uint64_t table_bytes_of(const BenchModel& opened) {
-  return opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model);
-}
-
 /// What the probes read over and over: what each token reads of memory.
 std::uint64_t working_set_bytes(const HostPlan& plan) {
   return plan.ddr().weights + plan.ddr().staging;
 }
 
 constexpr const char* smaller_tests = "use a smaller --batch, --depth or model";
-
-HostNeed need_of(const BenchModel& opened, const Settings& settings, DType dtype) {
-  const ModelConfig& config = opened.model.config;
-  const std::vector<BenchTest>& tests = settings.tests;
-  HostNeed need = iteration_need(config, iterations_of(tests), max_context(tests),
-                                 {.dtype = dtype,
-                                  .fusion = settings.fusion,
-                                  .accelerated = static_cast<bool>(settings.accelerator),
-                                  .domains = settings.cpu.num_domains()});
-  need.kv_bytes =
-      KvCache::size_bytes(decoder_shape(config, dtype), config.num_layers, max_pages(tests));
-  need.table_bytes = table_bytes_of(opened);
-  return need;
-}
 
 /// Adds what the probes take. Throws Error when the tests do not fit. With a disk beside an
 /// accelerator the plan is not the last one, and is not checked.
@@ -331,18 +239,6 @@ double probe_bf16(Runtime& runtime) {
   return GemmProbe(runtime.setup_pool(), DType::bf16).measure();
 }
 
-/// The largest of each: a policy is asked about the run as a whole.
-Workload workload_of(const std::vector<BenchTest>& tests) {
-  Workload workload{.batch = 1, .input_tokens = 0, .output_tokens = 0};
-  for (const BenchTest& test : tests) {
-    workload.batch = std::max(workload.batch, test.batch);
-    std::int64_t& tokens =
-        test.phase == Phase::prefill ? workload.input_tokens : workload.output_tokens;
-    tokens = std::max(tokens, test.depth + test.tokens);
-  }
-  return workload;
-}
-
 /// Of the layers: "int4-g32"; "mixed" where they differ.
 std::string weights_name(const ModelConfig& config, DType dtype) {
   const PackedWeights packed(config, dtype);
@@ -406,23 +302,17 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, R
               TraceSession& trace) {
   const ModelConfig& config = opened.model.config;
   check_context(settings.tests, config);
-  HostNeed need = need_of(opened, settings, dtype);
-  const HostPlan host = check_memory(config, settings, dtype, need);
-  const std::int64_t batch = max_batch(settings.tests);
+  RunDemand demand = bench_demand(opened, settings.tests,
+                                  {.dtype = dtype,
+                                   .cpu = settings.cpu,
+                                   .tiers = settings.tiers,
+                                   .accelerator = settings.accelerator,
+                                   .fusion = settings.fusion,
+                                   .smaller = smaller_tests});
+  const HostPlan host = check_memory(config, settings, dtype, demand.need);
   RunPlan plan = [&] {
     const EndsSoonAfterInterrupt ends_soon;
-    return plan_run({.model = opened.model,
-                     .dtype = dtype,
-                     .cpu = settings.cpu,
-                     .tiers = settings.tiers,
-                     .accelerator = settings.accelerator,
-                     .workload = workload_of(settings.tests),
-                     .need = need,
-                     .iterations = iterations_of(settings.tests),
-                     .kv = {.all = max_pages(settings.tests)},
-                     .one_cohort = true,
-                     .smaller = smaller_tests},
-                    host, policy);
+    return plan_run(demand, host, policy);
   }();
   if (settings.tiers.dry_run) {
     std::cout << format_tiers(plan.uses(), settings.format);
@@ -436,7 +326,8 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, R
   trace.divide_stages_by(plan.costs().model, plan.policy_run().memory());
   LoadedRun run(plan);
   BenchRunner runner(run.model(), run.kv().front(), run.runtime(),
-                     {.num_slots = batch, .fusion = settings.fusion}, &plan.policy_run());
+                     {.num_slots = max_batch(settings.tests), .fusion = settings.fusion},
+                     &plan.policy_run());
   MachineProbes probes(run.runtime(), dtype, working_set_bytes(plan.host()));
   const ModelDimensions dimensions = model_dimensions(config, dtype);
   // Of rows whose experts a device computes nobody knows them.
@@ -511,7 +402,9 @@ int run_bench(const CommandLine::Arguments& arguments) {
   const DType dtype = choose_dtype(settings.dtype);
   RunPolicy policy(read_policy(line));
   if (settings.sweep) return run_sweep(settings, dtype);
-  const BenchModel opened = open_bench_model(settings.model, settings.weights, dtype);
+  const BenchModel opened = open_bench_model(settings.model, dtype, [&](ModelConfig& config) {
+    settings.weights.use_on(settings.model, config);
+  });
   TraceSession trace(read_trace_folder(line));
   return trace.around([&] { return run_tests(settings, dtype, opened, policy, trace); }, false);
 }

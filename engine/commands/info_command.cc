@@ -17,6 +17,7 @@
 #include "engine/commands/build_kind.h"
 #include "engine/commands/options/command_line.h"
 #include "engine/commands/subcommands.h"
+#include "engine/console/core_list.h"
 #include "engine/machine/calibration_store.h"
 #include "engine/machine/compute.h"
 #include "engine/machine/machine_costs.h"
@@ -133,20 +134,6 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
           {"available_bytes", available_memory_bytes()},
           {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}},
           {"linked_with_fxt", is_linked_with_fxt()}};
-}
-
-/// "0-15,32"
-std::string cores_text(const std::vector<int>& cores) {
-  std::string text;
-  for (std::size_t first = 0; first < cores.size();) {
-    std::size_t last = first;
-    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
-    if (!text.empty()) text += ",";
-    text += last == first ? std::to_string(cores[first])
-                          : fmt::format("{}-{}", cores[first], cores[last]);
-    first = last + 1;
-  }
-  return text;
 }
 
 /// Of a machine that is only described: nothing is started for it.

@@ -31,7 +31,7 @@ struct Command {
   const char* summary;
   int (*run)(const sluice::CommandLine::Arguments& arguments);
 };
-constexpr std::array<Command, 13> commands = {{
+constexpr std::array<Command, 14> commands = {{
     {"generate", "continue a prompt, or a file of prompts", sluice::run_generate},
     {"chat", "talk to a model in the terminal", sluice::run_chat},
     {"serve", "answer requests over HTTP, as OpenAI's API has them", sluice::run_serve},
@@ -41,6 +41,8 @@ constexpr std::array<Command, 13> commands = {{
      sluice::run_bench},
     {"calibrate", "measure how long a model's sublayers take here, for plan and policies",
      sluice::run_calibrate},
+    {"tune", "find how the cores are best cut into groups, for prompts and for decoding",
+     sluice::run_tune},
     {"info", "what Sluice sees of this machine", sluice::run_info},
     {"plan", "what a policy would do on a machine, and how long it would take", sluice::run_plan},
     {"simulate", "run the same graphs and policies on a machine that is only described",

@@ -18,5 +18,6 @@ int run_serve(const CommandLine::Arguments& arguments);
 int run_simulate(const CommandLine::Arguments& arguments);
 int run_tokenize(const CommandLine::Arguments& arguments);
 int run_trace(const CommandLine::Arguments& arguments);
+int run_tune(const CommandLine::Arguments& arguments);
 
 }  // namespace sluice

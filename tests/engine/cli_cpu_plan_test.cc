@@ -1,9 +1,11 @@
 // Plans for the CPU's cores from outside: what they give, and what is refused.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/topology.h"
 #include "tests/support/cli_process.h"
@@ -67,6 +69,106 @@ TEST_F(CliCpuPlanTest, PlanInForceIsReportedAndCanBeGivenAgain) {
   EXPECT_EQ(run_cli(generate + Arguments{"--cpu-plan", info}).out, result.out);
 }
 
+TEST_F(CliCpuPlanTest, CoresThatThreadsShareStandInThePlanOnce) {
+  const std::vector<int> cores = Topology::of_this_machine().cores();
+  const std::string stats = folder_.file("stats.json");
+  const CliResult result = run_cli(
+      generate + Arguments{"--threads", std::to_string(cores.size() + 1), "--stats", stats});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream file(stats);
+  const json reported = json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  EXPECT_EQ(reported["cpu_plan"]["decode"]["groups"][0]["cores"], cores);
+  EXPECT_EQ(run_cli(generate + Arguments{"--cpu-plan", stats}).out, result.out);
+}
+
+/// With a data folder of its own, where nothing is tuned.
+class CliTuneTest : public CliCpuPlanTest {
+ protected:
+  CliResult run(const Arguments& arguments) {
+    return testing::CliProcess("/usr/bin/env", Arguments{"XDG_DATA_HOME=" + folder_.file("data"),
+                                                         testing::sluice_program()} +
+                                                   arguments)
+        .wait();
+  }
+  CliResult tune(const Arguments& more = {}) {
+    return run(Arguments{"tune", "--model", "tiny", "--repeat", "2"} + more);
+  }
+};
+
+TEST_F(CliTuneTest, FindsAPlanThatAutoUses) {
+  const CliResult before = run(generate + Arguments{"--cpu-plan", "auto"});
+  EXPECT_EQ(before.exit_code, 0);
+  EXPECT_NE(before.err.find("tiny is not tuned here (sluice tune --model tiny)"), std::string::npos)
+      << before.err;
+
+  const CliResult tuned = tune({"--json"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  const json found = json::parse(tuned.out);
+  const std::size_t cores = Topology::of_this_machine().cores().size();
+  for (const char* phase : {"prefill", "decode"}) {
+    EXPECT_GT(found["cpu_plan"][phase]["measured_s"], 0) << phase;
+    EXPECT_GT(found["cpu_plan"][phase]["predicted_s"], 0) << phase;
+    EXPECT_LE(found[phase]["plans"].size(), 10U);
+  }
+  std::size_t of_prefill = 0;
+  for (const json& group : found["cpu_plan"]["prefill"]["groups"])
+    of_prefill += group["cores"].size();
+  EXPECT_EQ(of_prefill, cores) << "prefill takes every core";
+
+  const std::string stats = folder_.file("stats.json");
+  const CliResult after = run(generate + Arguments{"--cpu-plan", "auto", "--stats", stats});
+  ASSERT_EQ(after.exit_code, 0) << after.err;
+  EXPECT_EQ(after.out, before.out);
+  EXPECT_EQ(after.err.find("not tuned"), std::string::npos) << after.err;
+  std::ifstream file(stats);
+  const json reported = json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  EXPECT_EQ(reported["cpu_plan"], found["cpu_plan"]);
+
+  // What it printed is a plan as well, and a second call measures nothing.
+  EXPECT_EQ(run(generate + Arguments{"--cpu-plan", write(found)}).out, before.out);
+  const CliResult again = tune({"--json"});
+  EXPECT_NE(again.err.find("is tuned already"), std::string::npos) << again.err;
+  EXPECT_EQ(json::parse(again.out)["cpu_plan"], found["cpu_plan"]);
+}
+
+TEST_F(CliTuneTest, DryRunShowsPlansAndKeepsNothing) {
+  const CliResult here = tune({"--dry-run", "--json"});
+  ASSERT_EQ(here.exit_code, 0) << here.err;
+  EXPECT_FALSE(json::parse(here.out).contains("cpu_plan"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("data") + "/sluice/calibration"));
+  // 2 nodes of 2 cores: one group, a group a node, a group a core, and groups across the nodes.
+  const CliResult there = tune({"--dry-run", "--topology", "numa:2 core:2 pu:1", "--json"});
+  ASSERT_EQ(there.exit_code, 0) << there.err;
+  std::set<json> prefill;
+  const json found = json::parse(there.out);
+  for (const json& plan : found["prefill"]["plans"]) {
+    json cores = json::array();
+    for (const json& group : plan["groups"]) cores.push_back(group["cores"]);
+    prefill.insert(cores);
+  }
+  EXPECT_TRUE(prefill.contains(json::parse("[[0,1],[2,3]]"))) << there.out;
+  EXPECT_TRUE(prefill.contains(json::parse("[[0,1,2,3]]"))) << there.out;
+  const CliResult words = tune({"--dry-run", "--topology", "numa:2 core:2 pu:1"});
+  EXPECT_NE(words.out.find("0-1 | 2-3"), std::string::npos) << words.out;
+}
+
+TEST_F(CliTuneTest, BadInputIsOneLine) {
+  expect_failure(tune({"--topology", "core:2"}), 2, {"--topology", "add --dry-run"});
+  expect_failure(tune({"--top", "0"}), 2, {"--top 0", "1 to 1000"});
+  expect_failure(run({"tune", "--model", "nothing"}), 1, {"nothing"});
+  ASSERT_EQ(tune().exit_code, 0);
+  std::string file;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.file("data"))) {
+    if (entry.path().extension() == ".json") file = entry.path();
+  }
+  ASSERT_FALSE(file.empty());
+  std::ofstream(file) << "{";
+  expect_failure(run(generate + Arguments{"--cpu-plan", "auto"}), 1, {file, "JSON"});
+  expect_failure(tune(), 1, {file, "JSON"});
+  EXPECT_EQ(tune({"--force"}).exit_code, 0) << "measures again";
+  EXPECT_EQ(run(generate + Arguments{"--cpu-plan", "auto"}).exit_code, 0);
+}
+
 TEST_F(CliCpuPlanTest, InfoShowsAMachineThatATextDescribes) {
   const std::string text = "pack:2 numa:2 core:4 pu:2";
   const CliResult words = run_cli({"info", "--topology", text});
@@ -86,7 +188,7 @@ TEST_F(CliCpuPlanTest, BadPlansAreRefusedInOneLine) {
     expect_failure(run_cli(generate + arguments), exit_code, parts);
   };
   refused({"--cpu-plan", "/nonexistent.json"}, 1,
-          {"--cpu-plan /nonexistent.json", "interleaved, static, or a file"});
+          {"--cpu-plan /nonexistent.json", "auto, interleaved, static, or a file"});
   json plan = decode_on_one();
   plan["decode"]["groups"][0]["cores"].push_back(100'000);
   refused({"--cpu-plan", write(plan)}, 1, {"plan.json", "core 100000 is not there"});

@@ -6,22 +6,30 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/topology.h"
+#include "engine/commands/options/weight_options.h"
 #include "engine/machine/compute.h"
+#include "engine/machine/cpu_plan_store.h"
 
 namespace sluice {
 
-void declare_compute_options(CommandLine& line) {
-  namespace po = boost::program_options;
+namespace po = boost::program_options;
+
+void declare_dtype_option(CommandLine& line) {
   line.options().add_options()  //
       ("dtype", po::value<std::string>(),
-       "f32, bf16 or f16, which is computed as bf16; without it bf16")                       //
+       "f32, bf16 or f16, which is computed as bf16; without it bf16");
+}
+
+void declare_compute_options(CommandLine& line) {
+  declare_dtype_option(line);
+  line.options().add_options()                                                               //
       ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("domains", po::value<int>()->default_value(1),
        "cut the threads into so many compute domains")  //
       ("cpu-plan", po::value<std::string>(),
        "how the threads' cores are cut into groups for prefill and for decode: interleaved (one "
-       "group), static (a group for each NUMA node), or a JSON file with a plan; default: "
-       "interleaved");
+       "group), static (a group for each NUMA node), auto (what sluice tune has found for the "
+       "model), or a JSON file with a plan; default: interleaved");
 }
 
 std::optional<DType> read_dtype(const CommandLine& line) {
@@ -39,18 +47,37 @@ std::optional<int> read_threads(const CommandLine& line) {
 
 namespace {
 
-/// A file's plan; --threads may only say again what it says.
-CpuUse use_of_file(const std::string& name, std::optional<int> threads, const Topology& topology) {
-  if (!std::filesystem::exists(name))
-    throw Error("--cpu-plan {}: no such file; expected interleaved, static, or a file with a plan",
-                name);
-  CpuPlan plan =
-      read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
+/// --threads may only say again what the plan says.
+CpuUse use_of(CpuPlan plan, const std::string& name, std::optional<int> threads) {
   std::vector<int> cores = plan.cores();
   if (threads && *threads != std::ssize(cores))
     throw UsageError("--threads {}: the plan {} names {} cores; leave --threads out", *threads,
                      name, cores.size());
   return {.domains = {std::move(cores)}, .plan = std::move(plan)};
+}
+
+CpuPlan plan_of_file(const std::string& name, const Topology& topology) {
+  if (!std::filesystem::exists(name))
+    throw Error(
+        "--cpu-plan {}: no such file; expected auto, interleaved, static, or a file with a plan",
+        name);
+  return read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
+}
+
+/// Of the model that the line names; nothing, with a line on stderr, where it was not tuned.
+std::optional<CpuPlan> tuned_plan(const CommandLine& line, const Topology& topology) {
+  const std::string& name = line.get<std::string>("model");
+  ModelConfig config = find_model_config(name);
+  read_weight_choice(line).use_on(name, config);
+  const DType dtype = choose_dtype(read_dtype(line));
+  std::optional<CpuPlan> plan = tuned_cpu_plan(dtype, model_dimensions(config, dtype), topology);
+  if (!plan) {
+    fmt::print(stderr,
+               "sluice: --cpu-plan auto: {} is not tuned here (sluice tune --model {}); going on "
+               "with static\n",
+               name, name);
+  }
+  return plan;
 }
 
 }  // namespace
@@ -65,14 +92,18 @@ CpuUse read_cpu_use(const CommandLine& line) {
                      num_domains);
   const std::string& name = line.get<std::string>("cpu-plan");
   const Topology topology = Topology::of_this_machine();
-  if (name != "static" && name != "interleaved") return use_of_file(name, threads, topology);
+  if (name == "auto") {
+    if (auto plan = tuned_plan(line, topology)) return use_of(*std::move(plan), name, threads);
+  } else if (name != "static" && name != "interleaved") {
+    return use_of(plan_of_file(name, topology), name, threads);
+  }
   const auto num_cores = std::ssize(topology.cores());
   if (threads.value_or(1) > num_cores)
     throw UsageError("--threads {}: a CPU plan has a thread a core, and there are {} cores",
                      *threads, num_cores);
   const std::vector<int> cores = choose_cores(threads);
   return {.domains = {cores},
-          .plan = name == "static" ? static_plan(cores, topology) : interleaved_plan(cores)};
+          .plan = name == "interleaved" ? interleaved_plan(cores) : static_plan(cores, topology)};
 }
 
 ComputeSettings read_compute_settings(const CommandLine& line) {

@@ -22,6 +22,7 @@ T in_range(const CommandLine& line, const std::string& name, T low, T high) {
   return value;
 }
 
+void declare_dtype_option(CommandLine& line);
 /// --dtype, --threads, --domains and --cpu-plan.
 void declare_compute_options(CommandLine& line);
 
@@ -29,8 +30,9 @@ void declare_compute_options(CommandLine& line);
 std::optional<DType> read_dtype(const CommandLine& line);
 /// --threads, if it was given. Throws UsageError.
 std::optional<int> read_threads(const CommandLine& line);
-/// The cores that --threads, --domains and --cpu-plan choose. Throws UsageError where they do not
-/// go together, and Error where a plan is not this machine's.
+/// The cores that --threads, --domains and --cpu-plan choose; of the tuned plan, `auto`, that of
+/// the line's --model. Throws UsageError where they do not go together, and Error where a plan is
+/// not this machine's.
 CpuUse read_cpu_use(const CommandLine& line);
 
 /// What a run computes in, and on which cores.

@@ -1,0 +1,29 @@
+#include "engine/machine/cpu_plan_store.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "engine/machine/calibration_store.h"
+
+namespace sluice {
+
+std::filesystem::path cpu_plan_path(DType dtype, const ModelDimensions& model,
+                                    const Topology& topology) {
+  const std::filesystem::path calibration = calibration_path(
+      calibration_setup(dtype, static_cast<int>(topology.cores().size()), 1), model);
+  return calibration.parent_path() / "cpu-plans" / calibration.filename();
+}
+
+std::optional<CpuPlan> tuned_cpu_plan(DType dtype, const ModelDimensions& model,
+                                      const Topology& topology) {
+  const std::filesystem::path path = cpu_plan_path(dtype, model, topology);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  const std::string name = path.string();
+  const nlohmann::json json = parse_json(read_file(name), name, DuplicateKeys::refuse);
+  if (json.is_object() && !json.contains("cpu_plan")) return std::nullopt;
+  return read_cpu_plan(json, name, topology);
+}
+
+}  // namespace sluice

@@ -1,0 +1,191 @@
+#include "engine/measure/tune.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/median.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Samples after which a plan may be given up.
+constexpr std::size_t fewest_samples = 2;
+constexpr double hopeless = 1.125;
+constexpr double as_good = 1.01;
+constexpr std::int64_t rounds_per_layer = 6;
+
+double shortest_median(const PhaseTuning& phase) {
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const TunedPlan& plan : phase.plans) {
+    if (plan.samples_s.size() >= fewest_samples)
+      shortest = std::min(shortest, median(plan.samples_s));
+  }
+  return shortest;
+}
+
+Json as_json(const PhaseTuning& phase) {
+  Json plans = Json::array();
+  for (const TunedPlan& tuned : phase.plans) {
+    Json& plan = plans.emplace_back(as_json(tuned.plan));
+    plan["samples_s"] = tuned.samples_s;
+  }
+  return {{"rows", phase.rows}, {"context", phase.context}, {"plans", std::move(plans)}};
+}
+
+class TuningReader {
+ public:
+  TuningReader(std::string_view where, const Topology& topology)
+      : where_(where), topology_(topology) {}
+
+  CpuTuning read(const Json& json) const {
+    if (!json.is_object()) throw Error("{}: {}, expected an object", where_, describe(json));
+    if (field(json, "topology") != topology_.shape())
+      throw Error("{}: measured on another machine: its topology is not this one's ({})", where_,
+                  topology_.summary());
+    CpuTuning tuning;
+    const Json& model = field(json, "model");
+    if (!model.is_string())
+      throw Error("{}: \"model\" is {}, expected a name", where_, describe(model));
+    tuning.model = model.get<std::string>();
+    tuning.rounds = static_cast<int>(number(json, "rounds", 1, 1000));
+    tuning.prefill = phase(field(json, "prefill"), "prefill");
+    tuning.decode = phase(field(json, "decode"), "decode");
+    return tuning;
+  }
+
+ private:
+  const Json& field(const Json& json, const char* key) const {
+    const auto found = json.find(key);
+    if (found == json.end()) throw Error("{}: \"{}\" is missing", where_, key);
+    return *found;
+  }
+  std::int64_t number(const Json& json, const char* key, std::int64_t least,
+                      std::int64_t most) const {
+    const Json& value = field(json, key);
+    const auto found = whole_number(value, least, most);
+    if (!found)
+      throw Error("{}: \"{}\" is {}, expected a number from {} to {}", where_, key, describe(value),
+                  least, most);
+    return *found;
+  }
+  PhaseTuning phase(const Json& json, const std::string& name) const {
+    if (!json.is_object())
+      throw Error("{}: {} is {}, expected an object", where_, name, describe(json));
+    PhaseTuning phase{.rows = number(json, "rows", 1, most_tokens),
+                      .context = number(json, "context", 0, most_tokens),
+                      .plans = {}};
+    const Json& plans = field(json, "plans");
+    if (!plans.is_array() || plans.empty())
+      throw Error("{}: {}.plans is {}, expected a list of plans", where_, name, describe(plans));
+    for (const Json& plan : plans) {
+      TunedPlan& tuned = phase.plans.emplace_back();
+      tuned.plan = read_cpu_phase_plan(plan, where_, name, topology_);
+      const Json& samples = field(plan, "samples_s");
+      if (!samples.is_array())
+        throw Error("{}: {}.samples_s is {}, expected a list", where_, name, describe(samples));
+      for (const Json& sample : samples) {
+        if (!sample.is_number() || !(sample.get<double>() > 0))
+          throw Error("{}: {}.samples_s has {}, expected seconds", where_, name, describe(sample));
+        tuned.samples_s.push_back(sample.get<double>());
+      }
+    }
+    return phase;
+  }
+
+  static constexpr std::int64_t most_tokens = std::int64_t{1} << 32;
+  std::string where_;
+  const Topology& topology_;
+};
+
+}  // namespace
+
+PlanWork plan_work(const ModelDimensions& model, const std::vector<SequenceWork>& sequences) {
+  PlanWork work{.rounds = model.num_layers * rounds_per_layer + 1};
+  for (const StageWork& stage : iteration_work(model, sequences)) {
+    work.bytes += stage.bytes;
+    work.flops += stage.flops;
+  }
+  return work;
+}
+
+bool PhaseTuning::is_out(const TunedPlan& plan) const {
+  if (plan.samples_s.size() < fewest_samples) return false;
+  return *std::min_element(plan.samples_s.begin(), plan.samples_s.end()) >
+         hopeless * shortest_median(*this);
+}
+
+bool PhaseTuning::is_complete(int rounds) const {
+  return std::all_of(plans.begin(), plans.end(), [&](const TunedPlan& plan) {
+    return std::ssize(plan.samples_s) >= rounds || is_out(plan);
+  });
+}
+
+CpuPhasePlan PhaseTuning::chosen() const {
+  struct Choice {
+    const TunedPlan* tuned;
+    double seconds;
+  };
+  std::vector<Choice> choices;
+  for (const TunedPlan& plan : plans) {
+    if (!plan.samples_s.empty() && !is_out(plan))
+      choices.push_back({&plan, median(plan.samples_s)});
+  }
+  if (choices.empty()) throw Error("no CPU plan was measured");
+  const auto shorter = [](const Choice& a, const Choice& b) { return a.seconds < b.seconds; };
+  const double best = std::min_element(choices.begin(), choices.end(), shorter)->seconds;
+  std::erase_if(choices, [&](const Choice& choice) { return choice.seconds > as_good * best; });
+  const auto rank = [](const Choice& choice) {
+    return std::tuple(choice.tuned->plan.groups.size(), choice.tuned->plan.num_cores(),
+                      choice.seconds);
+  };
+  const Choice choice =
+      *std::min_element(choices.begin(), choices.end(),
+                        [&](const Choice& a, const Choice& b) { return rank(a) < rank(b); });
+  CpuPhasePlan plan = choice.tuned->plan;
+  plan.measured_s = choice.seconds;
+  return plan;
+}
+
+void run_tuning(CpuTuning& tuning, const TuningSteps& steps) {
+  const double total =
+      static_cast<double>(tuning.prefill.plans.size() + tuning.decode.plans.size()) * tuning.rounds;
+  double done = 0;
+  for (int round = 0; round < tuning.rounds; ++round) {
+    for (const TunedPhase of : {TunedPhase::prefill, TunedPhase::decode}) {
+      PhaseTuning& phase = of == TunedPhase::prefill ? tuning.prefill : tuning.decode;
+      const std::size_t count = phase.plans.size();
+      bool has_measured = false;
+      for (std::size_t i = 0; i < count; ++i) {
+        TunedPlan& plan = phase.plans[round % 2 == 0 ? i : count - 1 - i];
+        steps.progress(done++, total);
+        if (std::ssize(plan.samples_s) > round || phase.is_out(plan)) continue;
+        plan.samples_s.push_back(steps.measure(of, plan.plan));
+        has_measured = true;
+      }
+      if (has_measured) steps.save();
+    }
+  }
+}
+
+nlohmann::json as_json(const CpuTuning& tuning, const Topology& topology) {
+  Json json = {{"model", tuning.model},
+               {"rounds", tuning.rounds},
+               {"prefill", as_json(tuning.prefill)},
+               {"decode", as_json(tuning.decode)},
+               {"topology", topology.shape()}};
+  if (tuning.is_complete()) json["cpu_plan"] = as_json(tuning.plan(), topology);
+  return json;
+}
+
+CpuTuning read_cpu_tuning(const nlohmann::json& json, std::string_view where,
+                          const Topology& topology) {
+  return TuningReader(where, topology).read(json);
+}
+
+}  // namespace sluice
