@@ -35,7 +35,7 @@ class FunctionRef<R(Args...)> {
   R (*call_)(void*, Args...);
 };
 
-/// The pinned threads of one compute domain, cut into groups in one or several ways. The thread
+/// Pinned threads that compute together, cut into groups in one or several ways. The thread
 /// that calls run() is one of them.
 class ThreadPool {
  public:

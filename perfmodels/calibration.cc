@@ -146,10 +146,14 @@ ModelDimensions read_model(const ProfileField& field) {
 CalibrationSetup read_setup(const ProfileField& field) {
   field.expect_keys({"cpu", "cores", "threads", "domains", "isa", "dtype", "device"});
   const auto device = field.find("device");
+  // Files of versions that had them.
+  if (const auto domains = field.find("domains");
+      domains && whole(*domains, domains->positive()) > 1)
+    domains->complain(
+        "measured with several domains, in place of which there are CPU plans; measure again");
   return {.cpu = field.at("cpu").text(),
           .cores = read_count(field, "cores"),
           .threads = read_count(field, "threads"),
-          .domains = read_count(field, "domains"),
           .isa = field.at("isa").text(),
           .dtype = field.at("dtype").text(),
           .device = device ? device->text() : ""};
@@ -284,8 +288,11 @@ std::string format_calibration(const Calibration& calibration) {
   const CalibrationSetup& setup = calibration.setup;
   Json json;
   json["format"] = file_format;
-  json["setup"] = {{"cpu", setup.cpu},         {"cores", setup.cores}, {"threads", setup.threads},
-                   {"domains", setup.domains}, {"isa", setup.isa},     {"dtype", setup.dtype}};
+  json["setup"] = {{"cpu", setup.cpu},
+                   {"cores", setup.cores},
+                   {"threads", setup.threads},
+                   {"isa", setup.isa},
+                   {"dtype", setup.dtype}};
   if (!setup.device.empty()) json["setup"]["device"] = setup.device;
   json["model"] = json_of(calibration.model);
   json["ddr_bytes"] = calibration.ddr_bytes;

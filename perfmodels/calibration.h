@@ -84,7 +84,6 @@ struct CalibrationSetup {
   std::string cpu;
   std::int64_t cores = 0;
   std::int64_t threads = 0;
-  std::int64_t domains = 1;
   std::string isa;    ///< of oneDNN
   std::string dtype;  ///< of GEMM operands and KV
   std::string

@@ -412,8 +412,7 @@ double MeasuredModel::decode_attention_s(const BatchShape& shape) const {
 
 double MeasuredModel::even_sequences(double sequences, double pages) const {
   const CalibrationSetup& setup = calibration_->setup;
-  if (device_ == Device::gpu || setup.domains != 1 || pages > pages_of(AttentionJobs::whole_tokens))
-    return sequences;
+  if (device_ == Device::gpu || pages > pages_of(AttentionJobs::whole_tokens)) return sequences;
   const double page_bytes = page_tokens * kv_bytes_per_token(model_);
   const auto jobs = static_cast<double>(
       AttentionJobs::of_chunk(model_.num_kv_heads, static_cast<std::int64_t>(page_bytes)));

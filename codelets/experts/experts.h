@@ -61,7 +61,7 @@ void experts_cpu(const CpuContext& cpu, const ExpertsOperands& operands);
 /// with its row.
 void experts_cuda(const cuda::Context& gpu, const ExpertsOperands& operands);
 
-/// What experts_cpu() takes of the domain's workspace for so many rows: its input, the values
+/// What experts_cpu() takes of the workspace for so many rows: its input, the values
 /// between the two products and the outputs, each once for every expert of a row. Bytes.
 std::size_t experts_workspace_bytes(const DecoderShape& shape, const MixtureShape& mixture,
                                     std::int64_t rows);

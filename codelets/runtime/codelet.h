@@ -90,7 +90,7 @@ class AccessList {
   std::vector<Access> accesses_;
 };
 
-/// Adds the time for which it lives to a domain's busy time and, unless the task is a stage, which
+/// Adds the time for which it lives to the CPU's busy time and, unless the task is a stage, which
 /// stamps its sublayers itself, to that of the task's sublayer.
 class BusyTime {
  public:

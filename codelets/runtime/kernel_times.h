@@ -20,7 +20,7 @@ struct KernelTotals {
   struct Entry {
     double seconds = 0;
     std::int64_t count = 0;  ///< kernels
-    /// Of one kernel: the median of the latest KernelTimes::kept, of several domains the mean of
+    /// Of one kernel: the median of the latest KernelTimes::kept, of several workers the mean of
     /// theirs. What else the machine does makes single kernels take several times as long.
     double median_s = 0;
   };
@@ -33,8 +33,8 @@ struct KernelTotals {
   double seconds() const;  ///< of all
 };
 
-/// What one domain's kernels took, by phase and sublayer, also where several run as one stage. The
-/// domain's worker adds, others may read.
+/// What a worker's kernels took, by phase and sublayer, also where several run as one stage. The
+/// worker adds, others may read.
 class KernelTimes {
  public:
   using Clock = std::chrono::steady_clock;

@@ -33,8 +33,8 @@ void use_one_openmp_thread() { omp_set_num_threads(1); }
 
 }  // namespace
 
-struct Runtime::Domain {
-  Domain(const std::vector<int>& cores, const std::optional<PhaseGroups>& groups)
+struct Runtime::Cpu {
+  Cpu(const std::vector<int>& cores, const std::optional<PhaseGroups>& groups)
       : pool(cores, use_one_openmp_thread,
              groups ? std::vector<ThreadPool::Cut>{groups->prefill}
                     : std::vector<ThreadPool::Cut>{}) {
@@ -67,8 +67,7 @@ struct Runtime::Domain {
 
 namespace {
 
-/// Which domain's memory and threads a StarPU worker owns; written while StarPU starts, then read
-/// only.
+/// The memory and threads that a StarPU worker owns; written while StarPU starts, then read only.
 std::array<CpuContext*, STARPU_NMAXWORKERS> contexts{};
 
 /// StarPU aborts where it cannot write.
@@ -235,32 +234,23 @@ NodeTraffic take_traffic(unsigned from, unsigned to) {
 }
 
 Runtime::Runtime(const RuntimeOptions& options) {
-  std::vector<std::vector<int>> domains = options.domains;
-  if (domains.empty()) domains.push_back(read_cpu_topology().cores);
-
+  const std::vector<int> cores = options.cores.empty() ? read_cpu_topology().cores : options.cores;
   const int watchdog_s = watchdog_limit_s();
-  std::vector<int> all_cores;
-  for (const std::vector<int>& cores : domains)
-    all_cores.insert(all_cores.end(), cores.begin(), cores.end());
   set_starpu_environment(variables_);
   run_failure();  // both processes have it
   accelerator_times_ = make_shared_kernel_times();
   if (options.stand_in_bytes > 0) {
-    stand_in_ =
-        std::make_unique<StandIn>(options.stand_in_bytes, [&] { prepare_stand_in(all_cores); });
+    stand_in_ = std::make_unique<StandIn>(options.stand_in_bytes, [&] { prepare_stand_in(cores); });
   }
   use_one_openmp_thread();
-  submitter_ = std::make_unique<Submitter>(all_cores);
-  for (const std::vector<int>& cores : domains)
-    domains_.push_back(std::make_unique<Domain>(cores, options.groups));
-  if (domains_.size() > 1)
-    setup_pool_ = std::make_unique<ThreadPool>(all_cores, use_one_openmp_thread);
+  submitter_ = std::make_unique<Submitter>(cores);
+  cpu_ = std::make_unique<Cpu>(cores, options.groups);
 
   has_gpu_ = options.gpu_bytes > 0;
   if (has_gpu_) limit_gpu_memory(options.gpu_bytes, variables_);
   start(options);
   try {
-    start_cpu_workers();
+    start_cpu_worker();
     if (has_gpu_) start_gpu(options.gpu_launches);
     if (stand_in_) {
       stand_in_->started();
@@ -276,7 +266,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
 void Runtime::start(const RuntimeOptions& options) {
   starpu_conf conf;
   check_starpu(starpu_conf_init(&conf), "reading its settings");
-  conf.ncpus = static_cast<int>(domains_.size());
+  conf.ncpus = 1;
   conf.ncuda = has_gpu_ ? 1 : 0;
   conf.nopencl = 0;
   conf.ntcpip_ms = stand_in_ ? 1 : 0;
@@ -295,21 +285,15 @@ void Runtime::start(const RuntimeOptions& options) {
   }
 }
 
-void Runtime::start_cpu_workers() {
-  std::array<int, STARPU_NMAXWORKERS> workers{};
-  const unsigned found =
-      starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, workers.data(), workers.size());
-  if (found < domains_.size())
-    throw Error("StarPU has {} CPU workers where {} are needed", found, domains_.size());
-  for (std::size_t i = 0; i < domains_.size(); ++i) {
-    Domain& domain = *domains_[i];
-    contexts.at(static_cast<std::size_t>(workers.at(i))) =
-        new CpuContext{.pool = domain.pool,
-                       .workspace = domain.workspace,
-                       .busy_ns = &domain.busy_ns,
-                       .times = &domain.times,
-                       .cuts = domain.cuts};
-  }
+void Runtime::start_cpu_worker() {
+  int worker = -1;
+  if (starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, &worker, 1) < 1)
+    throw Error("StarPU has no CPU worker");
+  contexts.at(static_cast<std::size_t>(worker)) = new CpuContext{.pool = cpu_->pool,
+                                                                 .workspace = cpu_->workspace,
+                                                                 .busy_ns = &cpu_->busy_ns,
+                                                                 .times = &cpu_->times,
+                                                                 .cuts = cpu_->cuts};
   starpu_execute_on_each_worker(
       [](void*) {
         CpuContext* context = contexts.at(static_cast<std::size_t>(starpu_worker_get_id_check()));
@@ -450,33 +434,24 @@ AcceleratorUse Runtime::accelerator_use() const {
 
 GraphUse Runtime::graph_use() const { return has_gpu_ ? gpu_worker->graph_use() : GraphUse{}; }
 
-ThreadPool& Runtime::setup_pool() { return setup_pool_ ? *setup_pool_ : domains_.front()->pool; }
+ThreadPool& Runtime::setup_pool() { return cpu_->pool; }
 
 void Runtime::compute_by(const PhaseGroups& groups) {
-  Domain& domain = *domains_.front();
-  domain.cuts = domain.numbers_of(groups);
+  cpu_->cuts = cpu_->numbers_of(groups);
   for (CpuContext* context : contexts) {
-    if (context != nullptr && &context->pool == &domain.pool) context->cuts = domain.cuts;
+    if (context != nullptr && &context->pool == &cpu_->pool) context->cuts = cpu_->cuts;
   }
 }
 
 double Runtime::busy_seconds() const {
-  std::int64_t busy_ns = 0;
-  for (const auto& domain : domains_) busy_ns += domain->busy_ns.load(std::memory_order_relaxed);
-  return static_cast<double>(busy_ns) * 1e-9;
+  return static_cast<double>(cpu_->busy_ns.load(std::memory_order_relaxed)) * 1e-9;
 }
 
-KernelTotals Runtime::kernel_totals() const {
-  KernelTotals totals;
-  for (const auto& domain : domains_) totals += domain->times.totals();
-  return totals;
-}
+KernelTotals Runtime::kernel_totals() const { return cpu_->times.totals(); }
 
 void Runtime::reset_busy() {
-  for (const auto& domain : domains_) {
-    domain->busy_ns.store(0, std::memory_order_relaxed);
-    domain->times.reset();
-  }
+  cpu_->busy_ns.store(0, std::memory_order_relaxed);
+  cpu_->times.reset();
   if (has_gpu_) run_on_gpu_worker([&] { gpu_worker->collect_times(*accelerator_times_); });
   accelerator_times_->reset();
 }
@@ -486,11 +461,7 @@ KernelTotals Runtime::accelerator_totals() const {
   return accelerator_times_->totals();
 }
 
-int Runtime::num_threads() const {
-  int threads = 0;
-  for (const auto& domain : domains_) threads += domain->pool.size();
-  return threads;
-}
+int Runtime::num_threads() const { return cpu_->pool.size(); }
 
 std::string Runtime::version() const {
   int major = 0;

@@ -60,11 +60,11 @@ struct PhaseCuts {
   }
 };
 
-/// What a CPU kernel computes with: its domain's threads and scratch memory.
+/// What a CPU kernel computes with: threads and scratch memory.
 struct CpuContext {
   ThreadPool& pool;
-  Workspace& workspace;  ///< shared by all threads of the domain; one kernel at a time
-  std::atomic<std::int64_t>* busy_ns = nullptr;  ///< time that the domain spent inside of kernels
+  Workspace& workspace;                          ///< shared by all threads; one kernel at a time
+  std::atomic<std::int64_t>* busy_ns = nullptr;  ///< time inside of kernels
   KernelTimes* times = nullptr;                  ///< the same, by sublayer
   RoutingRecorder* routing = nullptr;  ///< null: nobody asks which experts rows go through
   PhaseCuts cuts = {};
@@ -78,9 +78,9 @@ struct PhaseGroups {
 
 /// How the machine's processors are used.
 struct RuntimeOptions {
-  /// Cores of each compute domain; one StarPU CPU worker a domain. Empty: one domain of all cores.
-  std::vector<std::vector<int>> domains;
-  /// How the threads of the only domain are cut up in each phase; nothing: all are one group.
+  /// A thread each; one StarPU CPU worker has them all. Empty: all cores.
+  std::vector<int> cores = {};
+  /// How the threads are cut up in each phase; nothing: all are one group.
   std::optional<PhaseGroups> groups = std::nullopt;
   /// Decides which worker runs what; lives until after the runtime. Null: any free one runs what
   /// comes first.
@@ -117,15 +117,15 @@ class Runtime {
   /// The context of the GPU's worker that calls.
   static const cuda::Context& current_gpu();
 
-  /// All domains' threads in turn, for work outside of tasks (packing weights) while no task runs.
+  /// The CPU worker's threads, for work outside of tasks (packing weights) while no task runs.
   ThreadPool& setup_pool();
 
-  /// From now on tasks of the only domain are computed by these groups; while no task runs. Throws
-  /// Error when they are not possible.
+  /// From now on tasks are computed by these groups; while no task runs. Throws Error when they are
+  /// not possible.
   void compute_by(const PhaseGroups& groups);
 
-  /// Time inside of CPU kernels since reset_busy(), summed over the domains. What a run takes
-  /// beyond it is the task system's: submission, scheduling, waiting.
+  /// Time inside of CPU kernels since reset_busy(). What a run takes beyond it is the task
+  /// system's: submission, scheduling, waiting.
   double busy_seconds() const;
   /// The same by phase and sublayer.
   KernelTotals kernel_totals() const;
@@ -158,11 +158,11 @@ class Runtime {
   std::string flavour() const;  ///< "native" or "native + CUDA"
 
  private:
-  struct Domain;
+  struct Cpu;
   /// In the process that plays it.
   void prepare_stand_in(const std::vector<int>& cores) const;
   void start(const RuntimeOptions& options);
-  void start_cpu_workers();
+  void start_cpu_worker();
   void start_gpu(GpuWorker::Launches launches);
   void watch(unsigned node);
   void stop() noexcept;
@@ -173,8 +173,7 @@ class Runtime {
   std::unique_ptr<StandIn> stand_in_;
   bool has_gpu_ = false;
   std::optional<unsigned> accelerator_node_;
-  std::vector<std::unique_ptr<Domain>> domains_;
-  std::unique_ptr<ThreadPool> setup_pool_;
+  std::unique_ptr<Cpu> cpu_;
   class Submitter;
   std::unique_ptr<Submitter> submitter_;
   std::optional<Watchdog> watchdog_;

@@ -349,7 +349,6 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, R
       .policy = plan.policy().name(),
       .policy_reason = policy.describe(),
       .threads = run.runtime().num_threads(),
-      .domains = settings.cpu.num_domains(),
       .cpu_plan = cpu_plan_as_json(settings.cpu),
       .load_s = run.load_s(),
       .gemm_bf16_flop_per_s =
@@ -371,7 +370,7 @@ int run_sweep(const Settings& settings, DType dtype) {
   ModelConfig model = names_model(name) ? read_model_config(name) : find_shape(name);
   settings.weights.use_on(name, model);
   if (settings.plot) check_writable(*settings.plot);
-  Runtime runtime({.domains = settings.cpu.domains, .groups = settings.cpu.groups()});
+  Runtime runtime({.cores = settings.cpu.cores, .groups = settings.cpu.groups()});
   ProgressBar bar("measuring");
   const std::vector<SweepPoint> points =
       sweep(model, runtime,

@@ -89,9 +89,8 @@ Settings read_settings(const CommandLine& line) {
             .sized_for(settings.config, settings.dtype,
                        largest_calibration_iteration(settings.config, settings.dtype));
   }
-  settings.setup =
-      calibration_setup(settings.dtype, settings.cpu.num_threads(), settings.cpu.num_domains(),
-                        settings.accelerator.calibration_name());
+  settings.setup = calibration_setup(settings.dtype, settings.cpu.num_threads(),
+                                     settings.accelerator.calibration_name());
   return settings;
 }
 
@@ -105,11 +104,10 @@ struct AcceleratedPart {
   static constexpr Workload workload = {.batch = 1, .input_tokens = 1, .output_tokens = 1};
 
   AcceleratedPart(const Settings& settings, std::int64_t num_layers, LoadedPolicy& loaded)
-      : costs(run_costs(model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
-                        {.dtype = settings.dtype,
-                         .threads = static_cast<int>(settings.setup.threads),
-                         .domains = static_cast<int>(settings.setup.domains)},
-                        settings.accelerator)),
+      : costs(run_costs(
+            model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
+            {.dtype = settings.dtype, .threads = static_cast<int>(settings.setup.threads)},
+            settings.accelerator)),
         run(settings.accelerator, loaded, *costs.model, workload, {}),
         policy(loaded.policy(), *costs.model, workload, {}) {}
 };
@@ -152,7 +150,7 @@ struct Machine {
   /// What StarPU starts with, once what runs on an accelerator is planned.
   RuntimeOptions planned(const Settings& settings) {
     if (settings.accelerator) accelerated.emplace(settings, limits.num_layers, policy);
-    return settings.accelerator.runtime_options({.domains = settings.cpu.domains,
+    return settings.accelerator.runtime_options({.cores = settings.cpu.cores,
                                                  .groups = settings.cpu.groups(),
                                                  .scheduler = policy.scheduler(),
                                                  .stand_in_bytes = 0,

@@ -300,8 +300,7 @@ MemoryNeed need_of(const std::vector<Request>& requests, const Model& model, DTy
                              {.dtype = dtype,
                               .fusion = settings.fusion,
                               .attention = settings.attention,
-                              .accelerated = static_cast<bool>(settings.accelerator),
-                              .domains = settings.cpu.num_domains()});
+                              .accelerated = static_cast<bool>(settings.accelerator)});
   need.kv_pages = KvCache::pages_for(longest) * batch;
   need.host.kv_bytes = KvCache::size_bytes(shape, config.num_layers, need.kv_pages);
   need.host.table_bytes = table_bytes(model);

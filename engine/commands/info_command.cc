@@ -73,7 +73,7 @@ nlohmann::json memory_nodes_as_json(const CpuTopology& topology, const GpuList& 
 std::string calibrated_text() {
   const HostUse use = default_host_use();
   const std::vector<std::filesystem::path> files =
-      stored_calibrations(calibration_setup(use.dtype, use.threads, use.domains));
+      stored_calibrations(calibration_setup(use.dtype, use.threads));
   if (files.empty()) return "no model (sluice calibrate)";
   return fmt::format("{} model{}, {}", files.size(), files.size() == 1 ? "" : "s",
                      files.front().parent_path().string());
@@ -129,7 +129,7 @@ nlohmann::json as_json(const CpuTopology& topology, const GpuList& gpus, const R
             {"quantized_arithmetic", quantized::to_string(quantized::fastest_arithmetic())}}},
           {"cuda", cuda_as_json(gpus)},
           {"topology", Topology::of_this_machine().summary()},
-          {"cpu_plan", cpu_plan_as_json({.domains = {topology.cores}})},
+          {"cpu_plan", cpu_plan_as_json({.cores = topology.cores})},
           {"memory_nodes", memory_nodes_as_json(topology, gpus, probe)},
           {"available_bytes", available_memory_bytes()},
           {"starpu", {{"version", runtime.version()}, {"flavour", runtime.flavour()}}},
@@ -187,7 +187,7 @@ int run_info(const CommandLine::Arguments& arguments) {
   const GpuList gpus = find_gpus();
   const std::vector<int> cores =
       line.get<bool>("memory") ? choose_cores(std::nullopt) : topology.cores;
-  Runtime runtime({.domains = {cores}});
+  Runtime runtime({.cores = cores});
   std::optional<MemoryProbe> probe;
   if (line.get<bool>("memory")) {
     const PausedWorkers paused;

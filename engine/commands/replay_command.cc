@@ -81,8 +81,8 @@ class ReplayCommand {
 
  private:
   int on_machines() {
-    for (const char* option : {"dtype", "domains", "cpu-plan", "hbm", "cuda-graphs", "ddr", "disk",
-                               "cxl-nodes", "kv-tier"}) {
+    for (const char* option :
+         {"dtype", "cpu-plan", "hbm", "cuda-graphs", "ddr", "disk", "cxl-nodes", "kv-tier"}) {
       if (line_.given(option))
         throw UsageError("--{} has no part in --machine, which says what there is", option);
     }

@@ -188,7 +188,7 @@ class PlanRunner {
     constexpr const char* smaller_model = "use a smaller model";
     const RunDemand demand = bench_demand(opened, {prefill_, decode_},
                                           {.dtype = settings.dtype,
-                                           .cpu = {.domains = {cores_}},
+                                           .cpu = {.cores = cores_},
                                            .tiers = tiers_,
                                            .accelerator = {},
                                            .smaller = smaller_model});

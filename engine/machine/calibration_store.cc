@@ -44,12 +44,11 @@ fs::path machine_folder(const CalibrationSetup& setup) {
 
 }  // namespace
 
-CalibrationSetup calibration_setup(DType dtype, int threads, int domains, std::string device) {
+CalibrationSetup calibration_setup(DType dtype, int threads, std::string device) {
   const CpuTopology topology = read_cpu_topology();
   return {.cpu = topology.model_name.empty() ? "unknown" : topology.model_name,
           .cores = static_cast<std::int64_t>(topology.cores.size()),
           .threads = threads,
-          .domains = domains,
           .isa = onednn_isa_name(),
           .dtype = std::string(to_string(dtype)),
           .device = std::move(device)};
@@ -69,7 +68,6 @@ fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& 
   if (model.weight_bits < 16) name += fmt::format("-{}bits", model.weight_bits);
   if (model.head_bits > 0) name += fmt::format("-head{}bits", model.head_bits);
   name += fmt::format("-{}-threads{}", setup.dtype, setup.threads);
-  if (setup.domains > 1) name += fmt::format("-domains{}", setup.domains);
   if (!setup.device.empty()) name += "-on-" + file_name_of(setup.device);
   return machine_folder(setup) / (name + ".json");
 }

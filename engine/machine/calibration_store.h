@@ -12,7 +12,7 @@ namespace sluice {
 
 /// What a calibration on this machine with these threads holds for; `device`: an accelerator's
 /// name, empty for the CPU.
-CalibrationSetup calibration_setup(DType dtype, int threads, int domains, std::string device = "");
+CalibrationSetup calibration_setup(DType dtype, int threads, std::string device = "");
 
 /// Where it is kept: the user's data folder, then a folder a machine and kernel_generation, then a
 /// file a model's layer shape, GEMM type, number of threads and accelerator.

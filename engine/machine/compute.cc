@@ -38,25 +38,10 @@ std::vector<int> choose_cores(std::optional<int> asked) {
   return chosen;
 }
 
-std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains) {
-  if (num_domains > static_cast<int>(cores.size())) {
-    throw UsageError("--domains {}: there are only {} threads to share", num_domains, cores.size());
-  }
-  std::vector<std::vector<int>> domains;
-  const auto count = static_cast<std::size_t>(num_domains);
-  for (std::size_t i = 0; i < count; ++i) {
-    domains.emplace_back(
-        cores.begin() + static_cast<std::ptrdiff_t>(i * cores.size() / count),
-        cores.begin() + static_cast<std::ptrdiff_t>((i + 1) * cores.size() / count));
-  }
-  return domains;
-}
-
 nlohmann::json cpu_plan_as_json(const CpuUse& cpu) {
-  if (cpu.domains.size() != 1) return nullptr;
   if (cpu.plan) return as_json(*cpu.plan, Topology::of_this_machine());
   std::vector<int> cores;  // each once, also where threads share some
-  for (const int core : cpu.domains.front()) {
+  for (const int core : cpu.cores) {
     if (std::find(cores.begin(), cores.end(), core) == cores.end()) cores.push_back(core);
   }
   return as_json(interleaved_plan(cores), Topology::of_this_machine());
@@ -64,7 +49,6 @@ nlohmann::json cpu_plan_as_json(const CpuUse& cpu) {
 
 std::optional<PhaseGroups> CpuUse::groups() const {
   if (!plan) return std::nullopt;
-  const std::vector<int>& cores = domains.front();
   return PhaseGroups{.prefill = threads_of(plan->prefill, cores),
                      .decode = threads_of(plan->decode, cores)};
 }
@@ -77,12 +61,6 @@ std::vector<NodeShare> CpuUse::node_shares() const {
     shares.push_back({.node = *group.numa_node, .share = group.share});
   }
   return shares;
-}
-
-int CpuUse::num_threads() const {
-  std::size_t count = 0;
-  for (const std::vector<int>& cores : domains) count += cores.size();
-  return static_cast<int>(count);
 }
 
 namespace {

@@ -28,26 +28,19 @@ std::vector<int> choose_cores(std::optional<int> asked);
 
 /// The cores that a run computes on.
 struct CpuUse {
-  std::vector<std::vector<int>> domains;       ///< cores of each compute domain
-  std::optional<CpuPlan> plan = std::nullopt;  ///< how those of the only one are cut up
+  std::vector<int> cores;                      ///< one a thread
+  std::optional<CpuPlan> plan = std::nullopt;  ///< how they are cut up
 
   /// As a runtime takes the plan.
   std::optional<PhaseGroups> groups() const;
   /// Where the plan puts the weights' columns: by decode's groups. Nothing where one of them names
   /// no node.
   std::vector<NodeShare> node_shares() const;
-  int num_domains() const { return static_cast<int>(domains.size()); }
-  /// Of all domains.
-  int num_threads() const;
+  int num_threads() const { return static_cast<int>(cores.size()); }
 };
 
-/// The plan in force as `cpu_plan` of --stats, bench --json and info --json; null of several
-/// domains.
+/// The plan in force as `cpu_plan` of --stats, bench --json and info --json.
 nlohmann::json cpu_plan_as_json(const CpuUse& cpu);
-
-/// The cores of each compute domain, as equal as can be. Throws UsageError when there are fewer
-/// cores than domains.
-std::vector<std::vector<int>> cut_into_domains(const std::vector<int>& cores, int num_domains);
 
 /// What costs are counted by; weights and KV have the GEMM type.
 ModelDimensions model_dimensions(const ModelConfig& config, DType dtype);

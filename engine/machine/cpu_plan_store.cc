@@ -10,8 +10,8 @@ namespace sluice {
 
 std::filesystem::path cpu_plan_path(DType dtype, const ModelDimensions& model,
                                     const Topology& topology) {
-  const std::filesystem::path calibration = calibration_path(
-      calibration_setup(dtype, static_cast<int>(topology.cores().size()), 1), model);
+  const std::filesystem::path calibration =
+      calibration_path(calibration_setup(dtype, static_cast<int>(topology.cores().size())), model);
   return calibration.parent_path() / "cpu-plans" / calibration.filename();
 }
 

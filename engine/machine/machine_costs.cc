@@ -42,7 +42,7 @@ std::string rates_text(const MachineRates& rates) {
 std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use,
                                              const std::optional<MachineRates>& rates,
                                              const std::string& device) {
-  const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, use.domains, device);
+  const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, device);
   std::optional<Calibration> found = read_calibration(setup, model);
   std::string carried_from;
   if (!found || !found->complete()) {
@@ -317,8 +317,7 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
 }
 
 HostUse default_host_use() {
-  return {
-      .dtype = default_dtype, .threads = default_num_threads(read_cpu_topology()), .domains = 1};
+  return {.dtype = default_dtype, .threads = default_num_threads(read_cpu_topology())};
 }
 
 }  // namespace sluice

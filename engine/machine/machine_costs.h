@@ -27,7 +27,6 @@ struct CxlMemory {
 struct HostUse {
   DType dtype = DType::bf16;
   int threads = 1;
-  int domains = 1;
   std::optional<CxlMemory> cxl = std::nullopt;
 };
 

@@ -102,8 +102,7 @@ RunDemand bench_demand(const BenchModel& opened, const std::vector<BenchTest>& t
   HostNeed need = iteration_need(config, iterations, max_context(tests),
                                  {.dtype = run.dtype,
                                   .fusion = run.fusion,
-                                  .accelerated = static_cast<bool>(run.accelerator),
-                                  .domains = run.cpu.num_domains()});
+                                  .accelerated = static_cast<bool>(run.accelerator)});
   need.kv_bytes = KvCache::size_bytes(decoder_shape(config, run.dtype), config.num_layers, pages);
   need.table_bytes = opened.table_bytes > 0 ? opened.table_bytes : table_bytes(opened.model);
   return {.model = opened.model,

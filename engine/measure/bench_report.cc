@@ -56,7 +56,6 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["backend"] = context.backend;
   json["policy"] = context.policy;
   json["threads"] = context.threads;
-  json["domains"] = context.domains;
   json["cpu_plan"] = context.cpu_plan;
   json["load_s"] = context.load_s;
   json["load_bytes_per_s"] = static_cast<double>(context.weight_bytes) / context.load_s;
@@ -80,8 +79,7 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["limit_share"] = of_cpu(median(summary.limit_share));
   json["limit_share_stddev"] = of_cpu(mean_deviation(summary.limit_share).deviation);
   json["limit"] = of_cpu(to_string(summary.bound));
-  json["overhead_us_per_iteration"] =
-      on_cpu && context.domains == 1 ? Json(summary.overhead_us_per_iteration) : Json();
+  json["overhead_us_per_iteration"] = of_cpu(summary.overhead_us_per_iteration);
   json["tokens_per_s_all"] = summary.tokens_per_s;
   json["limit_share_all"] = of_cpu(summary.limit_share);
   if (on_cpu) return json;
@@ -120,14 +118,12 @@ Rows bench_rows(const BenchContext& context, const std::vector<BenchResult>& res
     const BenchSummary summary = summarise(result);
     const MeanDeviation rate = mean_deviation(summary.tokens_per_s);
     const auto [share, bound] = share_cells(context, summary);
-    rows.push_back({context.model, format_bytes(context.weight_bytes),
-                    std::string(to_string(context.dtype)), context.backend, context.policy,
-                    fmt::format("{}", context.threads), result.test.name(),
-                    fmt::format("{}", result.test.batch), fmt::format("{}", result.test.depth),
-                    count_with(rate.mean, rate.deviation), share, bound,
-                    context.domains == 1 && !context.device
-                        ? fmt::format("{:.0f} us", summary.overhead_us_per_iteration)
-                        : "-"});
+    rows.push_back(
+        {context.model, format_bytes(context.weight_bytes), std::string(to_string(context.dtype)),
+         context.backend, context.policy, fmt::format("{}", context.threads), result.test.name(),
+         fmt::format("{}", result.test.batch), fmt::format("{}", result.test.depth),
+         count_with(rate.mean, rate.deviation), share, bound,
+         !context.device ? fmt::format("{:.0f} us", summary.overhead_us_per_iteration) : "-"});
   }
   return rows;
 }

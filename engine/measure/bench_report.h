@@ -52,7 +52,6 @@ struct BenchContext {
   std::string policy;
   std::string policy_reason;  ///< in words, with its name
   int threads = 1;
-  int domains = 1;
   nlohmann::json cpu_plan;  ///< how the cores are cut up
   double load_s = 0;        ///< from opening the model to packed weights
   /// Measured apart by runs in another type.

@@ -27,7 +27,7 @@ MachineCosts MachineList::load(const std::string& machine, const ModelDimensions
 
 MachineRates MachineList::probe(DType dtype) {
   if (!probed_) {
-    Runtime runtime({.domains = {choose_cores(std::nullopt)}, .scheduler = nullptr});
+    Runtime runtime({.cores = choose_cores(std::nullopt), .scheduler = nullptr});
     constexpr std::uint64_t beyond_caches = std::uint64_t{1} << 40;
     probed_ = MachineProbes(runtime, dtype, beyond_caches).measure();
   }

@@ -75,7 +75,7 @@ HostNeed iteration_need(const ModelConfig& config, std::span<const IterationSize
   need.activation_bytes = 2 * static_cast<std::uint64_t>((rows + sequences) * row_bytes +
                                                          sequences * config.vocab_size * 4);
   need.workspace_bytes =
-      activation_bytes(config, forms.dtype, std::min(rows, forms.domains * chain_rows), sequences);
+      activation_bytes(config, forms.dtype, std::min(rows, chain_rows), sequences);
   need.split_score_bytes = score_bytes(config, rows, context_tokens);
   if (forms.attention == AttentionForm::split)
     need.activation_bytes += std::exchange(need.split_score_bytes, 0);

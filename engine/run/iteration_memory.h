@@ -26,7 +26,6 @@ struct TaskForms {
   Fusion fusion = Fusion::layers;
   AttentionForm attention = AttentionForm::fused;
   bool accelerated = false;  ///< which cuts layers where the device changes
-  int domains = 1;           ///< that compute at once
 };
 /// What iterations of at most these sizes take of the host's memory: activations, workspaces and
 /// scores over `context_tokens`; no KV, no tables.

@@ -25,7 +25,6 @@ MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
   return run_costs(model_dimensions(demand.model.config, demand.dtype),
                    {.dtype = demand.dtype,
                     .threads = demand.cpu.num_threads(),
-                    .domains = demand.cpu.num_domains(),
                     .cxl = cxl_memory(host, demand.tiers)},
                    accelerator);
 }
@@ -261,7 +260,7 @@ LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
   const WeightHomes homes =
       with_parts(disk_ ? disk_->homes() : plan.host().homes(), demand, plan.host().ddr().weights);
   runtime_.emplace(plan.accelerator().runtime_options(
-      {.domains = demand.cpu.domains,
+      {.cores = demand.cpu.cores,
        .groups = demand.cpu.groups(),
        .scheduler = plan.policy().scheduler(),
        .gpu_launches =

@@ -82,8 +82,7 @@ HostNeed need_of(const ServingDemand& demand, const Pools& pools) {
                                  {.dtype = demand.dtype,
                                   .fusion = demand.fusion,
                                   .attention = AttentionForm::fused,
-                                  .accelerated = static_cast<bool>(demand.accelerator),
-                                  .domains = demand.cpu.num_domains()});
+                                  .accelerated = static_cast<bool>(demand.accelerator)});
   need.kv_bytes = KvCache::size_bytes(decoder_shape(config, demand.dtype), config.num_layers,
                                       pools.host_pages());
   need.table_bytes = table_bytes(demand.model);

@@ -92,7 +92,6 @@ send machine
 # Two sockets, and node 2 without processors.
 two_sockets() {
   tiny ddr
-  tiny domains --domains 2
   tiny node2 --cxl-nodes 2
   opt opt-ddr
   opt opt-node2 --cxl-nodes 2

@@ -78,7 +78,7 @@ class DiskNodeTest : public ::testing::Test {
   DiskNodeTest() {
     write_weights(path);
     disk = std::make_unique<DiskNode>(staging_bytes);
-    runtime = std::make_unique<Runtime>(RuntimeOptions{.domains = {{0}}});
+    runtime = std::make_unique<Runtime>(RuntimeOptions{.cores = {0}});
     disk->attach();
     file = DirectFile(path);
     for (int i = 0; i < num_weights; ++i)

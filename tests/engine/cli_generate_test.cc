@@ -169,7 +169,7 @@ TEST_F(CliPromptTest, GreedyTextIsTheSameEveryTimeAndWithAnyThreads) {
   }
   EXPECT_EQ(run_well(run + Arguments{"--attention", "split"}).out, text);
   EXPECT_EQ(run_well(run + Arguments{"--no-fuse"}).out, text);
-  EXPECT_EQ(run_well(run + Arguments{"--threads", "2", "--domains", "2"}).out, text);
+  EXPECT_EQ(run_well(run + Arguments{"--threads", "2", "--cpu-plan", "static"}).out, text);
 }
 
 TEST_F(CliPromptTest, SeedReproducesTheText) {

@@ -100,10 +100,10 @@ TEST_F(CliTiersTest, EveryBudgetIsRefusedOrGivesTheSameTokensWithinIt) {
 }
 
 TEST_F(CliTiersTest, EveryFormOfTheGraphGivesTheSameTokens) {
-  for (const Arguments& form :
-       {Arguments{"--no-fuse"}, Arguments{"--attention", "split"}, Arguments{"--domains", "2"},
-        Arguments{"--policy", "lia"}, Arguments{"--policy", "neo"},
-        Arguments{"--policy", "flexgen"}, Arguments{"--dtype", "bf16"}}) {
+  for (const Arguments& form : {Arguments{"--no-fuse"}, Arguments{"--attention", "split"},
+                                Arguments{"--cpu-plan", "static"}, Arguments{"--policy", "lia"},
+                                Arguments{"--policy", "neo"}, Arguments{"--policy", "flexgen"},
+                                Arguments{"--dtype", "bf16"}}) {
     const bool is_dtype = form.front() == "--dtype";
     const Arguments plain = is_dtype ? generate({}, form[1]) : generate(form);
     const CliResult expected = run_cli(plain);
@@ -359,7 +359,7 @@ class CliManyPromptsTest : public testing::PromptsRunTest {
 TEST_F(CliManyPromptsTest, TakeNoMoreThanIsReckonedAndKernelsWhatAPartOfThemTakes) {
   // The program, its libraries and StarPU's tables (docs/guide/tiers.md).
   constexpr std::uint64_t program = 256 * mebibyte;
-  for (const Arguments& more : {Arguments{}, Arguments{"--no-fuse"}, Arguments{"--domains", "2"}}) {
+  for (const Arguments& more : {Arguments{}, Arguments{"--no-fuse"}}) {
     SCOPED_TRACE(more.empty() ? "" : more.front());
     const json reckoned = ddr(more);
     const CliResult result = run_cli(generate(more));

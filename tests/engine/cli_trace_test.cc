@@ -103,13 +103,13 @@ TEST(CliTraceTest, BatchesPoliciesAndUnfusedTasksAreTraced) {
   folder.write(
       "prompts",
       "{\"id\":\"a\\n\\u0007b\",\"prompt\":\"Once\"}\n{\"id\":\"b\",\"prompt\":\"The\"}\n");
-  const CliResult result = run_cli({"generate", "--prompts", folder.file("prompts"), "--batch", "2",
-                                    "--max-tokens", "5", "--policy", "neo", "--no-fuse",
-                                    "--domains", "2", "--ignore-eos", "-q", "--trace", trace});
+  const CliResult result =
+      run_cli({"generate", "--prompts", folder.file("prompts"), "--batch", "2", "--max-tokens", "5",
+               "--policy", "neo", "--no-fuse", "--ignore-eos", "-q", "--trace", trace});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json report = read_trace(trace);
   EXPECT_EQ(report.at("tasks"), 5 * (5 * 6 + 3) + 2);  // the prompts drop rows of attention and x
-  EXPECT_EQ(report.at("workers").size(), 2U);
+  EXPECT_EQ(report.at("workers").size(), 1U);
   testing::expect_pajeng_agrees(trace, report);
   const std::string lines = testing::content_of(trace + "/trace.jsonl");
   for (const char* event : {"admitted 0 (a\\n\\u0007b)", "first-token 1 (b)", "finished 1 (b)"})

@@ -70,7 +70,7 @@ void decode(Runtime& runtime, TraceRecorder& recorder, const Decode& what) {
 Trace record_decode(const TemporaryFolder& folder, const Decode& what) {
   TraceRecorder recorder(folder.path());
   {
-    Runtime runtime({.domains = {{0}}});
+    Runtime runtime({.cores = {0}});
     decode(runtime, recorder, what);
   }
   return read_fxt(recorder.file().string());
@@ -147,7 +147,7 @@ TEST(FxtTest, ATaskOfSeveralLayersShowsTheSublayersOfEach) {
 
 /// A task of 2 ms in which nothing stamps its sublayers.
 void run_silent_stage(TraceRecorder& recorder, const TaskTag& tag) {
-  const Runtime runtime({.domains = {{0}}});
+  const Runtime runtime({.cores = {0}});
   starpu_codelet silent;
   starpu_codelet_init(&silent);
   silent.cpu_funcs[0] = [](void**, void*) {
@@ -289,7 +289,7 @@ TEST(FxtTest, TransfersHaveTheirBytesAndDirection) {
   TraceRecorder recorder(folder.path());
   constexpr std::size_t size_bytes = 1 << 20;
   {
-    const Runtime runtime({.domains = {{0}}});
+    const Runtime runtime({.cores = {0}});
     const int node = starpu_disk_register(&starpu_disk_unistd_ops,
                                           const_cast<char*>(disk.path().c_str()), 64 << 20);
     ASSERT_EQ(node, 1);
@@ -318,7 +318,7 @@ TEST(FxtTest, MemoryCountsWhatWeRegistered) {
   TraceRecorder recorder(folder.path());
   const std::vector<char> values(12345);
   {
-    const Runtime runtime({.domains = {{0}}});
+    const Runtime runtime({.cores = {0}});
     const DataHandle handle = DataHandle::of_memory(values.data(), values.size());
     recorder.start();
     recorder.stop();
@@ -342,7 +342,7 @@ TEST(FxtTest, ATaskThatTheRecordLacksIsCounted) {
   const TemporaryFolder folder;
   TraceRecorder recorder(folder.path());
   {
-    const Runtime runtime({.domains = {{0}}});
+    const Runtime runtime({.cores = {0}});
     recorder.start();
     starpu_task* task = starpu_task_create();
     mark_task(task, TaskTag{});
@@ -358,7 +358,7 @@ TEST(FxtTest, RequestsKeepTheirIds) {
   const std::string long_id(5000, 'x');
   TraceRecorder recorder(folder.path());
   {
-    const Runtime runtime({.domains = {{0}}});
+    const Runtime runtime({.cores = {0}});
     mark_request("admitted", 1, "before the trace");
     recorder.start();
     mark_request("admitted", 0, "the first \"story\"");

@@ -39,7 +39,7 @@ Runtime& runtime() {
   static starpu_sched_policy scheduler = look_ahead_scheduler("shared", "as policies have it");
   static Runtime instance = [] {
     set_staging({.host_bytes = std::uint64_t{1} << 20});
-    return Runtime({.domains = {read_cpu_topology().cores},
+    return Runtime({.cores = read_cpu_topology().cores,
                     .scheduler = &scheduler,
                     .stand_in_bytes = stand_in_bytes(),
                     .gpu_bytes = gpu_bytes()});

@@ -53,7 +53,7 @@ Runtime& runtime() {
     made.submit_hook = on_submission;
     return made;
   }();
-  static Runtime instance({.domains = {read_cpu_topology().cores},
+  static Runtime instance({.cores = read_cpu_topology().cores,
                            .scheduler = &scheduler,
                            .stand_in_bytes = stand_in_bytes(),
                            .gpu_bytes = gpu_bytes()});

@@ -35,7 +35,7 @@ Runtime& runtime_in_groups(int threads, const std::optional<PhaseGroups>& groups
   std::vector<int> cores;
   for (int i = 0; i < threads; ++i)
     cores.push_back(available[static_cast<std::size_t>(i) % available.size()]);
-  instance() = std::make_unique<Runtime>(RuntimeOptions{.domains = {cores}, .groups = groups});
+  instance() = std::make_unique<Runtime>(RuntimeOptions{.cores = cores, .groups = groups});
   return *instance();
 }
 

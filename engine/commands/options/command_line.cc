@@ -94,6 +94,8 @@ bool CommandLine::parse(const Arguments& arguments) {
     word.erase(0, word.find_first_not_of('-'));
     std::vector<std::string> known;
     for (const auto& option : options_.options()) known.push_back(option->long_name());
+    if (word == "domains")
+      throw UsageError("--domains is gone; --cpu-plan static has a group for each NUMA node");
     const std::string nearest = nearest_word(word, known);
     const std::string hint =
         nearest.empty() ? "--help lists the options" : "did you mean --" + nearest + "?";

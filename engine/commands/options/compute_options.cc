@@ -24,8 +24,6 @@ void declare_compute_options(CommandLine& line) {
   declare_dtype_option(line);
   line.options().add_options()                                                               //
       ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
-      ("domains", po::value<int>()->default_value(1),
-       "cut the threads into so many compute domains")  //
       ("cpu-plan", po::value<std::string>(),
        "how the threads' cores are cut into groups for prefill and for decode: interleaved (one "
        "group), static (a group for each NUMA node), auto (what sluice tune has found for the "
@@ -53,7 +51,7 @@ CpuUse use_of(CpuPlan plan, const std::string& name, std::optional<int> threads)
   if (threads && *threads != std::ssize(cores))
     throw UsageError("--threads {}: the plan {} names {} cores; leave --threads out", *threads,
                      name, cores.size());
-  return {.domains = {std::move(cores)}, .plan = std::move(plan)};
+  return {.cores = std::move(cores), .plan = std::move(plan)};
 }
 
 CpuPlan plan_of_file(const std::string& name, const Topology& topology) {
@@ -84,12 +82,7 @@ std::optional<CpuPlan> tuned_plan(const CommandLine& line, const Topology& topol
 
 CpuUse read_cpu_use(const CommandLine& line) {
   const std::optional<int> threads = read_threads(line);
-  const int num_domains = in_range(line, "domains", 1, 64);
-  if (!line.given("cpu-plan"))
-    return {.domains = cut_into_domains(choose_cores(threads), num_domains)};
-  if (num_domains > 1)
-    throw UsageError("--domains {} has no part in --cpu-plan, which has groups; leave it out",
-                     num_domains);
+  if (!line.given("cpu-plan")) return {.cores = choose_cores(threads)};
   const std::string& name = line.get<std::string>("cpu-plan");
   const Topology topology = Topology::of_this_machine();
   if (name == "auto") {
@@ -102,7 +95,7 @@ CpuUse read_cpu_use(const CommandLine& line) {
     throw UsageError("--threads {}: a CPU plan has a thread a core, and there are {} cores",
                      *threads, num_cores);
   const std::vector<int> cores = choose_cores(threads);
-  return {.domains = {cores},
+  return {.cores = cores,
           .plan = name == "interleaved" ? interleaved_plan(cores) : static_plan(cores, topology)};
 }
 

@@ -23,14 +23,14 @@ T in_range(const CommandLine& line, const std::string& name, T low, T high) {
 }
 
 void declare_dtype_option(CommandLine& line);
-/// --dtype, --threads, --domains and --cpu-plan.
+/// --dtype, --threads and --cpu-plan.
 void declare_compute_options(CommandLine& line);
 
 /// --dtype, if it was given. Throws UsageError.
 std::optional<DType> read_dtype(const CommandLine& line);
 /// --threads, if it was given. Throws UsageError.
 std::optional<int> read_threads(const CommandLine& line);
-/// The cores that --threads, --domains and --cpu-plan choose; of the tuned plan, `auto`, that of
+/// The cores that --threads and --cpu-plan choose; of the tuned plan, `auto`, that of
 /// the line's --model. Throws UsageError where they do not go together, and Error where a plan is
 /// not this machine's.
 CpuUse read_cpu_use(const CommandLine& line);

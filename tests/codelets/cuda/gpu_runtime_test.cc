@@ -18,9 +18,8 @@ constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 Runtime& runtime() {
   static starpu_sched_policy scheduler = look_ahead_scheduler("test", "runs tasks where they say");
-  static Runtime instance({.domains = {read_cpu_topology().cores},
-                           .scheduler = &scheduler,
-                           .gpu_bytes = 10 * mebibyte});
+  static Runtime instance(
+      {.cores = read_cpu_topology().cores, .scheduler = &scheduler, .gpu_bytes = 10 * mebibyte});
   return instance;
 }
 
