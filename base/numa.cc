@@ -40,7 +40,7 @@ std::filesystem::path node_folder(const std::filesystem::path& root, int node) {
 std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
 /// The pages of [data, data + size), which begins at one, come from these nodes in turn.
-void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes) {
+void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes, TouchedPages touched) {
   Mask mask{};
   constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
   for (const int node : nodes) {
@@ -49,7 +49,8 @@ void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes) {
     mask.at(bit / word_bits) |= 1UL << (bit % word_bits);
   }
   const int policy = nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_BIND;
-  if (syscall(SYS_mbind, data, size, policy, mask.data(), mask_bits, 0) != 0) {
+  const unsigned flags = touched == TouchedPages::move ? MPOL_MF_MOVE : 0;
+  if (syscall(SYS_mbind, data, size, policy, mask.data(), mask_bits, flags) != 0) {
     throw Error("memory cannot be bound to NUMA node {}: {}", listed(nodes), std::strerror(errno));
   }
 }
@@ -71,9 +72,9 @@ std::uint64_t kept_back_bytes(int node, const std::filesystem::path& root) {
 
 }  // namespace
 
-void interleave(const Buffer& buffer, const std::vector<int>& nodes) {
+void interleave(const Buffer& buffer, const std::vector<int>& nodes, TouchedPages touched) {
   if (buffer.size() == 0) return;
-  bind(buffer.data(), buffer.size(), nodes);
+  bind(buffer.data(), buffer.size(), nodes, touched);
   // A huge page lies on one node whole: of few of them the shares would be unequal.
   constexpr std::size_t fewest_each = 2;
   if (nodes.size() > 1 && buffer.size() < nodes.size() * fewest_each * huge_page_bytes)
@@ -93,12 +94,12 @@ std::vector<std::uint64_t> first_pages(std::uint64_t num_pages,
   return borders;
 }
 
-void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts) {
+void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts, TouchedPages touched) {
   const std::vector<std::uint64_t> borders = first_pages(num_pages(buffer), parts);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t begin = borders[i] * page_bytes();
     const std::size_t end = std::min(buffer.size(), borders[i + 1] * page_bytes());
-    if (begin < end) bind(buffer.data() + begin, end - begin, {parts[i].node});
+    if (begin < end) bind(buffer.data() + begin, end - begin, {parts[i].node}, touched);
   }
 }
 

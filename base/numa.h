@@ -9,10 +9,14 @@
 
 namespace sluice {
 
+/// What happens to pages that were touched before they were bound.
+enum class TouchedPages : std::uint8_t { stay, move };
+
 /// Has the pages of memory that nothing has touched yet come from these NUMA nodes in turn; small
 /// pages, where each node would have fewer than two huge ones. From a single one or not at all; of
 /// several, the system takes others once they are full. Throws Error when it refuses.
-void interleave(const Buffer& buffer, const std::vector<int>& nodes);
+void interleave(const Buffer& buffer, const std::vector<int>& nodes,
+                TouchedPages touched = TouchedPages::stay);
 /// The same; where the system refuses, a line in the log says that memory lies where it is first
 /// touched. Does nothing without nodes.
 void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes);
@@ -29,7 +33,8 @@ std::vector<std::uint64_t> first_pages(std::uint64_t num_pages,
                                        const std::vector<NodeShare>& parts);
 /// Has the pages of memory that nothing has touched yet come from the nodes of its parts: from
 /// there or not at all. Throws Error when the system refuses.
-void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts);
+void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts,
+                TouchedPages touched = TouchedPages::stay);
 
 /// Pages that the memory has, touched or not.
 std::uint64_t num_pages(const Buffer& buffer);

@@ -72,7 +72,6 @@ struct LoadedModel::Packing {
   std::deque<Job> round;
   std::deque<Buffer> passing;  ///< of the round, on their way to the file
   std::vector<InFile> in_file;
-  bool refused = false;  ///< to bind memory part by part
 
   /// What lies one behind the other in a piece of data.
   enum class Cut : std::uint8_t { by_columns, by_experts };
@@ -127,16 +126,17 @@ struct LoadedModel::Packing {
 
   /// Part by part where its columns are the groups', else on all nodes in turn.
   void place_in_ddr(const Buffer& buffer, Cut cut) {
-    if (cut == Cut::by_columns && !homes.ddr_shares.empty() && !refused) {
-      try {
-        bind_parts(buffer, homes.ddr_shares);
-        model.bound_.push_back(&buffer);
-        return;
-      } catch (const Error& error) {
-        refused = true;
-        model.bound_.clear();
-        logger().warn("{}; weights lie on all nodes in turn, whatever the CPU plan says",
-                      error.what());
+    if (cut == Cut::by_columns) {
+      model.by_columns_.push_back(&buffer);
+      if (!model.parts_.empty()) {
+        try {
+          bind_parts(buffer, model.parts_);
+          return;
+        } catch (const Error& error) {
+          model.parts_.clear();
+          logger().warn("{}; weights lie on all nodes in turn, whatever the CPU plan says",
+                        error.what());
+        }
       }
     }
     interleave_if_allowed(buffer, homes.ddr_nodes);
@@ -321,6 +321,7 @@ LoadedModel::LoadedModel(const Model& model, DType dtype, ThreadPool& pool,
   using Role = TensorRole;
   source = model.weights;
   parts_ = homes.ddr_shares;
+  ddr_nodes_ = homes.ddr_nodes;
   const PausedWorkers paused;
   Packing packing{*this, pool, progress, homes, packed_weight_bytes(config_, dtype),
                   {},    {},   {},       {}};
@@ -408,12 +409,12 @@ LoadedModel::Pages LoadedModel::layer_pages(Tier tier) const {
 std::vector<LoadedModel::PartPages> LoadedModel::pages_by_part() const {
   constexpr std::uint64_t most = std::uint64_t{1} << 20;
   std::vector<PartPages> parts;
-  if (bound_.empty()) return parts;
+  if (parts_.empty()) return parts;
   for (const NodeShare& part : parts_) parts.push_back({.part = part});
   std::uint64_t all = 0;
-  for (const Buffer* buffer : bound_) all += num_pages(*buffer);
+  for (const Buffer* buffer : by_columns_) all += num_pages(*buffer);
   const std::uint64_t every = all <= most ? 1 : all / most | 1U;
-  for (const Buffer* buffer : bound_) {
+  for (const Buffer* buffer : by_columns_) {
     const std::vector<std::uint64_t> borders = first_pages(num_pages(*buffer), parts_);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       parts[i].asked += (borders[i + 1] - borders[i] + every - 1) / every;
@@ -423,6 +424,18 @@ std::vector<LoadedModel::PartPages> LoadedModel::pages_by_part() const {
     }
   }
   return parts;
+}
+
+void LoadedModel::move_parts(const std::vector<NodeShare>& parts) {
+  if (parts == parts_) return;
+  parts_ = parts;
+  for (const Buffer* buffer : by_columns_) {
+    if (!parts.empty()) {
+      bind_parts(*buffer, parts, TouchedPages::move);
+    } else if (!ddr_nodes_.empty()) {
+      interleave(*buffer, ddr_nodes_, TouchedPages::move);
+    }
+  }
 }
 
 Buffer& LoadedModel::keep(std::size_t size_bytes) { return buffers.emplace_back(size_bytes); }

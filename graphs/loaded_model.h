@@ -77,6 +77,10 @@ class LoadedModel : private WeightMemory, public ModelWeights {
   };
   std::vector<PartPages> pages_by_part() const;
 
+  /// Moves the weights in DDR that are cut by columns to where such WeightHomes::ddr_shares have
+  /// them, while no task runs. Throws Error where the system refuses.
+  void move_parts(const std::vector<NodeShare>& parts);
+
  private:
   struct Packing;
   Buffer& keep(std::size_t size_bytes);
@@ -88,8 +92,9 @@ class LoadedModel : private WeightMemory, public ModelWeights {
 
   std::uint64_t read_bytes_ = 0;
   std::map<Tier, std::vector<const Buffer*>> layer_buffers_;  ///< of packed weights
-  std::vector<const Buffer*> bound_;                          ///< part by part
-  std::vector<NodeShare> parts_;
+  std::vector<const Buffer*> by_columns_;                     ///< of weights in DDR
+  std::vector<NodeShare> parts_;                              ///< of each of them; none: in turn
+  std::vector<int> ddr_nodes_;
 };
 
 }  // namespace sluice

@@ -120,6 +120,27 @@ PhaseTuning plans_of(const PlanSearch& search) {
   return phase;
 }
 
+/// Plans that have weights in the same places stand beside each other, so that these seldom move.
+void sort_by_places(PhaseTuning& phase) {
+  std::vector<std::vector<NodeShare>> places;
+  const auto place_of = [&](const TunedPlan& tuned) {
+    const CpuPlan plan = {.prefill = tuned.plan, .decode = tuned.plan};
+    const std::vector<NodeShare> shares = CpuUse{.cores = {}, .plan = plan}.node_shares();
+    const auto found = std::find(places.begin(), places.end(), shares);
+    if (found != places.end()) return found - places.begin();
+    places.push_back(shares);
+    return std::ssize(places) - 1;
+  };
+  std::vector<std::pair<std::ptrdiff_t, TunedPlan>> placed;
+  for (TunedPlan& tuned : phase.plans) {
+    const std::ptrdiff_t place = place_of(tuned);
+    placed.emplace_back(place, std::move(tuned));
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < placed.size(); ++i) phase.plans[i] = std::move(placed[i].second);
+}
+
 Searched search(const Settings& settings, const ModelConfig& config) {
   const ModelDimensions model = model_dimensions(config, settings.dtype);
   const CoreRates rates = measure_core_rates(Topology::of_this_machine(), settings.dtype,
@@ -140,6 +161,7 @@ Searched search(const Settings& settings, const ModelConfig& config) {
                                .decode = plans_of(any)},
                     .num_trees = full.num_trees + any.num_trees,
                     .num_plans = full.num_plans + any.num_plans};
+  sort_by_places(searched.tuning.decode);
   searched.tuning.prefill.rows = rows;
   searched.tuning.decode.context = context;
   return searched;
@@ -176,8 +198,11 @@ class PlanRunner {
 
   /// Of an iteration.
   double seconds(TunedPhase phase, const CpuPhasePlan& plan) {
-    const ThreadPool::Cut cut = threads_of(plan, cores_);
-    run_.runtime().compute_by({.prefill = cut, .decode = cut});
+    const CpuUse use{.cores = cores_, .plan = CpuPlan{.prefill = plan, .decode = plan}};
+    run_.runtime().compute_by(*use.groups());
+    // A run has its weights where decode's groups read them, in both phases.
+    if (phase == TunedPhase::decode && plan_.host().homes().ddr_nodes.size() > 1)
+      run_.model().move_parts(use.node_shares());
     if (phase == TunedPhase::prefill) return runner_.run_whole(prefill_, 1).seconds;
     return runner_.run_whole(decode_, decode_times_).seconds /
            static_cast<double>(decode_times_ * decode_tokens);

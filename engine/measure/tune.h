@@ -28,7 +28,7 @@ struct TunedPlan {
 struct PhaseTuning {
   std::int64_t rows = 1;  ///< of an iteration
   std::int64_t context = 0;
-  std::vector<TunedPlan> plans = {};  ///< the fastest by prediction first
+  std::vector<TunedPlan> plans = {};  ///< in the order of a round
 
   /// Whether two rounds or more have shown that a plan cannot be the fastest: its shortest sample
   /// is an eighth longer than the shortest median.

@@ -92,6 +92,7 @@ class LoadedRun {
 
   Runtime& runtime() { return *runtime_; }
   const Runtime& runtime() const { return *runtime_; }
+  LoadedModel& model() { return *model_; }
   const LoadedModel& model() const { return *model_; }
   std::vector<KvCache>& kv() { return kv_; }
   /// Null when nothing lives on one.

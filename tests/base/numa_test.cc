@@ -82,6 +82,7 @@ TEST(NumaTest, EachPartLiesOnItsNode) {
     GTEST_SKIP() << error.what();  // a container may forbid it
   }
   EXPECT_THROW(bind_parts(buffer, {{node, 0.5}, {1000, 0.5}}), Error);
+  EXPECT_THROW(bind_parts(buffer, {{node, 0.5}, {1000, 0.5}}, TouchedPages::move), Error);
 }
 
 TEST(NumaTest, RefusesANodeThatIsNotThere) {

@@ -128,6 +128,19 @@ std::uint64_t pages_of(const DataHandle& data) {
   return (data.size_bytes() + page_bytes - 1) / page_bytes;
 }
 
+/// To one part and back to none.
+void expect_moves(LoadedModel& model, int node) {
+  const std::vector<LoadedModel::PartPages> before = model.pages_by_part();
+  model.move_parts({{node, 1}});
+  ASSERT_EQ(model.pages_by_part().size(), 1U);
+  EXPECT_EQ(model.pages_by_part()[0].asked, before[0].asked + before[1].asked);
+  EXPECT_EQ(model.pages_by_part()[0].found, before[0].found + before[1].found);
+  model.move_parts({});
+  EXPECT_TRUE(model.pages_by_part().empty());
+  model.move_parts({before[0].part, before[1].part});
+  EXPECT_EQ(model.pages_by_part()[0].found, before[0].found);
+}
+
 // All parts lie on the only node that every machine has.
 TEST(WeightPartsTest, LieOnTheirNodesAndAreTheSameWeights) {
   const int node = read_cpu_topology().numa_nodes.front().os_index;
@@ -137,7 +150,7 @@ TEST(WeightPartsTest, LieOnTheirNodesAndAreTheSameWeights) {
     EXPECT_TRUE(plain.pages_by_part().empty());
     WeightHomes homes;
     homes.ddr_shares = {{node, 0.3}, {node, 0.7}};
-    const LoadedModel bound(model, DType::bf16, test::runtime().setup_pool(), {}, homes);
+    LoadedModel bound(model, DType::bf16, test::runtime().setup_pool(), {}, homes);
     std::uint64_t pages = pages_of(bound.head.data);
     for (std::size_t layer = 0; layer < bound.layers().size(); ++layer) {
       for (const LayerMatrix& matrix : layer_matrices(model.config, static_cast<int>(layer))) {
@@ -153,6 +166,7 @@ TEST(WeightPartsTest, LieOnTheirNodesAndAreTheSameWeights) {
     if (parts.empty()) GTEST_SKIP() << "the system refuses to bind memory";
     ASSERT_EQ(parts.size(), 2U);
     EXPECT_EQ(parts[0].part, homes.ddr_shares[0]);
+    expect_moves(bound, node);
     EXPECT_EQ(parts[0].asked + parts[1].asked, pages) << name << ": experts are not among them";
     for (const LoadedModel::PartPages& part : parts) EXPECT_EQ(part.found, part.asked) << name;
   }
