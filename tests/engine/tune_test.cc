@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "engine/console/core_list.h"
 #include "tests/support/expect_error.h"
 
 namespace sluice {
@@ -158,6 +159,16 @@ TEST(TuneTest, DamagedFilesAreRefusedInOneLine) {
                {"tuned.json", "\"prefill\" is missing"});
   expect_error([&] { read_cpu_tuning(json(3), "tuned.json", four_cores()); },
                {"3, expected an object"});
+}
+
+TEST(CoreListTest, RunsHaveAStep) {
+  EXPECT_EQ(cores_text({}), "");
+  EXPECT_EQ(cores_text({3}), "3");
+  EXPECT_EQ(cores_text({0, 1, 2, 3, 8}), "0-3,8");
+  EXPECT_EQ(cores_text({0, 2, 4, 6}), "0-6 by 2");
+  EXPECT_EQ(cores_text({0, 2, 3, 4}), "0,2-4");
+  EXPECT_EQ(cores_text({0, 5}), "0,5");
+  EXPECT_EQ(cores_text({0, 2, 4, 7, 10, 13}), "0-4 by 2,7-13 by 3");
 }
 
 }  // namespace
