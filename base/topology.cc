@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -191,6 +192,41 @@ void TopologyNode::for_each(TopologyLevel of,
   for (const TopologyNode& child : children) child.for_each(of, visit);
 }
 
+namespace {
+
+/// The processors of a synthetic text: the product of its levels' counts, which stand behind a
+/// colon or alone. What is in brackets describes a level.
+double processors_of(const std::string& text) {
+  double product = 1;
+  int depth = 0;
+  bool begins_word = true;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (letter == '(' || letter == '[') ++depth;
+    if (letter == ')' || letter == ']') --depth;
+    const bool is_digit = letter >= '0' && letter <= '9';
+    if (depth == 0 && is_digit && begins_word) product *= std::strtod(text.c_str() + i, nullptr);
+    begins_word = letter == ':' || letter == ' ';
+  }
+  return product;
+}
+
+/// Nothing where hwloc does not take the text.
+std::optional<Topology> synthetic(const std::string& text) {
+  constexpr double most_processors = 4096;
+  if (processors_of(text) > most_processors)
+    throw Error("topology \"{}\": more than {:.0f} hardware threads, expected no more", text,
+                most_processors);
+  HwlocPtr hwloc = new_hwloc();
+  if (hwloc_topology_set_synthetic(hwloc.get(), text.c_str()) != 0 ||
+      hwloc_topology_load(hwloc.get()) != 0) {
+    return std::nullopt;
+  }
+  return TopologyReader(std::move(hwloc), false).take();
+}
+
+}  // namespace
+
 Topology Topology::of_this_machine() {
   HwlocPtr hwloc = new_hwloc();
   hwloc_topology_set_flags(hwloc.get(), HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
@@ -200,21 +236,31 @@ Topology Topology::of_this_machine() {
 }
 
 Topology Topology::described_by(const std::string& file_or_text) {
-  HwlocPtr hwloc = new_hwloc();
   std::error_code ignored;
-  const bool is_file = std::filesystem::is_regular_file(file_or_text, ignored);
-  const bool taken = is_file ? hwloc_topology_set_xml(hwloc.get(), file_or_text.c_str()) == 0
-                             : hwloc_topology_set_synthetic(hwloc.get(), file_or_text.c_str()) == 0;
-  if (!taken || hwloc_topology_load(hwloc.get()) != 0) {
-    if (is_file)
-      throw Error("{}: hwloc cannot read it as a topology; write one with lstopo --of xml",
-                  file_or_text);
+  if (!std::filesystem::is_regular_file(file_or_text, ignored)) {
+    std::optional<Topology> described = synthetic(file_or_text);
+    if (described) return *std::move(described);
     throw Error(
         "topology \"{}\": no such file, and hwloc does not read it as a synthetic text; give "
         "something like \"pack:2 numa:1 l3:4 core:8 pu:2\"",
         file_or_text);
   }
+  HwlocPtr hwloc = new_hwloc();
+  if (hwloc_topology_set_xml(hwloc.get(), file_or_text.c_str()) != 0 ||
+      hwloc_topology_load(hwloc.get()) != 0) {
+    throw Error("{}: hwloc cannot read it as a topology; write one with lstopo --of xml",
+                file_or_text);
+  }
   return TopologyReader(std::move(hwloc), false).take();
+}
+
+Topology Topology::of_synthetic_text(const std::string& text) {
+  std::optional<Topology> described = synthetic(text);
+  if (described) return *std::move(described);
+  throw Error(
+      "hwloc does not read \"{}\" as a synthetic text; give something like \"pack:2 numa:1 l3:4 "
+      "core:8 pu:2\"",
+      text);
 }
 
 int Topology::count(TopologyLevel level) const {

@@ -54,6 +54,9 @@ class Topology {
   /// Of a file that hwloc's lstopo has written (XML), or where no such file is there, of hwloc's
   /// synthetic text, such as "pack:2 numa:1 l3:4 core:8 pu:2". Throws Error for others.
   static Topology described_by(const std::string& file_or_text);
+  /// Of such a text alone: no file is looked for. Throws Error for others, and for more than 4,096
+  /// processors.
+  static Topology of_synthetic_text(const std::string& text);
 
   const TopologyNode& root() const { return root_; }
   bool is_this_machine() const { return is_this_machine_; }

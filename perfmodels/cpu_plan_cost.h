@@ -7,6 +7,8 @@
 #include "base/cpu_plan.h"
 #include "base/topology.h"
 #include "perfmodels/curve.h"
+#include "perfmodels/profile.h"
+#include "perfmodels/work.h"
 
 namespace sluice {
 
@@ -25,12 +27,20 @@ struct CoreRates {
   std::vector<Contention> contention = {};
 };
 
+/// A profile's, in iterations of so many rows, by which the GEMMs' rate goes. Throws Error where
+/// the profile describes no cores (cpu.topology and what goes with it).
+CoreRates core_rates(const MachineProfile& profile, std::int64_t rows);
+
 /// What a phase computes in one iteration.
 struct PlanWork {
   double bytes = 0;         ///< weights and KV that are read
   double flops = 0;         ///< of GEMMs
   std::int64_t rounds = 0;  ///< of the thread pool
 };
+
+/// What an iteration over these sequences computes. A thread pool runs a round for each sublayer,
+/// and one for the LM head.
+PlanWork plan_work(const ModelDimensions& model, const std::vector<SequenceWork>& sequences);
 
 /// How long an iteration takes by a plan. Each group reads its share of the weights: from the node
 /// that the plan names, or where it names none from all nodes evenly. The slowest group sets the
@@ -45,6 +55,15 @@ class CpuPlanCost {
   double bandwidth(const CpuPhasePlan& plan, std::size_t group) const;
 
  private:
+  /// Cores that compute by a plan, by what they share: on each node, and of each contention.
+  using Counts = std::map<int, int>;
+  struct Load {
+    Counts on_node;
+    std::vector<Counts> sharing;
+  };
+  Load load_of(const CpuPhasePlan& plan) const;
+  double bandwidth(const Load& load, const CpuGroup& group) const;
+
   CoreRates rates_;
   PlanWork work_;
   std::map<int, int> node_of_;   ///< by core

@@ -30,7 +30,9 @@ class Search {
       if (may_remove) remove_from(tree, seconds);
     }
     std::stable_sort(found_.begin(), found_.end(), [](const FoundPlan& a, const FoundPlan& b) {
-      if (a.seconds != b.seconds) return a.seconds < b.seconds;
+      const auto a_s = static_cast<float>(a.seconds);  // what sums' rounding makes of equals is one
+      const auto b_s = static_cast<float>(b.seconds);
+      if (a_s != b_s) return a_s < b_s;
       return a.plan.groups.size() < b.plan.groups.size();
     });
     if (std::ssize(found_) > options_.top) found_.resize(static_cast<std::size_t>(options_.top));

@@ -79,6 +79,15 @@ double Curve::at(double x) const {
   return between(y_[position.below], y_[position.above], position.share);
 }
 
+Curve Curve::scaled(double factor) const {
+  Curve result = *this;
+  for (double& y : result.y_) {
+    y *= factor;
+    check_positive(y, "y");
+  }
+  return result;
+}
+
 Surface Surface::constant(double value) { return {{1}, {1}, {{value}}}; }
 
 Surface::Surface(std::vector<double> x, std::vector<double> y,

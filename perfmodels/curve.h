@@ -24,6 +24,9 @@ class Curve {
   /// Never 0, infinite or NaN, whatever x is. The saturating form takes x below 1 as 1: what it is
   /// over are counts (rows, bytes).
   double at(double x) const;
+  /// The same with all y times `factor`: in another unit. Throws Error unless they stay positive
+  /// and finite.
+  Curve scaled(double factor) const;
 
  private:
   std::vector<double> x_;

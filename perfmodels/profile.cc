@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -47,6 +49,7 @@ constexpr Quantity electricity = {"USD/kWh", 0.001, 5, Kind::not_negative};
 constexpr Quantity lifetime = {"years", 0.1, 100};
 constexpr Quantity cpu_cores = {"cores", 1, 10e3, Kind::count};
 constexpr Quantity gpu_cores = {"cores", 1, 1e6, Kind::count};
+constexpr Quantity pool_round = {"us", 0.01, 10e3};
 constexpr Quantity gpus = {"GPUs", 1, 1e3, Kind::count};
 
 void check_range(const ProfileField& field, double number, const Quantity& quantity) {
@@ -200,9 +203,80 @@ DeviceProfile read_cpu(const ProfileField& field) {
   field.expect_keys({"name", "cores", "memory_bandwidth_gb_per_s", "gemm_tflop_per_s",
                      "attention_bandwidth_gb_per_s", "attention_tflop_per_s", "combine",
                      "task_overhead_us", "dequantize_gb_per_s", "idle_watts", "busy_watts",
-                     "price_usd"});
+                     "price_usd", "topology", "node_bandwidth_gb_per_s",
+                     "remote_bandwidth_gb_per_s", "round_us", "contention"});
   static_cast<void>(field.at("cores"));
   return read_device(field, {cpu_cores, cpu_bandwidth, cpu_arithmetic});
+}
+
+/// A synthetic text: a profile never names a file.
+Topology topology_of(const ProfileField& text) {
+  try {
+    return Topology::of_synthetic_text(text.text());
+  } catch (const Error&) {
+    text.refuse(
+        "hwloc's synthetic text of at most 4096 hardware threads, such as \"pack:2 numa:1 l3:4 "
+        "core:8 pu:2\"");
+  }
+}
+
+Sourced<Topology> read_topology(const ProfileField& field, double num_cores) {
+  if (!field.is_object()) field.refuse(R"({"value": a text, "source": "where it comes from"})");
+  field.expect_keys({"value", "source"});
+  const ProfileField text = field.at("value");
+  Topology topology = topology_of(text);
+  const auto described = std::ssize(topology.cores());
+  if (static_cast<double>(described) != num_cores)
+    text.complain(
+        fmt::format("it has {} cores, and cpu.cores is {}; make them agree", described, num_cores));
+  return {std::move(topology), field.at("source").text()};
+}
+
+/// How many cores each NUMA node has.
+std::map<int, int> cores_of_nodes(const Topology& topology) {
+  std::map<int, int> counts;
+  for (const int core : topology.cores()) ++counts[topology.numa_node_of(core)];
+  return counts;
+}
+
+CoresProfile::Contention read_contention(const ProfileField& field,
+                                         const std::map<int, int>& cores_of_node) {
+  field.expect_keys({"cores", "bandwidth_gb_per_s"});
+  const ProfileField cores = field.at("cores");
+  const double number = number_in(cores, cpu_cores);
+  const int sharing = static_cast<int>(number);
+  for (const auto& [node, count] : cores_of_node) {
+    if (sharing < 2 || count % sharing != 0)
+      cores.refuse(fmt::format("2 or more that divide the {} cores of NUMA node {}", count, node));
+  }
+  return {.cores = sharing,
+          .bandwidth_gb_per_s = read_curve(field.at("bandwidth_gb_per_s"), "cores", cpu_bandwidth)};
+}
+
+/// Nothing where the CPU has none of these fields.
+std::optional<CoresProfile> read_cores(const ProfileField& cpu, double num_cores) {
+  constexpr std::array keys = {"topology", "node_bandwidth_gb_per_s", "remote_bandwidth_gb_per_s",
+                               "round_us"};
+  const std::optional<ProfileField> contention = cpu.find("contention");
+  const auto is_there = [&](const char* key) { return cpu.find(key).has_value(); };
+  if (!contention && std::none_of(keys.begin(), keys.end(), is_there)) return std::nullopt;
+  for (const char* key : keys) {
+    if (!is_there(key))
+      cpu.complain(fmt::format("\"{}\" is missing; {} go together, so give all of them or none",
+                               key, fmt::join(keys, ", ")));
+  }
+  CoresProfile cores = {
+      .topology = read_topology(cpu.at("topology"), num_cores),
+      .node_bandwidth_gb_per_s =
+          read_curve(cpu.at("node_bandwidth_gb_per_s"), "cores", cpu_bandwidth),
+      .remote_bandwidth_gb_per_s = read_number(cpu.at("remote_bandwidth_gb_per_s"), cpu_bandwidth),
+      .round_us = read_curve(cpu.at("round_us"), "threads", pool_round)};
+  if (contention) {
+    const std::map<int, int> cores_of_node = cores_of_nodes(cores.topology.value);
+    for (const ProfileField& each : contention->elements())
+      cores.contention.push_back(read_contention(each, cores_of_node));
+  }
+  return cores;
 }
 
 DeviceProfile read_gpu(const ProfileField& field) {
@@ -362,12 +436,14 @@ MachineProfile read_profile(const ProfileDocument& document) {
                             .description = root.at("description").text(),
                             .causal_attention = read_switch(root.at("causal_attention")),
                             .cpu = read_cpu(root.at("cpu")),
+                            .cpu_cores = {},
                             .gpu = {},
                             .num_gpus = {},
                             .all_reduce = {},
                             .tiers = {},
                             .links = {},
                             .system = {}};
+  profile.cpu_cores = read_cores(root.at("cpu"), profile.cpu.cores->value);
   if (const std::optional<ProfileField> gpu = root.find("gpu")) {
     profile.num_gpus = read_number(gpu->at("count"), gpus);
     profile.gpu = read_gpu(*gpu);

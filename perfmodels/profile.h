@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/topology.h"
 #include "perfmodels/curve.h"
 #include "perfmodels/placement.h"
 
@@ -39,6 +40,21 @@ struct DeviceProfile {
   std::optional<Sourced<double>> idle_watts;
   std::optional<Sourced<double>> busy_watts;
   std::optional<Sourced<double>> price_usd;
+};
+
+/// How a CPU's cores share memory, and meet each other: what CPU plans are judged by. A core here
+/// is one that computes, with one thread.
+struct CoresProfile {
+  Sourced<Topology> topology;
+  Sourced<Curve> node_bandwidth_gb_per_s;     ///< of one NUMA node's memory, over its cores
+  Sourced<double> remote_bandwidth_gb_per_s;  ///< one node's cores together, of others' memory
+  Sourced<Curve> round_us;                    ///< of a thread pool, over its threads
+  /// Neighbouring cores that share something slower than they are, shown by the topology or not.
+  struct Contention {
+    int cores = 2;                      ///< that share one
+    Sourced<Curve> bandwidth_gb_per_s;  ///< of these together, over those that compute
+  };
+  std::vector<Contention> contention = {};
 };
 
 /// Faster memory that caches a tier, direct-mapped (Optane's Memory Mode, HeLM section II-C), and
@@ -92,6 +108,7 @@ struct MachineProfile {
   std::string description;
   Sourced<double> causal_attention;  ///< 1: prefill's attention skips masked keys; 0: it does not
   DeviceProfile cpu;
+  std::optional<CoresProfile> cpu_cores = {};
   std::optional<DeviceProfile> gpu;  ///< one of `num_gpus` equal ones
   std::optional<Sourced<double>> num_gpus;
   std::optional<AllReduceProfile> all_reduce;       ///< of several GPUs; without: takes no time

@@ -19,6 +19,7 @@
 #include "engine/console/interrupt.h"
 #include "engine/machine/compute.h"
 #include "engine/measure/machine_list.h"
+#include "engine/plan/cpu_plan_report.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/points.h"
@@ -27,6 +28,7 @@
 #include "engine/plan/what_if.h"
 #include "engine/requests/request.h"
 #include "models/model.h"
+#include "perfmodels/profile.h"
 #include "schedulers/loader.h"
 
 namespace sluice {
@@ -42,7 +44,11 @@ void declare_options(CommandLine& line) {
        "for a single plan: flip points, and what faster parts of the machine would change")  //
       ("map", po::value<std::string>(),
        "draw the policy's placements over batch and input length into this .svg or .png file, and "
-       "in the terminal");
+       "in the terminal")  //
+      ("cpu-plan", po::value<std::string>(),
+       "for a single plan: predict how the CPU's cores compute when they are cut into groups, for "
+       "prefill and for decode: interleaved (one group), static (a group for each NUMA node), auto "
+       "(the fastest that is found), or a JSON file with a plan");
   declare_format(line);
 }
 
@@ -51,6 +57,7 @@ struct Settings {
   WeightChoice weights;
   MixtureChoice mixture;
   std::optional<std::string> map;
+  std::optional<std::string> cpu_plan;
   bool explain = false;
   OutputFormat format = OutputFormat::table;
 };
@@ -68,6 +75,16 @@ Settings read_settings(const CommandLine& line) {
     throw UsageError("--explain is told at length or with --json; leave out --csv and --markdown");
   if (settings.explain && settings.points.size() > 1)
     throw UsageError("--explain is of a single plan; name one of everything");
+  if (line.given("cpu-plan")) {
+    settings.cpu_plan = line.get<std::string>("cpu-plan");
+    if (tabular)
+      throw UsageError(
+          "--cpu-plan is told at length or with --json; leave out --csv and --markdown");
+    if (settings.points.size() > 1)
+      throw UsageError("--cpu-plan is of a single plan; name one of everything");
+    if (settings.points.machines.front() == this_machine)
+      throw UsageError("--cpu-plan needs --machine with a profile; sluice tune finds plans here");
+  }
   if (line.given("map")) {
     settings.map = line.get<std::string>("map");
     picture_format("map", *settings.map);
@@ -77,7 +94,7 @@ Settings read_settings(const CommandLine& line) {
     }
     if (tabular)
       throw UsageError("--map is told in letters or with --json; leave out --csv and --markdown");
-    for (const char* name : {"batch", "input-tokens", "output-tokens", "explain"}) {
+    for (const char* name : {"batch", "input-tokens", "output-tokens", "explain", "cpu-plan"}) {
       if (line.given(name))
         throw UsageError("--{} has no part in --map, which draws all batches and input lengths",
                          name);
@@ -157,6 +174,12 @@ class Planner {
     const MachineCosts costs = costs_of(lists_.machines.front(), point.model);
     if (!settings_.explain) return slower_than_one_device(*point.plan, *costs.model);
     return "\n" + explain_plan(policy_of(point), *costs.model, point.workload);
+  }
+  /// What --cpu-plan adds to a plan.
+  CpuPlanReport cpu_plan(const PlanPoint& point) {
+    const std::string& machine = lists_.machines.front();
+    return report_cpu_plan(*settings_.cpu_plan, load_profile(machine),
+                           costs_of(machine, point.model).model->model(), point.workload);
   }
   Json explain_json(const PlanPoint& point) {
     const MachineCosts costs = costs_of(lists_.machines.front(), point.model);
@@ -251,12 +274,16 @@ int run_plan(const CommandLine::Arguments& arguments) {
     throw Error("{} on {}: {}", points.front().model, points.front().machine,
                 points.front().problem);
   if (points.size() == 1 && settings.format == OutputFormat::table) {
-    std::cout << describe_plan(points.front()) << planner.explain(points.front());
+    std::string text = describe_plan(points.front()) + planner.explain(points.front());
+    if (settings.cpu_plan) text += "\n" + describe_cpu_plan(planner.cpu_plan(points.front()));
+    std::cout << text;
     return 0;
   }
-  if (settings.explain) {  // of a single point
+  if (settings.explain || settings.cpu_plan) {  // of a single point
     Json object = plan_json(points.front());
-    object["explain"] = planner.explain_json(points.front());
+    if (settings.explain) object["explain"] = planner.explain_json(points.front());
+    if (settings.cpu_plan)
+      object["cpu_plan"] = cpu_plan_report_json(planner.cpu_plan(points.front()));
     std::cout << format_objects(OutputFormat::json, Json::array({std::move(object)}));
     return 0;
   }

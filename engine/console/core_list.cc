@@ -10,10 +10,13 @@ std::string cores_text(const std::vector<int>& cores) {
   std::string text;
   for (std::size_t first = 0; first < cores.size();) {
     std::size_t last = first;
-    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
+    const int step = first + 1 < cores.size() ? cores[first + 1] - cores[first] : 1;
+    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + step) ++last;
+    if (last == first + 1 && step != 1) last = first;
     if (!text.empty()) text += ",";
-    text += last == first ? std::to_string(cores[first])
-                          : fmt::format("{}-{}", cores[first], cores[last]);
+    text += std::to_string(cores[first]);
+    if (last > first) text += fmt::format("-{}", cores[last]);
+    if (last > first && step != 1) text += fmt::format(" by {}", step);
     first = last + 1;
   }
   return text;

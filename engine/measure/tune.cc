@@ -18,7 +18,6 @@ using Json = nlohmann::json;
 constexpr std::size_t fewest_samples = 2;
 constexpr double hopeless = 1.125;
 constexpr double as_good = 1.01;
-constexpr std::int64_t rounds_per_layer = 6;
 
 double shortest_median(const PhaseTuning& phase) {
   double shortest = std::numeric_limits<double>::infinity();
@@ -104,15 +103,6 @@ class TuningReader {
 };
 
 }  // namespace
-
-PlanWork plan_work(const ModelDimensions& model, const std::vector<SequenceWork>& sequences) {
-  PlanWork work{.rounds = model.num_layers * rounds_per_layer + 1};
-  for (const StageWork& stage : iteration_work(model, sequences)) {
-    work.bytes += stage.bytes;
-    work.flops += stage.flops;
-  }
-  return work;
-}
 
 bool PhaseTuning::is_out(const TunedPlan& plan) const {
   if (plan.samples_s.size() < fewest_samples) return false;

@@ -10,13 +10,8 @@
 #include "base/cpu_plan.h"
 #include "base/topology.h"
 #include "perfmodels/cpu_plan_cost.h"
-#include "perfmodels/work.h"
 
 namespace sluice {
-
-/// What an iteration over these sequences computes. A thread pool runs a round for each sublayer,
-/// and one for the LM head.
-PlanWork plan_work(const ModelDimensions& model, const std::vector<SequenceWork>& sequences);
 
 /// A plan that runs for real, and the seconds of an iteration by it, one a round.
 struct TunedPlan {

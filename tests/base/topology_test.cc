@@ -89,5 +89,26 @@ TEST(TopologyTest, RefusesWhatHwlocCannotRead) {
                {path, "hwloc cannot read it as a topology", "lstopo --of xml"});
 }
 
+TEST(TopologyTest, OfATextAloneLooksForNoFile) {
+  EXPECT_EQ(Topology::of_synthetic_text("pack:2 core:4 pu:1").shape(),
+            Topology::described_by("pack:2 core:4 pu:1").shape());
+  const test::TemporaryFolder folder;
+  const std::string path = folder.file("machine.xml");
+  std::ofstream(path) << "<topology/>";
+  expect_error([&] { Topology::of_synthetic_text(path); },
+               {"hwloc does not read \"" + path + "\" as a synthetic text"});
+}
+
+// Which would take gigabytes, and minutes.
+TEST(TopologyTest, RefusesMoreThreadsThanAnyMachineHas) {
+  for (const char* text : {"pack:1000 core:1000 pu:2", "300 300", "pack:5000 [numa(memory=1GB)]"}) {
+    expect_error([&] { Topology::described_by(text); },
+                 {"topology \"", text, "more than 4096 hardware threads, expected no more"});
+  }
+  const Topology sized =
+      Topology::of_synthetic_text("pack:2(memory=99999GB) l3:2(size=33554432) core:2 pu:1");
+  EXPECT_EQ(sized.cores().size(), 8U) << "what is in brackets is no number of threads";
+}
+
 }  // namespace
 }  // namespace sluice

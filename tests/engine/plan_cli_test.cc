@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/support/cli_process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -561,6 +563,76 @@ TEST(PlanCliTest, MapsThatCannotBeAreSaid) {
                  {"--parameters-tier", "--map"});
   expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--kv-tier", "cxl"}), 2,
                  {"--kv-tier", "--map"});
+}
+
+// ---- Plans for the CPU's cores
+
+const Arguments on_two_sockets = {"--model",     "llama-160m", "--machine",
+                                  "xeon-6151-2", "--policy",   "cpu-only"};
+
+json cpu_plan_json(const std::string& name) {
+  return plan_json(on_two_sockets + Arguments{"--cpu-plan", name})[0]["cpu_plan"];
+}
+
+TEST(PlanCliTest, CpuPlansArePredicted) {
+  const json interleaved = cpu_plan_json("interleaved");
+  const json by_node = cpu_plan_json("static");
+  const json found = cpu_plan_json("auto");
+  ASSERT_EQ(interleaved["decode"]["groups"].size(), 1U);
+  EXPECT_EQ(interleaved["decode"]["groups"][0]["cores"].size(), 36U);
+  ASSERT_EQ(by_node["decode"]["groups"].size(), 2U);
+  EXPECT_EQ(by_node["decode"]["groups"][1]["numa_node"], 1);
+  const auto seconds = [](const json& plan, const char* phase) {
+    return plan[phase]["predicted_s"].get<double>();
+  };
+  EXPECT_LT(seconds(by_node, "decode"), seconds(interleaved, "decode"));
+  for (const char* phase : {"prefill", "decode"}) {
+    EXPECT_LE(seconds(found, phase), seconds(by_node, phase)) << phase;
+    EXPECT_LE(seconds(found, phase), seconds(interleaved, phase)) << phase;
+    EXPECT_TRUE(found[phase]["measured_s"].is_null());
+  }
+  // Two nodes read at 102.4 GB/s each, all that memory gives; 12 layers have 6 rounds each and the
+  // head one, of 36 threads and 3.2 us.
+  const double decode_s = seconds(by_node, "decode");
+  const double share = by_node["decode"]["memory_share"];
+  EXPECT_NEAR(share * decode_s + 73 * 3.2e-6, decode_s, 1e-9);
+  EXPECT_GT(share, 0.5);
+  EXPECT_LT(share, 1);
+}
+
+TEST(PlanCliTest, CpuPlansMayBeGivenAgain) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("plan.json");
+  const json found = cpu_plan_json("auto");
+  std::ofstream(path) << json{{"cpu_plan", found}};
+  EXPECT_EQ(cpu_plan_json(path), found);
+  expect_failure(plan({"--model", "llama-160m", "--machine", "xeon-6230-2", "--policy", "cpu-only",
+                       "--cpu-plan", path}),
+                 1, {path, "a plan of another machine"});
+}
+
+TEST(PlanCliTest, CpuPlansAreToldAtLength) {
+  const CliResult result = plan(on_two_sockets + Arguments{"--cpu-plan", "static"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.out,
+                  {"time to first token", "CPU plan static, of 2 packages, 36 cores",
+                   "of the memory's limit; 36 cores in 2 groups", "0-34 by 2", "36-70 by 2"});
+  EXPECT_EQ(plan(on_two_sockets).out.find("CPU plan"), std::string::npos);
+}
+
+TEST(PlanCliTest, CpuPlansThatCannotBeAreSaid) {
+  expect_failure(plan({"--policy", "cpu-only", "--cpu-plan", "auto"}), 1,
+                 {"--cpu-plan", "spr-a100 does not describe its CPU's cores", "cpu.topology"});
+  expect_failure(plan(on_two_sockets + Arguments{"--cpu-plan", "statik"}), 1,
+                 {"--cpu-plan statik", "no such file", "auto, interleaved, static"});
+  expect_failure(plan(on_two_sockets + Arguments{"--cpu-plan", "auto", "--csv"}), 2,
+                 {"--cpu-plan", "--csv"});
+  expect_failure(plan(on_two_sockets + Arguments{"--cpu-plan", "auto", "--batch", "1,8"}), 2,
+                 {"--cpu-plan", "a single plan"});
+  expect_failure(plan({"--machine", "this", "--cpu-plan", "auto"}), 2,
+                 {"--cpu-plan", "--machine with a profile", "sluice tune"});
+  expect_failure(plan({"--map", "map.svg", "--policy", "lia", "--cpu-plan", "auto"}), 2,
+                 {"--cpu-plan", "--map"});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "engine/console/core_list.h"
 #include "tests/support/expect_error.h"
 
 namespace sluice {
@@ -160,24 +161,14 @@ TEST(TuneTest, DamagedFilesAreRefusedInOneLine) {
                {"3, expected an object"});
 }
 
-// Llama 3.2 1B by hand: 16 layers of 2048 x (2048 + 2 x 512), 2048 x 2048 and 3 x 2048 x 8192
-// elements and a head of 2048 x 128256, two bytes each; K and V of one token have 2 x 512 a layer.
-TEST(TuneTest, WorkOfAnIterationIsThatByHand) {
-  const ModelDimensions model = {.num_layers = 16,
-                                 .hidden_size = 2048,
-                                 .embed_size = 2048,
-                                 .num_heads = 32,
-                                 .num_kv_heads = 8,
-                                 .head_dim = 64,
-                                 .ffn_size = 8192,
-                                 .vocab_size = 128256,
-                                 .gated_ffn = true};
-  const double layer = 2048.0 * (2048 + 2 * 512) + 2048.0 * 2048 + 3 * 2048.0 * 8192;
-  const double weights = 16 * layer + 2048.0 * 128256;
-  const PlanWork work = plan_work(model, {{.rows = 1, .context = 99, .logit_rows = 1}});
-  EXPECT_DOUBLE_EQ(work.bytes, 2 * (weights + 16 * 100 * 2.0 * 512));
-  EXPECT_DOUBLE_EQ(work.flops, 2 * weights + 16 * 4.0 * 2048 * 100);
-  EXPECT_EQ(work.rounds, 97);
+TEST(CoreListTest, RunsHaveAStep) {
+  EXPECT_EQ(cores_text({}), "");
+  EXPECT_EQ(cores_text({3}), "3");
+  EXPECT_EQ(cores_text({0, 1, 2, 3, 8}), "0-3,8");
+  EXPECT_EQ(cores_text({0, 2, 4, 6}), "0-6 by 2");
+  EXPECT_EQ(cores_text({0, 2, 3, 4}), "0,2-4");
+  EXPECT_EQ(cores_text({0, 5}), "0,5");
+  EXPECT_EQ(cores_text({0, 2, 4, 7, 10, 13}), "0-4 by 2,7-13 by 3");
 }
 
 }  // namespace

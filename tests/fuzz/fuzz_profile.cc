@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "perfmodels/analytic_model.h"
+#include "perfmodels/cpu_plan_cost.h"
 #include "perfmodels/profile.h"
 
 namespace {
@@ -48,6 +49,15 @@ void ask(const sluice::CostModel& costs) {
   if (costs.has(Device::gpu)) require(costs.transfer_s(Tier::ddr, Tier::hbm, 1e6) >= 0);
 }
 
+/// What a plan for the cores is judged by.
+void plan_cores(const sluice::MachineProfile& profile) {
+  if (!profile.cpu_cores) return;
+  const sluice::Topology& topology = profile.cpu_cores->topology.value;
+  const sluice::CpuPlanCost cost(topology, core_rates(profile, 4),
+                                 plan_work(model(), {{.rows = 4, .context = 60}}));
+  require(cost(sluice::static_plan(topology.cores(), topology).decode) > 0);
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it by this name
@@ -56,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const auto profile = sluice::parse_profile(text, "machine.json");
     ask(sluice::AnalyticModel(profile, model()));
+    plan_cores(profile);
   } catch (const sluice::Error& error) {
     const std::string_view message = error.what();
     require(message.find('\n') == std::string_view::npos && message.size() < 4000);

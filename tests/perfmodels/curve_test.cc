@@ -36,6 +36,15 @@ TEST(CurveTest, OfOneValueIsConstant) {
   for (const double x : {1e-300, 1.0, 3.0, 1e300}) EXPECT_EQ(curve.at(x), 7);
 }
 
+TEST(CurveTest, IsScaledToAnotherUnit) {
+  const Curve curve = Curve({{1, 2}, {100, 20}}).scaled(1e9);
+  EXPECT_DOUBLE_EQ(curve.at(1), 2e9);
+  EXPECT_DOUBLE_EQ(curve.at(10), 2e9 * std::sqrt(10.0));
+  EXPECT_DOUBLE_EQ(Curve::saturating(18, 20).scaled(1e-6).at(20), 9e-6);
+  EXPECT_THROW(curve.scaled(0), Error);
+  EXPECT_THROW(curve.scaled(infinity), Error);
+}
+
 TEST(CurveTest, NeverGivesZeroOrNan) {
   const double least = std::numeric_limits<double>::denorm_min();
   const double most = std::numeric_limits<double>::max();

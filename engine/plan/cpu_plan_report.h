@@ -1,0 +1,42 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "base/cpu_plan.h"
+#include "perfmodels/footprint.h"
+#include "perfmodels/profile.h"
+#include "perfmodels/work.h"
+
+namespace sluice {
+
+/// A plan for the cores of a machine that a profile describes, and what the cost model says of it
+/// (perfmodels/cpu_plan_cost.h).
+struct CpuPlanReport {
+  std::string name;  ///< as it was asked for
+  Topology topology;
+  CpuPlan plan;  ///< both phases with predicted_s
+  /// Bytes that an iteration reads over those that memory gives meanwhile
+  /// (cpu.memory_bandwidth_gb_per_s).
+  struct MemoryShare {
+    double prefill = 0;
+    double decode = 0;
+  };
+  MemoryShare memory_share;
+};
+
+/// The workload's iterations: one of all its prompts, and one step of decoding in the middle of the
+/// output. `name`: "interleaved"; "static"; "auto", the fastest that is found for each phase
+/// (perfmodels/cpu_plan_search.h); or a file with a plan. Throws Error, in one line, where the
+/// profile does not describe its cores, and where the file is no plan for them.
+CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& profile,
+                              const ModelDimensions& model, const Workload& workload);
+
+/// As as_json() of a CpuPlan; each phase also has `memory_share`.
+nlohmann::ordered_json cpu_plan_report_json(const CpuPlanReport& report);
+
+/// For each phase the groups, the cores left out, seconds of an iteration and its share of the
+/// memory's limit.
+std::string describe_cpu_plan(const CpuPlanReport& report);
+
+}  // namespace sluice
