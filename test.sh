@@ -174,7 +174,7 @@ tidy_one() {
 }
 
 # Up to so many: CI has an hour and a half for everything, and starts with an empty cache.
-readonly most_recent_files=50
+readonly most_recent_files=30
 
 # The sources and headers of ours, but no tests, that are not committed, and those that commits of the last commit's day
 # have touched, the newest first.
