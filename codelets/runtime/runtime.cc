@@ -39,7 +39,7 @@ struct Runtime::Cpu {
              groups ? std::vector<ThreadPool::Cut>{groups->prefill}
                     : std::vector<ThreadPool::Cut>{}) {
     if (!groups) return;
-    known.push_back(groups->prefill);
+    known_.push_back(groups->prefill);
     cuts = numbers_of(*groups);
   }
   PhaseCuts numbers_of(const PhaseGroups& groups) {
@@ -55,14 +55,14 @@ struct Runtime::Cpu {
  private:
   /// Of a cut of the pool's, which gets it where it does not have it.
   int number_of(const ThreadPool::Cut& cut) {
-    const auto found = std::find(known.begin(), known.end(), cut);
-    if (found != known.end()) return static_cast<int>(found - known.begin());
+    const auto found = std::find(known_.begin(), known_.end(), cut);
+    if (found != known_.end()) return static_cast<int>(found - known_.begin());
     const int number = pool.add(cut);
-    known.resize(static_cast<std::size_t>(number) + 1);  // the pool's own first one is in no plan
-    known.back() = cut;
+    known_.resize(static_cast<std::size_t>(number) + 1);  // the pool's own first one is in no plan
+    known_.back() = cut;
     return number;
   }
-  std::vector<ThreadPool::Cut> known;  ///< by number; empty: not from a plan
+  std::vector<ThreadPool::Cut> known_;  ///< by number; empty: not from a plan
 };
 
 namespace {
