@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -241,7 +242,8 @@ TEST(ThreadPoolCutsTest, GroupsBeginWithTheirOwnShare) {
     // One thread has half of the jobs: another group's third thread helps it.
     pool.follow(3);
     const std::vector<int> helped = threads_of_jobs(pool, 4);
-    EXPECT_EQ(helped[0], ThreadPool::thread_index());
+    EXPECT_TRUE(helped[0] == ThreadPool::thread_index() || helped[1] == ThreadPool::thread_index())
+        << "the helper may come first";
     EXPECT_EQ(std::set<int>(helped.begin(), helped.end()).size(), 4U);
   });
 }
@@ -282,7 +284,10 @@ TEST(ThreadPoolCutsTest, TheCallerGoesToTheCutsFirstCore) {
 
 TEST(ThreadPoolCutsTest, MayBeAddedBetweenRounds) {
   std::atomic<int> started = 0;
-  ThreadPool pool(cores_for(4), [&] { ++started; }, {cuts_of_four[4]});
+  std::optional<ThreadPool> made(
+      std::in_place, cores_for(4), [&] { ++started; },
+      std::vector<ThreadPool::Cut>{cuts_of_four[4]});
+  ThreadPool& pool = *made;
   in_pool(pool, [&] {
     const int only_two = 0;
     EXPECT_EQ(threads_of_jobs(pool, 1).size(), 1U);
@@ -308,6 +313,7 @@ TEST(ThreadPoolCutsTest, MayBeAddedBetweenRounds) {
     EXPECT_THROW(pool.add({{.threads = {4}}}), Error);
     EXPECT_EQ(pool.add(cuts_of_four[2]), all + 2) << "what is refused is not counted";
   });
+  made.reset();  // waits for all that were started
   EXPECT_EQ(started, 4) << "thread 0 has work of its own by the last cut";
 }
 
