@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "engine/machine/calibration_store.h"
@@ -24,6 +25,14 @@ std::optional<CpuPlan> tuned_cpu_plan(DType dtype, const ModelDimensions& model,
   const nlohmann::json json = parse_json(read_file(name), name, DuplicateKeys::refuse);
   if (json.is_object() && !json.contains("cpu_plan")) return std::nullopt;
   return read_cpu_plan(json, name, topology);
+}
+
+CpuPlan asked_cpu_plan(const std::string& name, const Topology& topology) {
+  if (!std::filesystem::exists(name))
+    throw Error(
+        "--cpu-plan {}: no such file; expected auto, interleaved, static, or a file with a plan",
+        name);
+  return read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "base/cpu_plan.h"
 #include "base/dtype.h"
@@ -19,5 +20,9 @@ std::filesystem::path cpu_plan_path(DType dtype, const ModelDimensions& model,
 /// where the file cannot be read, and where it is another machine's.
 std::optional<CpuPlan> tuned_cpu_plan(DType dtype, const ModelDimensions& model,
                                       const Topology& topology);
+
+/// Of the file that --cpu-plan names. Throws Error where there is none, and as read_cpu_plan()
+/// does.
+CpuPlan asked_cpu_plan(const std::string& name, const Topology& topology);
 
 }  // namespace sluice

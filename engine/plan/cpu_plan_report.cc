@@ -3,15 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/error.h"
-#include "base/files.h"
-#include "base/json.h"
 #include "engine/console/core_list.h"
 #include "engine/console/tables.h"
+#include "engine/machine/cpu_plan_store.h"
 #include "engine/plan/plan_report.h"
 #include "perfmodels/cpu_plan_cost.h"
 #include "perfmodels/cpu_plan_search.h"
@@ -36,19 +34,11 @@ PhaseCost phase_cost(const MachineProfile& profile, const ModelDimensions& model
                                  core_rates(profile, workload.batch * sequence.rows), work)};
 }
 
-CpuPlan plan_of_file(const std::string& name, const Topology& topology) {
-  if (!std::filesystem::exists(name))
-    throw Error(
-        "--cpu-plan {}: no such file; expected auto, interleaved, static, or a file with a plan",
-        name);
-  return read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
-}
-
 CpuPlan named_plan(const std::string& name, const Topology& topology, const PhaseCost& prefill,
                    const PhaseCost& decode) {
   if (name == "interleaved") return interleaved_plan(topology.cores());
   if (name == "static") return static_plan(topology.cores(), topology);
-  if (name != "auto") return plan_of_file(name, topology);
+  if (name != "auto") return asked_cpu_plan(name, topology);
   const PlanSearchOptions options{.top = 1};
   return {.prefill = search_full_plans(topology, prefill.seconds, options).best.front().plan,
           .decode = search_plans(topology, decode.seconds, options).best.front().plan};

@@ -1,10 +1,5 @@
 #include "engine/commands/options/compute_options.h"
 
-#include <filesystem>
-#include <nlohmann/json.hpp>
-
-#include "base/files.h"
-#include "base/json.h"
 #include "base/topology.h"
 #include "engine/commands/options/weight_options.h"
 #include "engine/machine/compute.h"
@@ -54,20 +49,13 @@ CpuUse use_of(CpuPlan plan, const std::string& name, std::optional<int> threads)
   return {.cores = std::move(cores), .plan = std::move(plan)};
 }
 
-CpuPlan plan_of_file(const std::string& name, const Topology& topology) {
-  if (!std::filesystem::exists(name))
-    throw Error(
-        "--cpu-plan {}: no such file; expected auto, interleaved, static, or a file with a plan",
-        name);
-  return read_cpu_plan(parse_json(read_file(name), name, DuplicateKeys::refuse), name, topology);
-}
-
 /// Of the model that the line names; nothing, with a line on stderr, where it was not tuned.
 std::optional<CpuPlan> tuned_plan(const CommandLine& line, const Topology& topology) {
   const std::string& name = line.get<std::string>("model");
   ModelConfig config = find_model_config(name);
   read_weight_choice(line).use_on(name, config);
-  const DType dtype = choose_dtype(read_dtype(line));
+  // What is said of f16 is said where the run chooses its type.
+  const DType dtype = read_dtype(line) == DType::f32 ? DType::f32 : default_dtype;
   std::optional<CpuPlan> plan = tuned_cpu_plan(dtype, model_dimensions(config, dtype), topology);
   if (!plan) {
     fmt::print(stderr,
@@ -88,7 +76,7 @@ CpuUse read_cpu_use(const CommandLine& line) {
   if (name == "auto") {
     if (auto plan = tuned_plan(line, topology)) return use_of(*std::move(plan), name, threads);
   } else if (name != "static" && name != "interleaved") {
-    return use_of(plan_of_file(name, topology), name, threads);
+    return use_of(asked_cpu_plan(name, topology), name, threads);
   }
   const auto num_cores = std::ssize(topology.cores());
   if (threads.value_or(1) > num_cores)
