@@ -166,6 +166,10 @@ struct AmxKernel {
   }
 };
 
+/// Of the two kernels below.
+constexpr StripTile amx_low_tile = {amx_tile_rows, 4 * amx_tile_rows};
+constexpr StripTile amx_square_tile = {2 * amx_tile_rows, 2 * amx_tile_rows};
+
 /// A row's sums are over 32 elements of depth at a time, whatever the other rows: products of even
 /// and of odd elements apart, both in order, then both sums together, then to what was before.
 template <class Unit>
@@ -176,9 +180,12 @@ void gemm_by_amx(const StripGemm& call) {
   // Half a strip is 32 KiB then; blocks half as deep are 6 % slower (docs/records/performance.md).
   constexpr std::int64_t square_pairs = 256;
   constexpr std::int64_t low_pairs = 1024;
+  static_assert(tile_shape<Low> == amx_low_tile && tile_shape<Square> == amx_square_tile);
+  const StripTile& tile = call.schedule.tile;
+  const bool is_low = tile ? tile == amx_low_tile : call.rows <= Low::max_rows;
+  const std::int64_t pairs = pairs_of_a_block(call, is_low ? low_pairs : square_pairs, low_pairs);
   const AmxTiles<Unit> tiles;
-  call.rows <= Low::max_rows ? Multiplication<Low>(call, low_pairs).run()
-                             : Multiplication<Square>(call, square_pairs).run();
+  is_low ? Multiplication<Low>(call, pairs).run() : Multiplication<Square>(call, pairs).run();
 }
 
 }  // namespace sluice::strip

@@ -37,6 +37,31 @@ StripValues pack_portable(const StripRows& from, std::byte* strip) {
 
 }  // namespace
 
+std::span<const StripTile> strip_tiles(DType dtype, Bf16Arithmetic arithmetic) {
+  if (!has_arithmetic(arithmetic)) return {};
+  switch (arithmetic) {
+    case Bf16Arithmetic::portable:
+      return strip::tiles_portable();
+    case Bf16Arithmetic::amx:
+      return dtype == DType::bf16 ? strip::tiles_amx() : std::span<const StripTile>();
+    default:
+      return dtype == DType::bf16 ? strip::tiles_avx512() : std::span<const StripTile>();
+  }
+}
+
+namespace {
+
+void check(const StripSchedule& schedule, DType dtype, Bf16Arithmetic arithmetic) {
+  const std::span<const StripTile> tiles = strip_tiles(dtype, arithmetic);
+  if (schedule.tile && std::find(tiles.begin(), tiles.end(), schedule.tile) == tiles.end())
+    throw Error("no kernel here multiplies tiles of {} x {}", schedule.tile.rows,
+                schedule.tile.columns);
+  if (schedule.block_depth < 0 || schedule.block_depth % strip_depth_step != 0)
+    throw Error("blocks {} deep are not whole steps of {}", schedule.block_depth, strip_depth_step);
+}
+
+}  // namespace
+
 void strip_gemm(const StripGemm& call) {
   const bool portable = call.arithmetic == Bf16Arithmetic::portable;
   if (!portable && (call.dtype != DType::bf16 || call.depth % 2 == 1))
@@ -44,6 +69,8 @@ void strip_gemm(const StripGemm& call) {
                 call.depth);
   if (call.arithmetic == Bf16Arithmetic::amx && call.wide_a != nullptr)
     throw Error("tiles of AMX multiply rows in bf16");
+  if (call.schedule.tile || call.schedule.block_depth != 0)
+    check(call.schedule, call.dtype, call.arithmetic);
   switch (call.arithmetic) {
     case Bf16Arithmetic::portable:
       return strip::gemm_portable(call);

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "base/dtype.h"
 #include "codelets/kernels/bf16_arithmetic.h"
@@ -21,6 +23,33 @@ enum class StripSource : std::uint8_t {
   memory,  ///< B comes from memory, and what lies behind it is needed next
 };
 
+/// A micro-kernel, by what it keeps the sums of in registers at once.
+struct StripTile {
+  std::int64_t rows = 0;  ///< of A, at most
+  std::int64_t columns = 0;
+
+  bool operator==(const StripTile&) const = default;
+  explicit operator bool() const { return rows > 0; }
+};
+/// Those that this CPU has for an arithmetic and a type of B (Sandwich section 6, "Micro-Kernel
+/// Generation"), the lowest first.
+std::span<const StripTile> strip_tiles(DType dtype, Bf16Arithmetic arithmetic);
+
+/// How the loops over a product are cut, which changes no bit of it. What is left out is chosen by
+/// the number of rows, and by the CPU.
+struct StripSchedule {
+  StripTile tile = {};  ///< one of strip_tiles()
+  /// Elements of depth that all rows pass over before the next ones, a multiple of
+  /// strip_depth_step, as far as the kernel's scratch memory holds them; 0: its own.
+  std::int64_t block_depth = 0;
+  /// How far ahead of itself what reads B once, from memory, fetches it; 0: not at all.
+  std::optional<std::int64_t> fetch_bytes = {};
+
+  bool operator==(const StripSchedule&) const = default;
+};
+/// Two steps of AMX, and a cache line of any B.
+constexpr std::int64_t strip_depth_step = 64;
+
 /// C = A B, or C += A B.
 struct StripGemm {
   DType dtype = DType::bf16;  ///< of B: bf16, or f32 (with wide_a, by the portable arithmetic)
@@ -36,11 +65,12 @@ struct StripGemm {
   bool accumulate = false;
   StripSource source = StripSource::cache;
   Bf16Arithmetic arithmetic = fastest_bf16_arithmetic();
+  StripSchedule schedule = {};
 };
 /// A value is the sum over depth in order, one or two products at a time; by the portable
 /// arithmetic, from memory, in the order in which it reads B as four parts side by side; by amx, 32
 /// at a time, of which even and odd ones are summed apart. So a row's bits do not depend on the
-/// other rows.
+/// other rows, and not on the schedule. Throws Error where a schedule is not possible.
 void strip_gemm(const StripGemm& call);
 
 /// Bytes of a strip of a weight `depth` deep, as oneDNN pads it: each column to whole cache lines.

@@ -3,10 +3,12 @@
 #if defined(__x86_64__)
 
 #include <algorithm>
+#include <array>
 
 #include "base/memory.h"
 #include "codelets/kernels/bf16_avx512.h"
 #include "codelets/kernels/flush_subnormals.h"
+#include "codelets/kernels/strip_amx.h"
 #include "codelets/kernels/strip_tiles.h"
 
 namespace sluice::strip {
@@ -199,28 +201,53 @@ struct AmxOrderKernel : Avx512Kernel<MultiplyAdd, Vectors> {
 
 }  // namespace
 
-void gemm_avx512(const StripGemm& call) {
-  if (call.arithmetic == Bf16Arithmetic::dot_products) {
-    const std::int64_t block_pairs = call.rows <= 16 ? 256 : 1024;
-    Multiplication<Avx512Kernel<DotProducts, strip_vectors>>(call, block_pairs).run();
-    return;
-  }
+namespace {
+
+using WideDots = Avx512Kernel<DotProducts, strip_vectors>;
+using NarrowDots = Avx512Kernel<DotProducts, strip_vectors / 2>;
+using WideWidened = Avx512Kernel<MultiplyAdd, strip_vectors>;
+// Narrow tiles widen half as many columns for each row.
+using NarrowWidened = Avx512Kernel<MultiplyAdd, strip_vectors / 2>;
+using WideInAmxOrder = AmxOrderKernel<strip_vectors>;
+using NarrowInAmxOrder = AmxOrderKernel<strip_vectors / 2>;
+
+/// By the one of two kernels that the schedule names, or by the wide one as long as one of its
+/// tiles has all rows.
+template <class Wide, class Narrow>
+void multiply_widened(const StripGemm& call) {
   const FlushSubnormals flush;
-  using Wide = Avx512Kernel<MultiplyAdd, strip_vectors>;
-  // Narrow tiles widen half as many columns for each row.
-  using Narrow = Avx512Kernel<MultiplyAdd, strip_vectors / 2>;
-  constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
-  call.rows <= Wide::max_rows ? Multiplication<Wide>(call, block_pairs).run()
-                              : Multiplication<Narrow>(call, block_pairs).run();
+  constexpr std::int64_t most_pairs = Operands<MultiplyAdd>::max_pairs;
+  const std::int64_t pairs = pairs_of_a_block(call, most_pairs, most_pairs);
+  const StripTile& tile = call.schedule.tile;
+  const bool is_wide = tile ? tile == tile_shape<Wide> : call.rows <= Wide::max_rows;
+  is_wide ? Multiplication<Wide>(call, pairs).run() : Multiplication<Narrow>(call, pairs).run();
+}
+
+}  // namespace
+
+std::span<const StripTile> tiles_avx512() {
+  static_assert(tile_shape<WideDots> == tile_shape<WideWidened> &&
+                tile_shape<NarrowDots> == tile_shape<NarrowWidened>);
+  static constexpr std::array shapes = {tile_shape<WideWidened>, tile_shape<NarrowWidened>};
+  return shapes;
+}
+
+std::span<const StripTile> tiles_amx() {
+  static constexpr std::array shapes = {tile_shape<WideInAmxOrder>, tile_shape<NarrowInAmxOrder>,
+                                        amx_low_tile, amx_square_tile};
+  return shapes;
+}
+
+void gemm_avx512(const StripGemm& call) {
+  if (call.arithmetic != Bf16Arithmetic::dot_products)
+    return multiply_widened<WideWidened, NarrowWidened>(call);
+  const std::int64_t pairs = pairs_of_a_block(call, call.rows <= 16 ? 256 : 1024, 1024);
+  call.schedule.tile == tile_shape<NarrowDots> ? Multiplication<NarrowDots>(call, pairs).run()
+                                               : Multiplication<WideDots>(call, pairs).run();
 }
 
 void gemm_in_amx_order(const StripGemm& call) {
-  const FlushSubnormals flush;
-  using Wide = AmxOrderKernel<strip_vectors>;
-  using Narrow = AmxOrderKernel<strip_vectors / 2>;
-  constexpr std::int64_t block_pairs = Operands<MultiplyAdd>::max_pairs;
-  call.rows <= Wide::max_rows ? Multiplication<Wide>(call, block_pairs).run()
-                              : Multiplication<Narrow>(call, block_pairs).run();
+  multiply_widened<WideInAmxOrder, NarrowInAmxOrder>(call);
 }
 
 namespace {
@@ -290,6 +317,8 @@ namespace {
 
 namespace sluice::strip {
 
+std::span<const StripTile> tiles_avx512() { return {}; }
+std::span<const StripTile> tiles_amx() { return {}; }
 void gemm_avx512(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 void gemm_in_amx_order(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 StripValues pack_avx512(const StripRows& /*from*/, std::byte* /*strip*/) {

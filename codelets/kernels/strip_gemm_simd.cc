@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/memory.h"
@@ -176,17 +178,47 @@ struct PortableKernel {
   }
 };
 
+constexpr int strip_vectors = static_cast<int>(strip_columns) / lanes;
+/// Memory waits while a block of one row is widened, so there are few.
+constexpr std::int64_t low_pairs = 1024;
+constexpr std::int64_t high_pairs = 128;
+template <class Weights>
+using LowKernel = PortableKernel<Weights, std::min(strip_vectors, 8), low_pairs>;
+/// Where registers are few enough that it is another one.
+template <class Weights>
+using MiddleKernel = PortableKernel<Weights, 4, high_pairs>;
+constexpr bool has_middle_kernel = strip_vectors > 4;
+template <class Weights>
+using HighKernel = PortableKernel<Weights, 2, high_pairs>;
+
+std::span<const StripTile> tiles() {
+  if constexpr (has_middle_kernel) {
+    static constexpr std::array shapes = {tile_shape<LowKernel<F32Rows>>,
+                                          tile_shape<MiddleKernel<F32Rows>>,
+                                          tile_shape<HighKernel<F32Rows>>};
+    return shapes;
+  } else {
+    static constexpr std::array shapes = {tile_shape<LowKernel<F32Rows>>,
+                                          tile_shape<HighKernel<F32Rows>>};
+    return shapes;
+  }
+}
+
 template <class Weights>
 void gemm_of(const StripGemm& call) {
-  constexpr int strip_vectors = static_cast<int>(strip_columns) / lanes;
-  if (call.rows == 1) {
-    // Memory waits while a block is widened, so there are few.
-    constexpr std::int64_t block_pairs = 1024;
-    using Kernel = PortableKernel<Weights, std::min(strip_vectors, 8), block_pairs>;
-    return Multiplication<Kernel>(call, block_pairs).run();
+  StripTile tile = call.schedule.tile;
+  if (!tile)
+    tile = call.rows == 1 ? tile_shape<LowKernel<Weights>> : tile_shape<HighKernel<Weights>>;
+  if (tile == tile_shape<LowKernel<Weights>>) {
+    const std::int64_t pairs = pairs_of_a_block(call, low_pairs, low_pairs);
+    return Multiplication<LowKernel<Weights>>(call, pairs).run();
   }
-  constexpr std::int64_t block_pairs = 128;
-  Multiplication<PortableKernel<Weights, 2, block_pairs>>(call, block_pairs).run();
+  const std::int64_t pairs = pairs_of_a_block(call, high_pairs, high_pairs);
+  if constexpr (has_middle_kernel) {
+    if (tile == tile_shape<MiddleKernel<Weights>>)
+      return Multiplication<MiddleKernel<Weights>>(call, pairs).run();
+  }
+  Multiplication<HighKernel<Weights>>(call, pairs).run();
 }
 
 void gemm(const StripGemm& call) {
@@ -202,7 +234,9 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::strip {
 
 HWY_EXPORT(gemm);
+HWY_EXPORT(tiles);
 
+std::span<const StripTile> tiles_portable() { return HWY_DYNAMIC_DISPATCH(tiles)(); }
 void gemm_portable(const StripGemm& call) { HWY_DYNAMIC_DISPATCH(gemm)(call); }
 
 }  // namespace sluice::strip

@@ -6,17 +6,20 @@
 namespace sluice::strip {
 
 /// bf16 by dot_products or multiply_add. Throw Error where the CPU is no x86.
+std::span<const StripTile> tiles_avx512();
 void gemm_avx512(const StripGemm& call);
 StripValues pack_avx512(const StripRows& from, std::byte* strip);
 
 /// Pairs of rows of B, and pairs of elements of A, that one instruction of AMX multiplies.
 constexpr std::int64_t amx_step_pairs = 16;
 /// bf16 by amx. Throw Error where the CPU is no x86.
+std::span<const StripTile> tiles_amx();
 void gemm_amx(const StripGemm& call);
 /// The same bits by AVX-512, which reads the weight faster than tiles do while there are few rows.
 void gemm_in_amx_order(const StripGemm& call);
 
 /// In Highway's vectors.
+std::span<const StripTile> tiles_portable();
 void gemm_portable(const StripGemm& call);
 
 }  // namespace sluice::strip

@@ -73,6 +73,15 @@ Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
   }
 }
 
+template <class Kernel>
+constexpr StripTile tile_shape = {Kernel::max_rows, Kernel::columns};
+
+/// Pairs of depth a block: a schedule's as far as the kernel holds them, or the kernel's own.
+inline std::int64_t pairs_of_a_block(const StripGemm& call, std::int64_t own, std::int64_t most) {
+  const std::int64_t asked = call.schedule.block_depth / 2;
+  return asked > 0 ? std::min(asked, most) : own;
+}
+
 /// Multiplies in tiles of Kernel::max_rows by Kernel::columns, one block of depth after the other.
 ///
 ///   for block of `block_pairs` pairs of depth   B's part stays in a cache
@@ -132,11 +141,12 @@ class Multiplication {
     // One tile reads B once. Several leave the memory idle while they compute from cache, so they
     // fetch the block that comes next, each its share of it.
     const bool fetches_next = from_memory && num_tiles > 1;
-    const std::int64_t distance = from_memory && num_tiles == 1 ? fetch_distance_bytes() : 0;
+    const std::int64_t fetch = call_.schedule.fetch_bytes.value_or(fetch_distance_bytes());
+    const std::int64_t distance = from_memory && num_tiles == 1 ? fetch : 0;
     const auto lines_before = [num_tiles](std::int64_t tile) {
       return (all_lines * tile + num_tiles - 1) / num_tiles;
     };
-    const bool fetches_near = from_memory && !core_prefetches_enough();
+    const bool fetches_near = from_memory && fetch > 0;
     Depth depth{.turns = block.turns,
                 .streams = block.streams,
                 .stream_bytes = block.stream_pairs * Kernel::pair_bytes,
