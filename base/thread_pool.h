@@ -64,6 +64,8 @@ class ThreadPool {
   /// That work by the present cut.
   int num_threads() const { return static_cast<int>(cut().members.size()); }
 
+  int num_groups() const { return static_cast<int>(cut().groups.size()); }
+
   /// Makes the calling thread the first one of the present cut: binds it and gives it its index.
   void enter();
 

@@ -18,6 +18,7 @@
 #include "base/memory.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/kernels/strip_gemm.h"
+#include "codelets/weights/gemm_schedules.h"
 #include "codelets/weights/weight_packing.h"
 
 namespace sluice {
@@ -365,7 +366,8 @@ class PlainProduct final : public Product {
                 .c = tile,
                 .c_stride = block_columns(),
                 .source = StripSource::memory,
-                .arithmetic = *strips_});
+                .arithmetic = *strips_,
+                .schedule = schedule_});
   }
 
  private:
@@ -373,12 +375,25 @@ class PlainProduct final : public Product {
   struct Cut {
     Cut(const ThreadPool& pool, const PlainLayout& layout, const ProductRows& rows)
         : strips(strip_arithmetic(layout.type())),
-          block_rows(strips ? strip_block_rows(*strips) : onednn_block_rows),
-          block_columns(strips ? strip_columns * strips_of_a_job(*strips, layout.type().out,
-                                                                 count_row_blocks(rows, block_rows),
-                                                                 pool.num_threads())
-                               : layout.panel_columns(0)) {}
+          block_rows(onednn_block_rows),
+          block_columns(layout.panel_columns(0)) {
+      if (!strips) return;
+      const WeightType& type = layout.type();
+      if (rows.groups.empty())
+        schedule = gemm_schedule_of({.in = type.in,
+                                     .out = type.out,
+                                     .dtype = type.format.dtype(),
+                                     .threads = pool.num_threads(),
+                                     .groups = pool.num_groups()},
+                                    rows.rows);
+      block_rows = schedule.rows > 0 ? schedule.rows : strip_block_rows(*strips);
+      if (schedule.strips == 0)
+        schedule.strips = strips_of_a_job(*strips, type.out, count_row_blocks(rows, block_rows),
+                                          pool.num_threads());
+      block_columns = strip_columns * schedule.strips;
+    }
     std::optional<Bf16Arithmetic> strips;
+    GemmSchedule schedule;
     std::int64_t block_rows;
     std::int64_t block_columns;
   };
@@ -387,7 +402,8 @@ class PlainProduct final : public Product {
       : Product(rows, layout.type().out, cut.block_rows, cut.block_columns),
         layout_(layout),
         rows_(rows),
-        strips_(cut.strips) {
+        strips_(cut.strips),
+        schedule_(cut.schedule.strip) {
     if (strips_) return;
     const std::int64_t last_panel = layout.num_panels() - 1;
     const auto add = [&](std::int64_t num_rows, std::int64_t panel) {
@@ -418,6 +434,7 @@ class PlainProduct final : public Product {
   const PlainLayout& layout_;
   ProductRows rows_;
   std::optional<Bf16Arithmetic> strips_;  ///< our own kernel's
+  StripSchedule schedule_;                ///< likewise
   struct MadeGemm {
     std::int64_t num_rows;
     bool of_last_panel;
@@ -468,6 +485,11 @@ class PlainPacking final : public WeightPacking {
 };
 
 }  // namespace
+
+std::span<const StripTile> gemm_tiles(const WeightType& type) {
+  const std::optional<Bf16Arithmetic> arithmetic = strip_arithmetic(type);
+  return arithmetic ? strip_tiles(type.format.dtype(), *arithmetic) : std::span<const StripTile>();
+}
 
 const WeightPacking& plain_packing() {
   static const PlainPacking packing;

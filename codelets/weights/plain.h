@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "codelets/kernels/packed_blocks.h"
+#include "codelets/kernels/strip_gemm.h"
 #include "codelets/weights/weight_packing.h"
 
 namespace sluice {
@@ -53,6 +55,10 @@ class PlainLayout {
   std::size_t size_bytes_ = 0;
   std::unique_ptr<Impl> impl_;
 };
+
+/// The micro-kernels that products by a weight in f32 or bf16 may choose from; none where oneDNN
+/// computes them.
+std::span<const StripTile> gemm_tiles(const WeightType& type);
 
 /// Weights in f32 and bf16, by oneDNN and by our own strips.
 const WeightPacking& plain_packing();
