@@ -18,6 +18,7 @@
 #include "engine/console/interrupt.h"
 #include "engine/console/progress.h"
 #include "engine/machine/compute.h"
+#include "engine/machine/gemm_schedule_store.h"
 #include "engine/measure/bench.h"
 #include "engine/measure/bench_demand.h"
 #include "engine/measure/bench_report.h"
@@ -350,6 +351,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, R
       .policy_reason = policy.describe(),
       .threads = run.runtime().num_threads(),
       .cpu_plan = cpu_plan_as_json(settings.cpu),
+      .tuned_gemm_shapes = run.tuned_gemm_shapes(),
       .load_s = run.load_s(),
       .gemm_bf16_flop_per_s =
           dtype == DType::bf16 ? std::nullopt : std::optional(probe_bf16(run.runtime())),
@@ -371,6 +373,7 @@ int run_sweep(const Settings& settings, DType dtype) {
   settings.weights.use_on(name, model);
   if (settings.plot) check_writable(*settings.plot);
   Runtime runtime({.cores = settings.cpu.cores, .groups = settings.cpu.groups()});
+  follow_kept_gemm_schedules(dtype);
   ProgressBar bar("measuring");
   const std::vector<SweepPoint> points =
       sweep(model, runtime,

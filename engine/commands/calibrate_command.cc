@@ -18,6 +18,7 @@
 #include "engine/console/progress.h"
 #include "engine/machine/calibration_store.h"
 #include "engine/machine/compute.h"
+#include "engine/machine/gemm_schedule_store.h"
 #include "engine/machine/machine_costs.h"
 #include "engine/measure/calibrate.h"
 #include "engine/run/device.h"
@@ -124,6 +125,7 @@ struct Machine {
       : policy(settings.accelerator ? "gpu-only" : "cpu-only", {}),
         limits(limits_of(settings)),
         runtime(planned(settings)) {
+    follow_kept_gemm_schedules(settings.dtype);
     if (settings.accelerator.kind == Accelerator::Kind::cuda)
       gpu = gpu_rates(settings.accelerator.gpu);
     limits.rates = gpu ? *gpu

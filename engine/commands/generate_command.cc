@@ -395,6 +395,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["dtype"] = to_string(plan.demand().dtype);
   stats["threads"] = run.runtime().num_threads();
   stats["cpu_plan"] = cpu_plan_as_json(plan.demand().cpu);
+  stats["tuned_gemm_shapes"] = run.tuned_gemm_shapes();
   stats["prompt_tokens"] = report.totals.prompt_tokens;
   stats["generated_tokens"] = report.totals.generated_tokens;
   stats["iterations"] = report.totals.iterations;

@@ -14,6 +14,7 @@
 #include "engine/commands/options/output_options.h"
 #include "engine/commands/options/weight_options.h"
 #include "engine/commands/subcommands.h"
+#include "engine/commands/tune_kernels.h"
 #include "engine/console/core_list.h"
 #include "engine/console/interrupt.h"
 #include "engine/console/progress.h"
@@ -47,8 +48,14 @@ void declare_options(CommandLine& line) {
       ("dry-run", po::bool_switch(), "show the plans that would run, and run none of them")  //
       ("topology", po::value<std::string>(),
        "with --dry-run: another machine's processors, a file that lstopo --of xml has written or "
-       "hwloc's synthetic text; predicted by this machine's rates")  //
-      ("json", po::bool_switch(), "print one JSON object, which --cpu-plan can read");
+       "hwloc's synthetic text; predicted by this machine's rates")                    //
+      ("json", po::bool_switch(), "print one JSON object, which --cpu-plan can read")  //
+      ("kernels", po::bool_switch(),
+       "find schedules of matrix products instead of plans: kernels, and how rows and columns are "
+       "dealt out, for each number of rows")  //
+      ("rows", po::value<int>()->default_value(2048),
+       "with --kernels: up to so many rows, such as the tokens of a batch's prompts");
+  declare_cpu_options(line);
 }
 
 struct Settings {
@@ -60,6 +67,9 @@ struct Settings {
   bool force = false;
   bool dry_run = false;
   bool json = false;
+  bool kernels = false;
+  std::int64_t most_rows = 2048;
+  CpuUse cpu;  ///< of kernels
   Topology topology;
 };
 
@@ -72,7 +82,20 @@ Settings read_settings(const CommandLine& line) {
                     .force = line.get<bool>("force"),
                     .dry_run = line.get<bool>("dry-run"),
                     .json = line.get<bool>("json"),
+                    .kernels = line.get<bool>("kernels"),
+                    .most_rows = in_range(line, "rows", 1, 1 << 20),
+                    .cpu = {},
                     .topology = Topology::of_this_machine()};
+  for (const char* option : {"rows", "threads", "cpu-plan"}) {
+    if (line.given(option) && !settings.kernels)
+      throw UsageError("--{} is of --kernels; plans have all cores to choose from", option);
+  }
+  if (settings.kernels) {
+    for (const char* option : {"top", "repeat", "topology"}) {
+      if (line.given(option)) throw UsageError("--{} is of plans; leave out --kernels", option);
+    }
+    settings.cpu = read_cpu_use(line);
+  }
   if (line.given("topology")) {
     if (!settings.dry_run)
       throw UsageError(
@@ -306,6 +329,17 @@ int run_tune(const CommandLine::Arguments& arguments) {
   ModelConfig config = find_model_config(settings.model);
   settings.weights.use_on(settings.model, config);
   decoder_shape(config, settings.dtype);  // throws for shapes that cannot run
+  if (settings.kernels) {
+    tune_kernels({.model = settings.model,
+                  .config = std::move(config),
+                  .dtype = settings.dtype,
+                  .cpu = settings.cpu,
+                  .most_rows = settings.most_rows,
+                  .force = settings.force,
+                  .dry_run = settings.dry_run,
+                  .json = settings.json});
+    return 0;
+  }
   const std::string file = cpu_plan_path(settings.dtype, model_dimensions(config, settings.dtype),
                                          Topology::of_this_machine())
                                .string();

@@ -36,13 +36,13 @@ std::string file_name_of(const std::string& text) {
   return name.empty() ? "unknown" : name;
 }
 
-fs::path machine_folder(const CalibrationSetup& setup) {
+}  // namespace
+
+fs::path calibration_folder(const CalibrationSetup& setup) {
   return fs::path(environment().data_dir) / "calibration" /
          fmt::format("{}-{}-cores-{}-kernels-{}", file_name_of(setup.cpu), setup.cores,
                      file_name_of(setup.isa), kernel_generation);
 }
-
-}  // namespace
 
 CalibrationSetup calibration_setup(DType dtype, int threads, std::string device) {
   const CpuTopology topology = read_cpu_topology();
@@ -69,7 +69,7 @@ fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& 
   if (model.head_bits > 0) name += fmt::format("-head{}bits", model.head_bits);
   name += fmt::format("-{}-threads{}", setup.dtype, setup.threads);
   if (!setup.device.empty()) name += "-on-" + file_name_of(setup.device);
-  return machine_folder(setup) / (name + ".json");
+  return calibration_folder(setup) / (name + ".json");
 }
 
 namespace {
@@ -132,7 +132,7 @@ void write_calibration(const Calibration& calibration) {
 std::vector<fs::path> stored_calibrations(const CalibrationSetup& setup) {
   std::vector<fs::path> paths;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(machine_folder(setup), error)) {
+  for (const auto& entry : fs::directory_iterator(calibration_folder(setup), error)) {
     if (entry.path().extension() == ".json") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());

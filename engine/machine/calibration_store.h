@@ -14,8 +14,12 @@ namespace sluice {
 /// name, empty for the CPU.
 CalibrationSetup calibration_setup(DType dtype, int threads, std::string device = "");
 
-/// Where it is kept: the user's data folder, then a folder a machine and kernel_generation, then a
-/// file a model's layer shape, GEMM type, number of threads and accelerator.
+/// Where calibrations of this machine and kernel_generation are kept: a folder of the user's data
+/// folder.
+std::filesystem::path calibration_folder(const CalibrationSetup& setup);
+
+/// Where it is kept: in that folder a file a model's layer shape, GEMM type, number of threads and
+/// accelerator.
 std::filesystem::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& model);
 
 /// What is stored there, finished or not; nothing when there is no file. Throws Error when it

@@ -57,6 +57,7 @@ Json json_of(const BenchContext& context, const BenchResult& result) {
   json["policy"] = context.policy;
   json["threads"] = context.threads;
   json["cpu_plan"] = context.cpu_plan;
+  json["tuned_gemm_shapes"] = context.tuned_gemm_shapes;
   json["load_s"] = context.load_s;
   json["load_bytes_per_s"] = static_cast<double>(context.weight_bytes) / context.load_s;
   json["test"] = result.test.name();

@@ -53,7 +53,9 @@ struct BenchContext {
   std::string policy_reason;  ///< in words, with its name
   int threads = 1;
   nlohmann::json cpu_plan;  ///< how the cores are cut up
-  double load_s = 0;        ///< from opening the model to packed weights
+  /// Shapes of products that follow what `sluice tune --kernels` has found.
+  std::int64_t tuned_gemm_shapes = 0;
+  double load_s = 0;  ///< from opening the model to packed weights
   /// Measured apart by runs in another type.
   std::optional<double> gemm_bf16_flop_per_s;
   std::optional<BenchDevice> device;

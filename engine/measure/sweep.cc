@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/cpu.h"
 #include "base/median.h"
 #include "base/memory.h"
 #include "base/units.h"
@@ -14,6 +13,7 @@
 #include "codelets/kernels/linear.h"
 #include "codelets/weights/weight_packing.h"
 #include "engine/console/interrupt.h"
+#include "engine/measure/in_turn.h"
 #include "engine/measure/swept_experts.h"
 
 namespace sluice {
@@ -25,30 +25,6 @@ using Operation = SweepPoint::Operation;
 constexpr std::int64_t min_gemv_context = 256;
 /// Time that one repetition should take at least.
 constexpr double repetition_s = 0.02;
-
-/// Bytes that must pass through the caches before an operand may be used again. A virtual machine
-/// may see caches that are large for its memory.
-std::uint64_t flushing_bytes() {
-  constexpr std::uint64_t least = std::uint64_t{64} << 20;
-  const std::uint64_t wanted = 16 * read_cpu_topology().last_level_cache_bytes;
-  return std::max(least, std::min(wanted, available_memory_bytes() / 16));
-}
-
-/// Operands of `each_bytes` that must be taken in turn for that.
-std::size_t operands_in_turn(std::size_t each_bytes) {
-  return (flushing_bytes() + each_bytes - 1) / each_bytes;
-}
-
-/// Operands of one kind, taken in turn, so that each comes from memory.
-class Turn {
- public:
-  explicit Turn(std::size_t count) : count_(count) {}
-  std::size_t next() { return next_++ % count_; }
-
- private:
-  std::size_t count_;
-  std::size_t next_ = 0;
-};
 
 /// Measures one operation at one size after the other.
 class Sweep {

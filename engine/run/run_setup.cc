@@ -12,6 +12,7 @@
 #include "engine/console/interrupt.h"
 #include "engine/console/progress.h"
 #include "engine/machine/compute.h"
+#include "engine/machine/gemm_schedule_store.h"
 #include "engine/plan/what_if.h"
 #include "schedulers/crash_guard.h"
 
@@ -250,7 +251,8 @@ WeightHomes with_parts(WeightHomes homes, const RunDemand& demand, std::uint64_t
 
 }  // namespace
 
-LoadedRun::LoadedRun(RunPlan& plan) : plan_(plan) {
+LoadedRun::LoadedRun(RunPlan& plan)
+    : plan_(plan), tuned_gemm_shapes_(follow_kept_gemm_schedules(plan.demand().dtype)) {
   const RunDemand& demand = plan.demand();
   if (plan.host().uses_disk()) {
     disk_.emplace(plan.host(), *demand.tiers.disk, demand.model, demand.dtype,

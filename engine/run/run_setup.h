@@ -98,11 +98,14 @@ class LoadedRun {
   /// Null when nothing lives on one.
   const DiskRun* disk() const { return disk_ ? &*disk_ : nullptr; }
   double load_s() const { return load_s_; }
+  /// Shapes of products that follow what `sluice tune --kernels` has found.
+  std::int64_t tuned_gemm_shapes() const { return tuned_gemm_shapes_; }
   /// A line on the accelerator, and one on the disk, where there are such.
   std::string summary() const;
 
  private:
   const RunPlan& plan_;
+  std::int64_t tuned_gemm_shapes_;
   std::optional<DiskRun> disk_;  ///< longer than StarPU
   std::optional<Runtime> runtime_;
   std::optional<CostsInUse> costs_in_use_;

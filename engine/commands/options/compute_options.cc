@@ -17,6 +17,10 @@ void declare_dtype_option(CommandLine& line) {
 
 void declare_compute_options(CommandLine& line) {
   declare_dtype_option(line);
+  declare_cpu_options(line);
+}
+
+void declare_cpu_options(CommandLine& line) {
   line.options().add_options()                                                               //
       ("threads,t", po::value<int>(), "processor threads; without it, one a physical core")  //
       ("cpu-plan", po::value<std::string>(),

@@ -23,6 +23,8 @@ T in_range(const CommandLine& line, const std::string& name, T low, T high) {
 }
 
 void declare_dtype_option(CommandLine& line);
+/// --threads and --cpu-plan.
+void declare_cpu_options(CommandLine& line);
 /// --dtype, --threads and --cpu-plan.
 void declare_compute_options(CommandLine& line);
 

@@ -1,0 +1,195 @@
+#include "engine/machine/gemm_schedule_store.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "codelets/weights/plain.h"
+#include "engine/machine/calibration_store.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Beyond what a model has, and far from what overflows.
+constexpr std::int64_t most_elements = std::int64_t{1} << 32;
+
+Json as_json(const GemmShape& shape) {
+  return {{"in", shape.in},
+          {"out", shape.out},
+          {"dtype", to_string(shape.dtype)},
+          {"threads", shape.threads},
+          {"groups", shape.groups}};
+}
+
+Json as_json(const TunedGemm& tuned) {
+  const GemmSchedule& schedule = tuned.schedule;
+  Json json = {{"rows", tuned.rows},
+               {"tile", {schedule.strip.tile.rows, schedule.strip.tile.columns}},
+               {"block_depth", schedule.strip.block_depth},
+               {"job_rows", schedule.rows},
+               {"job_strips", schedule.strips},
+               {"tuned_s", tuned.tuned_s},
+               {"own_s", tuned.own_s}};
+  if (schedule.strip.fetch_bytes) json["fetch_bytes"] = *schedule.strip.fetch_bytes;
+  return json;
+}
+
+std::int64_t count_strips(const GemmShape& shape) {
+  return (shape.out + strip_columns - 1) / strip_columns;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view where, const Topology& topology) : where_(where), topology_(topology) {}
+
+  std::vector<TunedGemm> read(const Json& json) const {
+    if (!json.is_object()) throw Error("{}: {}, expected an object", where_, describe(json));
+    if (field(json, "topology") != topology_.shape())
+      throw Error(
+          "{}: tuned on another machine: its topology is not this one's ({}); remove the file, or "
+          "tune here with sluice tune --kernels --force",
+          where_, topology_.summary());
+    std::vector<TunedGemm> found;
+    for (const Json& shape : list(json, "shapes")) {
+      const GemmShape of = read_shape(shape);
+      for (const Json& rows : list(shape, "rows")) found.push_back(read_rows(of, rows));
+    }
+    return found;
+  }
+
+ private:
+  const Json& field(const Json& json, const char* key) const {
+    if (!json.is_object()) throw Error("{}: {}, expected an object", where_, describe(json));
+    const auto found = json.find(key);
+    if (found == json.end()) throw Error("{}: \"{}\" is missing", where_, key);
+    return *found;
+  }
+  const Json& list(const Json& json, const char* key) const {
+    const Json& value = field(json, key);
+    if (!value.is_array())
+      throw Error("{}: \"{}\" is {}, expected a list", where_, key, describe(value));
+    return value;
+  }
+  std::int64_t number(const Json& value, const char* key, std::int64_t least,
+                      std::int64_t most) const {
+    const auto found = whole_number(value, least, most);
+    if (!found)
+      throw Error("{}: \"{}\" is {}, expected a number from {} to {}", where_, key, describe(value),
+                  least, most);
+    return *found;
+  }
+  std::int64_t number_in(const Json& json, const char* key, std::int64_t least,
+                         std::int64_t most) const {
+    return number(field(json, key), key, least, most);
+  }
+  double seconds(const Json& json, const char* key) const {
+    const Json& value = field(json, key);
+    if (!value.is_number() || !(value.get<double>() > 0))
+      throw Error("{}: \"{}\" is {}, expected seconds", where_, key, describe(value));
+    return value.get<double>();
+  }
+
+  GemmShape read_shape(const Json& json) const {
+    const Json& dtype = field(json, "dtype");
+    if (dtype != to_string(DType::f32) && dtype != to_string(DType::bf16))
+      throw Error("{}: \"dtype\" is {}, expected \"f32\" or \"bf16\"", where_, describe(dtype));
+    return {.in = number_in(json, "in", 1, most_elements),
+            .out = number_in(json, "out", 1, most_elements),
+            .dtype = dtype == to_string(DType::f32) ? DType::f32 : DType::bf16,
+            .threads = static_cast<int>(number_in(json, "threads", 1, ThreadPool::max_threads)),
+            .groups = static_cast<int>(number_in(json, "groups", 1, ThreadPool::max_threads))};
+  }
+
+  TunedGemm read_rows(const GemmShape& shape, const Json& json) const {
+    return {.shape = shape,
+            .rows = number_in(json, "rows", 1, most_elements),
+            .schedule = read_schedule(shape, json),
+            .tuned_s = seconds(json, "tuned_s"),
+            .own_s = seconds(json, "own_s")};
+  }
+
+  GemmSchedule read_schedule(const GemmShape& shape, const Json& json) const {
+    const Json& tile = list(json, "tile");
+    if (tile.size() != 2)
+      throw Error("{}: \"tile\" is {}, expected rows and columns", where_, describe(tile));
+    GemmSchedule schedule;
+    schedule.strip.tile = {.rows = number(tile[0], "tile", 1, most_elements),
+                           .columns = number(tile[1], "tile", 1, most_elements)};
+    const std::span<const StripTile> tiles =
+        gemm_tiles({.in = shape.in, .out = shape.out, .format = WeightFormat::plain(shape.dtype)});
+    if (std::find(tiles.begin(), tiles.end(), schedule.strip.tile) == tiles.end())
+      throw Error(
+          "{}: a kernel for {} x {} numbers, which this CPU has not; tune with sluice tune "
+          "--kernels --force",
+          where_, schedule.strip.tile.rows, schedule.strip.tile.columns);
+    schedule.strip.block_depth = number_in(json, "block_depth", strip_depth_step, most_elements);
+    if (schedule.strip.block_depth % strip_depth_step != 0)
+      throw Error("{}: \"block_depth\" is {}, expected a multiple of {}", where_,
+                  schedule.strip.block_depth, strip_depth_step);
+    if (json.contains("fetch_bytes"))
+      schedule.strip.fetch_bytes = number_in(json, "fetch_bytes", 0, most_fetch_bytes);
+    schedule.strips = number_in(json, "job_strips", 1, count_strips(shape));
+    schedule.rows =
+        number_in(json, "job_rows", 1, most_sums_of_a_job / (schedule.strips * strip_columns));
+    return schedule;
+  }
+
+  static constexpr std::int64_t most_fetch_bytes = std::int64_t{1} << 20;
+  std::string where_;
+  const Topology& topology_;
+};
+
+}  // namespace
+
+GemmSchedules schedules_of(const std::vector<TunedGemm>& found) {
+  GemmSchedules schedules;
+  for (const TunedGemm& tuned : found)
+    schedules.add(tuned.shape, tuned.rows, tuned.is_used() ? tuned.schedule : GemmSchedule());
+  return schedules;
+}
+
+Json as_json(const std::vector<TunedGemm>& found, const Topology& topology) {
+  std::vector<GemmShape> shapes;
+  Json list = Json::array();
+  for (const TunedGemm& tuned : found) {
+    const auto place = std::find(shapes.begin(), shapes.end(), tuned.shape);
+    const auto index = static_cast<std::size_t>(place - shapes.begin());
+    if (place == shapes.end()) {
+      shapes.push_back(tuned.shape);
+      list.push_back(as_json(tuned.shape));
+      list.back()["rows"] = Json::array();
+    }
+    list[index]["rows"].push_back(as_json(tuned));
+  }
+  return {{"topology", topology.shape()}, {"shapes", std::move(list)}};
+}
+
+std::vector<TunedGemm> read_tuned_gemms(const Json& json, std::string_view where,
+                                        const Topology& topology) {
+  return Reader(where, topology).read(json);
+}
+
+std::filesystem::path gemm_schedule_path(DType dtype) {
+  const std::filesystem::path folder = calibration_folder(calibration_setup(dtype, 1));
+  return folder / "gemm-schedules" / (std::string(to_string(dtype)) + ".json");
+}
+
+std::int64_t follow_kept_gemm_schedules(DType dtype) {
+  const std::filesystem::path path = gemm_schedule_path(dtype);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return 0;
+  const std::string name = path.string();
+  const std::vector<TunedGemm> found = read_tuned_gemms(
+      parse_json(read_file(name), name, DuplicateKeys::refuse), name, Topology::of_this_machine());
+  follow_gemm_schedules(schedules_of(found));
+  std::set<GemmShape> shapes;
+  for (const TunedGemm& tuned : found) shapes.insert(tuned.shape);
+  return std::ssize(shapes);
+}
+
+}  // namespace sluice

@@ -1,0 +1,210 @@
+#include "engine/measure/gemm_search.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+/// A step must make a product faster by more than this, or it may be chance.
+constexpr double step_gain = 0.99;
+constexpr int step_rounds = 3;
+constexpr int last_rounds = 9;
+/// Of finetuning: as many as double or halve a dimension; more are chance going in circles.
+constexpr int most_steps = 16;
+/// Schedules that must be alike for the last one to serve further rows.
+constexpr int alike_in_a_row = 3;
+
+std::int64_t round_up(std::int64_t value, std::int64_t step) {
+  return (value + step - 1) / step * step;
+}
+std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+
+/// Within a factor of two.
+bool is_near(std::int64_t a, std::int64_t b) { return a <= 2 * b && b <= 2 * a; }
+bool are_alike(const GemmSchedule& a, const GemmSchedule& b) {
+  return a.strip.tile == b.strip.tile && is_near(a.rows, b.rows) && is_near(a.strips, b.strips) &&
+         is_near(a.strip.block_depth, b.strip.block_depth);
+}
+
+/// The dimensions of a slice (of a computation, as the paper calls what is done at once).
+constexpr int num_dimensions = 3;
+std::int64_t& dimension(GemmSchedule& schedule, int which) {
+  switch (which) {
+    case 0:
+      return schedule.rows;
+    case 1:
+      return schedule.strips;
+    default:
+      return schedule.strip.block_depth;
+  }
+}
+std::int64_t least(const GemmSchedule& schedule, int which) {
+  switch (which) {
+    case 0:
+      return schedule.strip.tile.rows;
+    case 1:
+      return 1;
+    default:
+      return strip_depth_step;
+  }
+}
+
+}  // namespace
+
+GemmSearch::GemmSearch(const GemmShape& shape, std::span<const StripTile> tiles, GemmMeter meter)
+    : shape_(shape), tiles_(tiles), meter_(std::move(meter)) {}
+
+std::int64_t GemmSearch::num_strips() const { return parts(shape_.out, strip_columns); }
+
+TunedGemm GemmSearch::find(std::int64_t rows) {
+  std::optional<GemmSchedule> winner = settled();
+  if (!winner) {
+    std::vector<GemmSchedule> best;
+    for (const StripTile& tile : candidates()) {
+      std::vector<GemmSchedule> starts = {fast_start(tile, rows)};
+      for (const GemmSchedule& part : whole_parts(tile, rows, starts.front().strip.block_depth))
+        starts.push_back(part);
+      const GemmSchedule start = fastest(rows, starts, step_rounds);
+      best.push_back(with_fetch(finetune(start, rows), rows));
+    }
+    winner = fastest(rows, best, last_rounds);
+  }
+  TunedGemm tuned = compare(rows, *winner);
+  take(tuned);
+  return tuned;
+}
+
+void GemmSearch::take(const TunedGemm& found) {
+  chosen_.push_back(found.schedule);
+  if (std::ssize(chosen_) > window) chosen_.pop_front();
+}
+
+std::vector<StripTile> GemmSearch::candidates() const {
+  std::vector<StripTile> tiles(tiles_.begin(), tiles_.end());
+  if (std::ssize(chosen_) < window) return tiles;
+  std::erase_if(tiles, [&](const StripTile& tile) {
+    return std::none_of(chosen_.begin(), chosen_.end(),
+                        [&](const GemmSchedule& schedule) { return schedule.strip.tile == tile; });
+  });
+  return tiles;
+}
+
+std::optional<GemmSchedule> GemmSearch::settled() const {
+  if (std::ssize(chosen_) < window) return std::nullopt;
+  const GemmSchedule& last = chosen_.back();
+  const bool alike =
+      std::all_of(chosen_.end() - alike_in_a_row, chosen_.end(),
+                  [&](const GemmSchedule& schedule) { return are_alike(schedule, last); });
+  return alike ? std::optional(last) : std::nullopt;
+}
+
+bool GemmSearch::fits(const GemmSchedule& schedule, std::int64_t rows) const {
+  const std::int64_t jobs = parts(rows, schedule.rows) * parts(num_strips(), schedule.strips);
+  const std::int64_t most_jobs = parts(rows, schedule.strip.tile.rows) * num_strips();
+  return schedule.rows <= round_up(rows, schedule.strip.tile.rows) &&
+         schedule.strips <= num_strips() &&
+         schedule.strip.block_depth <= round_up(shape_.in, strip_depth_step) &&
+         schedule.rows * schedule.strips * strip_columns <= most_sums_of_a_job &&
+         jobs >= std::min<std::int64_t>(shape_.threads, most_jobs);
+}
+
+GemmSchedule GemmSearch::fast_start(const StripTile& tile, std::int64_t rows) const {
+  GemmSchedule slice{
+      .strip = {.tile = tile, .block_depth = strip_depth_step}, .rows = tile.rows, .strips = 1};
+  bool is_open[num_dimensions] = {true, true, true};
+  while (std::find(std::begin(is_open), std::end(is_open), true) != std::end(is_open)) {
+    for (int which = 0; which < num_dimensions; ++which) {
+      if (!is_open[which]) continue;
+      // A step of 2^t tiles after t steps doubles the slice.
+      GemmSchedule grown = slice;
+      dimension(grown, which) *= 2;
+      is_open[which] = false;
+      if (!fits(grown, rows)) continue;
+      const std::vector<GemmSchedule> both = {slice, grown};
+      const std::vector<double> seconds = meter_.measure(rows, both, step_rounds);
+      if (seconds[1] >= step_gain * seconds[0]) continue;
+      is_open[which] = true;
+      slice = grown;
+    }
+  }
+  return slice;
+}
+
+std::vector<GemmSchedule> GemmSearch::whole_parts(const StripTile& tile, std::int64_t rows,
+                                                  std::int64_t depth) const {
+  std::vector<GemmSchedule> found;
+  for (std::int64_t of_rows = 1; of_rows <= shape_.threads; ++of_rows) {
+    if (shape_.threads % of_rows != 0) continue;
+    const std::int64_t of_columns = shape_.threads / of_rows;
+    const GemmSchedule part{.strip = {.tile = tile, .block_depth = depth},
+                            .rows = round_up(parts(rows, of_rows), tile.rows),
+                            .strips = parts(num_strips(), of_columns)};
+    if (fits(part, rows)) found.push_back(part);
+  }
+  return found;
+}
+
+GemmSchedule GemmSearch::finetune(const GemmSchedule& start, std::int64_t rows) const {
+  GemmSchedule slice = start;
+  for (int step = 0; step < most_steps; ++step) {
+    std::vector<GemmSchedule> ways = {slice};
+    for (int which = 0; which < num_dimensions; ++which) {
+      GemmSchedule larger = slice;
+      dimension(larger, which) *= 2;
+      if (fits(larger, rows)) ways.push_back(larger);
+      GemmSchedule smaller = slice;
+      const std::int64_t unit = least(slice, which);
+      dimension(smaller, which) = std::max(unit, dimension(slice, which) / 2 / unit * unit);
+      if (smaller != slice) ways.push_back(smaller);
+    }
+    const GemmSchedule best = fastest(rows, ways, step_rounds);
+    if (best == slice) break;
+    slice = best;
+  }
+  return slice;
+}
+
+GemmSchedule GemmSearch::with_fetch(const GemmSchedule& schedule, std::int64_t rows) const {
+  std::vector<GemmSchedule> ways = {schedule};
+  for (const std::int64_t bytes : {0, 4096, 8192, 16384}) {
+    ways.push_back(schedule);
+    ways.back().strip.fetch_bytes = bytes;
+  }
+  return fastest(rows, ways, step_rounds);
+}
+
+GemmSchedule GemmSearch::fastest(std::int64_t rows, std::span<const GemmSchedule> schedules,
+                                 int rounds) const {
+  const std::vector<double> seconds = meter_.measure(rows, schedules, rounds);
+  const auto best = std::min_element(seconds.begin(), seconds.end());
+  if (*best >= step_gain * seconds.front()) return schedules.front();
+  return schedules[static_cast<std::size_t>(best - seconds.begin())];
+}
+
+TunedGemm GemmSearch::compare(std::int64_t rows, const GemmSchedule& winner) const {
+  // Two alone, so that the luck of the best of many does not count.
+  const std::vector<GemmSchedule> both = {GemmSchedule(), winner};
+  const std::vector<double> seconds = meter_.measure(rows, both, last_rounds);
+  return {.shape = shape_,
+          .rows = rows,
+          .schedule = winner,
+          .tuned_s = seconds[1],
+          .own_s = seconds[0]};
+}
+
+std::vector<std::int64_t> searched_rows(std::int64_t most) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t each = 1; each < std::min<std::int64_t>(most, GemmSearch::window); ++each)
+    rows.push_back(each);
+  for (std::int64_t doubling = GemmSearch::window; doubling < most; doubling *= 2) {
+    for (std::int64_t quarter = 0; quarter < 4; ++quarter) {
+      const std::int64_t each = doubling + doubling / 4 * quarter;
+      if (each < most) rows.push_back(each);
+    }
+  }
+  rows.push_back(most);
+  return rows;
+}
+
+}  // namespace sluice

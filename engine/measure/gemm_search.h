@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/machine/gemm_schedule_store.h"
+
+namespace sluice {
+
+/// What the search for schedules takes from the machine.
+struct GemmMeter {
+  /// Seconds of one product of so many rows by each of these schedules: measured in turn, in
+  /// `rounds` rounds, the median of each.
+  std::function<std::vector<double>(std::int64_t rows, std::span<const GemmSchedule>, int rounds)>
+      measure;
+};
+
+/// Finds schedules of one shape's products (Sandwich section 6, "Tensor Program Generation"), for
+/// one number of rows after the other, in rising order:
+///
+///   each micro-kernel      of all for the first `window` numbers of rows, then of the last chosen
+///     fast start           rows, strips and depth of a job double while that makes it faster
+///     finetune             from there, or from a thread's whole part by each way to cut rows and
+///                          columns among threads, the step that gains most, until none does
+///   the fastest of them beside the kernels' own choice
+///
+/// Once the last schedules are alike, the last one serves further rows without a search (schedule
+/// reuse).
+class GemmSearch {
+ public:
+  /// `tiles` are the shape's gemm_tiles(), not empty.
+  GemmSearch(const GemmShape& shape, std::span<const StripTile> tiles, GemmMeter meter);
+
+  /// Of more rows than any call before it.
+  TunedGemm find(std::int64_t rows);
+  /// What an earlier search has found of the shape, in place of find().
+  void take(const TunedGemm& found);
+
+  /// Numbers of rows for which all micro-kernels are tried.
+  static constexpr int window = 16;
+
+ private:
+  std::vector<StripTile> candidates() const;
+  /// The schedule that further rows take without a search.
+  std::optional<GemmSchedule> settled() const;
+  /// Largest slices that leave each thread a job.
+  bool fits(const GemmSchedule& schedule, std::int64_t rows) const;
+  GemmSchedule fast_start(const StripTile& tile, std::int64_t rows) const;
+  std::vector<GemmSchedule> whole_parts(const StripTile& tile, std::int64_t rows,
+                                        std::int64_t depth) const;
+  GemmSchedule finetune(const GemmSchedule& start, std::int64_t rows) const;
+  GemmSchedule with_fetch(const GemmSchedule& schedule, std::int64_t rows) const;
+  /// The first one, unless another beats it by more than chance.
+  GemmSchedule fastest(std::int64_t rows, std::span<const GemmSchedule> schedules,
+                       int rounds) const;
+  TunedGemm compare(std::int64_t rows, const GemmSchedule& winner) const;
+  std::int64_t num_strips() const;
+
+  GemmShape shape_;
+  std::span<const StripTile> tiles_;
+  GemmMeter meter_;
+  std::deque<GemmSchedule> chosen_;  ///< of the last numbers of rows, the latest at the end
+};
+
+/// Numbers of rows that are searched: all up to GemmSearch::window, then four in each doubling, up
+/// to `most` and with it.
+std::vector<std::int64_t> searched_rows(std::int64_t most);
+
+}  // namespace sluice
