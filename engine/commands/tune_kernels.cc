@@ -96,6 +96,7 @@ class KernelTuner {
       : order_(order),
         topology_(Topology::of_this_machine()),
         file_(gemm_schedule_path(order.dtype).string()),
+        model_bytes_(packed_weight_bytes(order.config, order.dtype)),
         weights_(tunable_weights(order)),
         ways_(ways_to_share(order.cpu)),
         rows_(searched_rows(order.most_rows)) {}
@@ -113,7 +114,7 @@ class KernelTuner {
     if (failure) std::rethrow_exception(failure);
     if (!order_.dry_run) {
       for (GainOfGemm& gain : gains_)
-        gain.onednn_s = onednn_seconds(gain.shape, gain.rows, compared_rounds);
+        gain.onednn_s = onednn_seconds(gain.shape, model_bytes_, gain.rows, compared_rounds);
     }
     print();
   }
@@ -135,7 +136,7 @@ class KernelTuner {
     double done = 0;
     for (std::size_t way = 0; way < ways_.size(); ++way) {
       pool.follow(static_cast<int>(way));
-      const double read_rate = ReadProbe(pool, std::uint64_t{1} << 40).measure();
+      const double read_rate = ReadProbe(pool, model_bytes_).measure();
       const double flop_rate = GemmProbe(pool, order_.dtype).measure();
       for (const WeightType& type : weights_) {
         const GemmShape shape{.in = type.in,
@@ -143,7 +144,8 @@ class KernelTuner {
                               .dtype = type.format.dtype(),
                               .threads = ways_[way].threads,
                               .groups = ways_[way].groups};
-        GemmBench bench(pool, shape, order_.cpu.node_shares(), nodes());
+        GemmBench bench(pool, shape, model_bytes_,
+                        {.parts = order_.cpu.node_shares(), .nodes = nodes()});
         search(type, shape, bench, [&](double part) {
           bar.update(done + part, total, fmt::format("{} x {}", type.out, type.in));
         });
@@ -327,6 +329,7 @@ class KernelTuner {
   const KernelTuningOrder& order_;
   Topology topology_;
   std::string file_;
+  std::uint64_t model_bytes_;
   std::vector<WeightType> weights_;
   std::vector<SharingThreads> ways_;
   std::vector<std::int64_t> rows_;

@@ -1,6 +1,7 @@
 #include "engine/machine/gemm_schedule_store.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -147,9 +148,20 @@ class Reader {
 }  // namespace
 
 GemmSchedules schedules_of(const std::vector<TunedGemm>& found) {
+  std::map<GemmShape, std::map<std::int64_t, const TunedGemm*>> by_rows;
+  for (const TunedGemm& tuned : found) by_rows[tuned.shape][tuned.rows] = &tuned;
   GemmSchedules schedules;
-  for (const TunedGemm& tuned : found)
-    schedules.add(tuned.shape, tuned.rows, tuned.is_used() ? tuned.schedule : GemmSchedule());
+  for (const auto& [shape, tunings] : by_rows) {
+    for (auto each = tunings.begin(); each != tunings.end(); ++each) {
+      const TunedGemm& tuned = *each->second;
+      GemmSchedule schedule = tuned.is_used() ? tuned.schedule : GemmSchedule();
+      // A job that had all rows has them up to the next number that was measured.
+      const auto next = std::next(each);
+      if (tuned.is_used() && schedule.rows >= tuned.rows && next != tunings.end())
+        schedule.rows = std::max(schedule.rows, next->first);
+      schedules.add(shape, tuned.rows, schedule);
+    }
+  }
   return schedules;
 }
 

@@ -43,8 +43,8 @@ void fill(DType dtype, std::byte* data, std::size_t bytes) {
 }
 
 /// Throws Error where memory has no room for as many.
-std::size_t count_in_turn(std::size_t each_bytes) {
-  const std::size_t count = operands_in_turn(each_bytes);
+std::size_t count_in_turn(std::size_t each_bytes, std::uint64_t model_bytes) {
+  const std::size_t count = operands_in_turn(each_bytes, model_bytes);
   if (count * each_bytes > available_memory_bytes() / 2)
     throw Error("not enough memory to measure products: {} weights of {}, {} available", count,
                 format_bytes(each_bytes), format_bytes(available_memory_bytes()));
@@ -53,20 +53,20 @@ std::size_t count_in_turn(std::size_t each_bytes) {
 
 }  // namespace
 
-GemmBench::GemmBench(ThreadPool& pool, const GemmShape& shape, const std::vector<NodeShare>& parts,
-                     const std::vector<int>& nodes)
+GemmBench::GemmBench(ThreadPool& pool, const GemmShape& shape, std::uint64_t model_bytes,
+                     const GemmBenchHomes& homes)
     : pool_(pool),
       shape_(shape),
       type_{.in = shape.in, .out = shape.out, .format = WeightFormat::plain(shape.dtype)},
-      turn_(count_in_turn(WeightPacking::size_bytes(type_))) {
+      turn_(count_in_turn(WeightPacking::size_bytes(type_), model_bytes)) {
   constexpr std::size_t chunk = std::size_t{1} << 20;
   const std::size_t bytes = WeightPacking::size_bytes(type_);
   for (std::size_t i = 0; i < turn_.count(); ++i) {
     Buffer& weight = weights_.emplace_back(bytes);
-    if (parts.size() > 1) {
-      bind_parts(weight, parts);
+    if (homes.parts.size() > 1) {
+      bind_parts(weight, homes.parts);
     } else {
-      interleave_if_allowed(weight, nodes);
+      interleave_if_allowed(weight, homes.nodes);
     }
     pool.run(static_cast<std::int64_t>((bytes + chunk - 1) / chunk), [&](std::int64_t job) {
       const std::size_t begin = static_cast<std::size_t>(job) * chunk;
@@ -120,7 +120,8 @@ namespace {
 /// oneDNN's product, on threads of OpenMP.
 class OneDnnBench {
  public:
-  OneDnnBench(const GemmShape& shape, std::int64_t rows) : engine_(dnnl::engine::kind::cpu, 0) {
+  OneDnnBench(const GemmShape& shape, std::uint64_t model_bytes, std::int64_t rows)
+      : engine_(dnnl::engine::kind::cpu, 0) {
     using dnnl::memory;
     const auto type = shape.dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
     const memory::desc source({rows, shape.in}, type, memory::format_tag::ab);
@@ -133,7 +134,7 @@ class OneDnnBench {
     fill(shape.dtype, static_cast<std::byte*>(x_.get_data_handle()),
          description.src_desc().get_size());
     const std::size_t bytes = description.weights_desc().get_size();
-    const std::size_t count = count_in_turn(bytes);
+    const std::size_t count = count_in_turn(bytes, model_bytes);
     for (std::size_t i = 0; i < count; ++i) {
       const Buffer& buffer = buffers_.emplace_back(bytes);
       fill(shape.dtype, buffer.data(), bytes);
@@ -163,10 +164,11 @@ class OneDnnBench {
   std::size_t next_ = 0;
 };
 
-std::optional<double> measure_onednn(const GemmShape& shape, std::int64_t rows, int rounds) {
+std::optional<double> measure_onednn(const GemmShape& shape, std::uint64_t model_bytes,
+                                     std::int64_t rows, int rounds) {
   omp_set_num_threads(shape.threads);
   try {
-    OneDnnBench bench(shape, rows);
+    OneDnnBench bench(shape, model_bytes, rows);
     bench.sample(1);
     const int products = products_for(bench.sample(1));
     std::vector<double> samples;
@@ -182,12 +184,13 @@ std::optional<double> measure_onednn(const GemmShape& shape, std::int64_t rows, 
 
 }  // namespace
 
-std::optional<double> onednn_seconds(const GemmShape& shape, std::int64_t rows, int rounds) {
+std::optional<double> onednn_seconds(const GemmShape& shape, std::uint64_t model_bytes,
+                                     std::int64_t rows, int rounds) {
   std::optional<double> seconds;
   std::exception_ptr failure;
   std::thread bench([&] {
     try {
-      seconds = measure_onednn(shape, rows, rounds);
+      seconds = measure_onednn(shape, model_bytes, rows, rounds);
     } catch (...) {
       failure = std::current_exception();
     }

@@ -14,13 +14,20 @@
 
 namespace sluice {
 
-/// Products by weights of one shape, each from memory, on a pool's present cut.
+/// Where weights lie that are measured: as a model's would, in parts, or on these nodes in turn.
+struct GemmBenchHomes {
+  std::vector<NodeShare> parts;
+  std::vector<int> nodes;
+};
+
+/// Products by weights of one shape, each from memory as far as a model's would be, on a pool's
+/// present cut.
 class GemmBench {
  public:
-  /// Takes memory for as many weights as must be taken in turn, where a model's would lie: in
-  /// `parts`, or on `nodes` in turn. Throws Error where it does not fit.
-  GemmBench(ThreadPool& pool, const GemmShape& shape, const std::vector<NodeShare>& parts,
-            const std::vector<int>& nodes);
+  /// Takes memory for as many weights as must be taken in turn, of a model of so many bytes. Throws
+  /// Error where it does not fit.
+  GemmBench(ThreadPool& pool, const GemmShape& shape, std::uint64_t model_bytes,
+            const GemmBenchHomes& homes);
 
   /// Seconds of one product of so many rows by each of these schedules: in turn, in `rounds`
   /// rounds, the median of each. Products follow no other schedules meanwhile, and none after it.
@@ -42,10 +49,10 @@ class GemmBench {
   Workspace x_, y_;
 };
 
-/// Seconds of a product of so many rows by weights of the shape from memory, by oneDNN, with the
-/// layout and the threads that it chooses itself among `shape.threads`: what a program without
-/// kernels of its own has. On a thread of its own, which may run anywhere. Nothing where oneDNN has
-/// no such product on this CPU. The median of `rounds`.
-std::optional<double> onednn_seconds(const GemmShape& shape, std::int64_t rows, int rounds);
+/// Seconds of such a product by oneDNN, in the layout that it likes best, cut among `shape.threads`
+/// as it likes: what a program without kernels of its own has. On a thread of its own, which may
+/// run anywhere. Nothing where oneDNN has no such product on this CPU. The median of `rounds`.
+std::optional<double> onednn_seconds(const GemmShape& shape, std::uint64_t model_bytes,
+                                     std::int64_t rows, int rounds);
 
 }  // namespace sluice

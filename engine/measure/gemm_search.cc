@@ -12,6 +12,8 @@ constexpr int step_rounds = 3;
 constexpr int last_rounds = 9;
 /// Of finetuning: as many as double or halve a dimension; more are chance going in circles.
 constexpr int most_steps = 16;
+/// A reused schedule must take a row at most so many times as long as the last one did.
+constexpr double as_long = 1.03;
 /// Schedules that must be alike for the last one to serve further rows.
 constexpr int alike_in_a_row = 3;
 
@@ -22,9 +24,15 @@ std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part
 
 /// Within a factor of two.
 bool is_near(std::int64_t a, std::int64_t b) { return a <= 2 * b && b <= 2 * a; }
-bool are_alike(const GemmSchedule& a, const GemmSchedule& b) {
-  return a.strip.tile == b.strip.tile && is_near(a.rows, b.rows) && is_near(a.strips, b.strips) &&
-         is_near(a.strip.block_depth, b.strip.block_depth);
+/// Whether a job has them.
+bool has_all_rows(const TunedGemm& of) { return of.schedule.rows >= of.rows; }
+bool are_alike(const TunedGemm& a, const TunedGemm& b) {
+  const bool same_rows = has_all_rows(a)
+                             ? has_all_rows(b)
+                             : !has_all_rows(b) && is_near(a.schedule.rows, b.schedule.rows);
+  return same_rows && a.schedule.strip.tile == b.schedule.strip.tile &&
+         is_near(a.schedule.strips, b.schedule.strips) &&
+         is_near(a.schedule.strip.block_depth, b.schedule.strip.block_depth);
 }
 
 /// The dimensions of a slice (of a computation, as the paper calls what is done at once).
@@ -58,45 +66,56 @@ GemmSearch::GemmSearch(const GemmShape& shape, std::span<const StripTile> tiles,
 std::int64_t GemmSearch::num_strips() const { return parts(shape_.out, strip_columns); }
 
 TunedGemm GemmSearch::find(std::int64_t rows) {
-  std::optional<GemmSchedule> winner = settled();
-  if (!winner) {
-    std::vector<GemmSchedule> best;
-    for (const StripTile& tile : candidates()) {
-      std::vector<GemmSchedule> starts = {fast_start(tile, rows)};
-      for (const GemmSchedule& part : whole_parts(tile, rows, starts.front().strip.block_depth))
-        starts.push_back(part);
-      const GemmSchedule start = fastest(rows, starts, step_rounds);
-      best.push_back(with_fetch(finetune(start, rows), rows));
-    }
-    winner = fastest(rows, best, last_rounds);
+  std::optional<TunedGemm> tuned;
+  if (const std::optional<GemmSchedule> reused = settled(rows)) {
+    tuned = compare(rows, *reused);
+    const auto row_s = [](const TunedGemm& of) {
+      return of.tuned_s / static_cast<double>(of.rows);
+    };
+    if (row_s(*tuned) > as_long * row_s(found_.back())) tuned.reset();
   }
-  TunedGemm tuned = compare(rows, *winner);
-  take(tuned);
-  return tuned;
+  if (!tuned) tuned = compare(rows, searched(rows));
+  take(*tuned);
+  return *tuned;
+}
+
+GemmSchedule GemmSearch::searched(std::int64_t rows) const {
+  std::vector<GemmSchedule> best;
+  for (const StripTile& tile : candidates()) {
+    std::vector<GemmSchedule> starts = {fast_start(tile, rows)};
+    for (const GemmSchedule& part : whole_parts(tile, rows, starts.front().strip.block_depth))
+      starts.push_back(part);
+    const GemmSchedule start = fastest(rows, starts, step_rounds);
+    best.push_back(with_fetch(finetune(start, rows), rows));
+  }
+  return fastest(rows, best, last_rounds);
 }
 
 void GemmSearch::take(const TunedGemm& found) {
-  chosen_.push_back(found.schedule);
-  if (std::ssize(chosen_) > window) chosen_.pop_front();
+  found_.push_back(found);
+  if (std::ssize(found_) > window) found_.pop_front();
 }
 
 std::vector<StripTile> GemmSearch::candidates() const {
   std::vector<StripTile> tiles(tiles_.begin(), tiles_.end());
-  if (std::ssize(chosen_) < window) return tiles;
+  if (std::ssize(found_) < window) return tiles;
   std::erase_if(tiles, [&](const StripTile& tile) {
-    return std::none_of(chosen_.begin(), chosen_.end(),
-                        [&](const GemmSchedule& schedule) { return schedule.strip.tile == tile; });
+    return std::none_of(found_.begin(), found_.end(),
+                        [&](const TunedGemm& found) { return found.schedule.strip.tile == tile; });
   });
   return tiles;
 }
 
-std::optional<GemmSchedule> GemmSearch::settled() const {
-  if (std::ssize(chosen_) < window) return std::nullopt;
-  const GemmSchedule& last = chosen_.back();
-  const bool alike =
-      std::all_of(chosen_.end() - alike_in_a_row, chosen_.end(),
-                  [&](const GemmSchedule& schedule) { return are_alike(schedule, last); });
-  return alike ? std::optional(last) : std::nullopt;
+std::optional<GemmSchedule> GemmSearch::settled(std::int64_t rows) const {
+  if (std::ssize(found_) < window) return std::nullopt;
+  const TunedGemm& last = found_.back();
+  const bool are_settled =
+      std::all_of(found_.end() - alike_in_a_row, found_.end(),
+                  [&](const TunedGemm& found) { return are_alike(found, last); });
+  if (!are_settled) return std::nullopt;
+  GemmSchedule schedule = last.schedule;
+  if (has_all_rows(last)) schedule.rows = round_up(rows, schedule.strip.tile.rows);
+  return fits(schedule, rows) ? std::optional(schedule) : std::nullopt;
 }
 
 bool GemmSearch::fits(const GemmSchedule& schedule, std::int64_t rows) const {

@@ -29,7 +29,7 @@ struct GemmMeter {
 ///   the fastest of them beside the kernels' own choice
 ///
 /// Once the last schedules are alike, the last one serves further rows without a search (schedule
-/// reuse).
+/// reuse), as long as a row takes no longer by it.
 class GemmSearch {
  public:
   /// `tiles` are the shape's gemm_tiles(), not empty.
@@ -45,8 +45,9 @@ class GemmSearch {
 
  private:
   std::vector<StripTile> candidates() const;
-  /// The schedule that further rows take without a search.
-  std::optional<GemmSchedule> settled() const;
+  /// The schedule that so many rows take without a search.
+  std::optional<GemmSchedule> settled(std::int64_t rows) const;
+  GemmSchedule searched(std::int64_t rows) const;
   /// Largest slices that leave each thread a job.
   bool fits(const GemmSchedule& schedule, std::int64_t rows) const;
   GemmSchedule fast_start(const StripTile& tile, std::int64_t rows) const;
@@ -63,7 +64,7 @@ class GemmSearch {
   GemmShape shape_;
   std::span<const StripTile> tiles_;
   GemmMeter meter_;
-  std::deque<GemmSchedule> chosen_;  ///< of the last numbers of rows, the latest at the end
+  std::deque<TunedGemm> found_;  ///< of the last numbers of rows, the latest at the end
 };
 
 /// Numbers of rows that are searched: all up to GemmSearch::window, then four in each doubling, up

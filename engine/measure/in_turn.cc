@@ -18,8 +18,10 @@ std::uint64_t flushing_bytes() {
 
 }  // namespace
 
-std::size_t operands_in_turn(std::size_t each_bytes) {
-  return (flushing_bytes() + each_bytes - 1) / each_bytes;
+std::size_t operands_in_turn(std::size_t each_bytes, std::uint64_t working_set_bytes) {
+  const std::uint64_t bytes =
+      std::max<std::uint64_t>(1, std::min(flushing_bytes(), working_set_bytes));
+  return (bytes - 1) / each_bytes + 1;
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "codelets/kernels/activate_ref.h"
 #include "codelets/kernels/linear_ref.h"
 #include "codelets/kernels/strip_gemm.h"
+#include "codelets/weights/gemm_schedules.h"
 #include "codelets/weights/plain.h"
 #include "tests/codelets/codelet_data.h"
 
@@ -105,6 +106,64 @@ TEST_P(LinearTest, RowHasTheSameBitsInEveryBatchPlaceAndNumberOfThreads) {
         }
       }
     }
+  }
+}
+
+/// Puts back what products follow.
+class FollowSchedules {
+ public:
+  explicit FollowSchedules(GemmSchedules schedules) { follow_gemm_schedules(std::move(schedules)); }
+  ~FollowSchedules() { follow_gemm_schedules({}); }
+  FollowSchedules(const FollowSchedules&) = delete;
+  FollowSchedules& operator=(const FollowSchedules&) = delete;
+};
+
+TEST_P(LinearTest, SchedulesChangeNoBit) {
+  constexpr std::int64_t in = 300;
+  Random random(17);
+  for (const std::int64_t out : {64, 200, 1000}) {
+    const test::PackedWeight weight = test::make_weight(random, out, in, GetParam());
+    const WeightType& type = weight.type;
+    for (const std::int64_t rows : {1, 6, 50, 140}) {
+      const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
+      const std::vector<float> own =
+          run_linear(test::pool_of(3), type, weight.packed, x.data(), rows);
+      for (const StripTile& tile : gemm_tiles(type)) {
+        for (const std::int64_t strips : {1, 2, 100}) {
+          for (const std::int64_t job_rows : {tile.rows, 7 * tile.rows, std::int64_t{1000}}) {
+            GemmSchedules schedules;
+            schedules.add(
+                {.in = in, .out = out, .dtype = GetParam(), .threads = 3, .groups = 1}, 1,
+                {.strip = {.tile = tile, .block_depth = 128}, .rows = job_rows, .strips = strips});
+            const FollowSchedules followed(std::move(schedules));
+            EXPECT_EQ(run_linear(test::pool_of(3), type, weight.packed, x.data(), rows), own)
+                << out << " columns, " << rows << " rows, " << strips << " strips and " << job_rows
+                << " rows a job";
+          }
+        }
+      }
+    }
+  }
+}
+
+/// A schedule is one of a shape, and holds up to the next number of rows that has one.
+TEST(GemmSchedulesTest, TheOneOfTheShapeAndOfTheNextFewerRowsIsFound) {
+  const GemmShape shape{.in = 8, .out = 64, .dtype = DType::f32, .threads = 2, .groups = 1};
+  GemmSchedules schedules;
+  EXPECT_TRUE(schedules.empty());
+  schedules.add(shape, 2, {.rows = 20});
+  schedules.add(shape, 16, {.rows = 160});
+  EXPECT_EQ(schedules.find(shape, 1), nullptr);
+  for (const std::int64_t rows : {2, 3, 15}) EXPECT_EQ(schedules.find(shape, rows)->rows, 20);
+  for (const std::int64_t rows : {16, 5000}) EXPECT_EQ(schedules.find(shape, rows)->rows, 160);
+  for (int which = 0; which < 5; ++which) {
+    GemmShape other = shape;
+    if (which == 0) other.in = 9;
+    if (which == 1) other.out = 65;
+    if (which == 2) other.dtype = DType::bf16;
+    if (which == 3) other.threads = 3;
+    if (which == 4) other.groups = 2;
+    EXPECT_EQ(schedules.find(other, 2), nullptr) << which;
   }
 }
 

@@ -126,6 +126,27 @@ TEST_F(StripAmxTest, MatchesReferenceAndRowsAreAlone) {
   }
 }
 
+TEST_F(StripAmxTest, SchedulesChangeNoBit) {
+  for (const std::int64_t depth : {2, 66, 674, 2082}) {
+    for (const std::int64_t rows : {1, 16, 17, 45}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows, depth " << depth);
+      const Product product(random_, rows, depth);
+      std::vector<float> own = product.result();
+      strip::gemm_by_amx<EmulatedAmx>(product.call(0, own));
+      for (const StripTile& tile : {strip::amx_low_tile, strip::amx_square_tile}) {
+        for (const std::int64_t block_depth : {64, 192, 1 << 20}) {
+          std::vector<float> c = product.result();
+          StripGemm call = product.call(0, c);
+          call.schedule = {.tile = tile, .block_depth = block_depth, .fetch_bytes = 4096};
+          strip::gemm_by_amx<EmulatedAmx>(call);
+          EXPECT_EQ(c, own) << "tile " << tile.rows << " x " << tile.columns << ", blocks "
+                            << block_depth;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(StripAmxTest, VectorsGiveTheSameBits) {
   if (!has_arithmetic(Bf16Arithmetic::multiply_add)) GTEST_SKIP() << "this CPU has no AVX-512";
   for (const std::int64_t depth : {2, 30, 34, 64, 512, 674}) {

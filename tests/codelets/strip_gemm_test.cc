@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "tests/codelets/bf16_arithmetic_test.h"
+#include "tests/support/expect_error.h"
 
 namespace sluice {
 namespace {
@@ -221,6 +222,85 @@ TEST_P(StripTest, StripsSideBySideAreTheSame) {
       EXPECT_EQ(together, apart) << rows << " rows";
     }
   }
+}
+
+/// Every kernel, deep and shallow blocks, and every way to fetch.
+TEST_P(StripTest, SchedulesChangeNoBit) {
+  constexpr std::int64_t strips = 2;
+  const std::span<const StripTile> tiles = strip_tiles(dtype(), arithmetic());
+  ASSERT_GE(tiles.size(), 2U);
+  std::vector<StripSchedule> schedules;
+  for (const StripTile& tile : tiles) {
+    for (const std::int64_t depth : {64, 128, 192, 1024, 1 << 20}) {
+      schedules.push_back({.tile = tile, .block_depth = depth, .fetch_bytes = depth % 3 * 4096});
+    }
+  }
+  schedules.push_back({.fetch_bytes = 8192});
+  schedules.push_back({.block_depth = 64});
+  for (const std::int64_t depth : depths({2, 66, 674, 4098})) {
+    const std::size_t each = strip_bytes(depth, dtype());
+    const Buffer b(strips * each);
+    for (std::size_t i = 0; i < strips; ++i) {
+      const Operand weight = test::make_operand(random_.floats(strip_columns * depth), dtype());
+      pack_strip(
+          {.dtype = dtype(), .rows = weight.data(), .columns = strip_columns, .depth = depth},
+          b.data() + i * each, arithmetic());
+    }
+    for (const std::int64_t rows : {1, 2, 5, 13, 33}) {
+      const Operand a = test::make_operand(random_.floats(rows * depth), dtype());
+      const bool is_f32 = dtype() == DType::f32;
+      for (const StripSource source : {StripSource::cache, StripSource::memory}) {
+        std::vector<float> own(static_cast<std::size_t>(rows * strips * strip_columns), 0.25F);
+        const std::vector<float> before = own;
+        StripGemm call{.dtype = dtype(),
+                       .rows = rows,
+                       .depth = depth,
+                       .a = is_f32 ? nullptr : reinterpret_cast<const std::uint16_t*>(a.data()),
+                       .wide_a = is_f32 ? a.values.data() : nullptr,
+                       .a_stride = depth,
+                       .b = b.data(),
+                       .strips = strips,
+                       .c = own.data(),
+                       .c_stride = strips * strip_columns,
+                       .accumulate = rows % 2 == 1,
+                       .source = source,
+                       .arithmetic = arithmetic()};
+        strip_gemm(call);
+        for (const StripSchedule& schedule : schedules) {
+          std::vector<float> c = before;
+          call.c = c.data();
+          call.schedule = schedule;
+          strip_gemm(call);
+          EXPECT_EQ(c, own) << rows << " rows, depth " << depth << ", tile " << schedule.tile.rows
+                            << " x " << schedule.tile.columns << ", blocks "
+                            << schedule.block_depth;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(StripTest, SchedulesOfOtherCpusAreRefused) {
+  const Buffer strip(strip_bytes(64, dtype()));
+  const std::vector<float> a(64);
+  std::vector<float> c(strip_columns);
+  StripGemm call{.dtype = dtype(),
+                 .rows = 1,
+                 .depth = 64,
+                 .a = reinterpret_cast<const std::uint16_t*>(a.data()),
+                 .a_stride = 64,
+                 .b = strip.data(),
+                 .c = c.data(),
+                 .c_stride = strip_columns,
+                 .arithmetic = arithmetic()};
+  if (dtype() == DType::f32) {
+    call.a = nullptr;
+    call.wide_a = a.data();
+  }
+  call.schedule = {.tile = {.rows = 5, .columns = 48}};
+  testing::expect_error([&] { strip_gemm(call); }, {"5 x 48"});
+  call.schedule = {.block_depth = 65};
+  testing::expect_error([&] { strip_gemm(call); }, {"65", "64"});
 }
 
 /// Widened numbers have one sum, whatever the vectors, as far as the CPU does not round products.

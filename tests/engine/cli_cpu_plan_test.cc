@@ -169,6 +169,68 @@ TEST_F(CliTuneTest, BadInputIsOneLine) {
   EXPECT_EQ(run(generate + Arguments{"--cpu-plan", "auto"}).exit_code, 0);
 }
 
+class CliTuneKernelsTest : public CliTuneTest {
+ protected:
+  CliResult tune_kernels(const Arguments& more = {}, const std::string& rows = "3") {
+    return run(Arguments{"tune", "--model", "tiny", "--kernels", "--rows", rows} + more);
+  }
+  /// What `generate` says of the schedules that it followed.
+  json stats_of_run() {
+    const std::string stats = folder_.file("stats.json");
+    const CliResult result = run(generate + Arguments{"--stats", stats});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    text_ = result.out;
+    std::ifstream file(stats);
+    return json::parse(file);
+  }
+
+  std::string text_;  ///< of the last run
+};
+
+TEST_F(CliTuneKernelsTest, RunsFollowWhatIsFoundAndSayTheSame) {
+  EXPECT_EQ(stats_of_run()["tuned_gemm_shapes"], 0);
+  const std::string text = text_;
+  const CliResult dry = tune_kernels({"--dry-run"});
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_NE(dry.out.find("3, up to 3"), std::string::npos) << dry.out;
+  const CliResult tuned = tune_kernels({"--json"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  const json found = json::parse(tuned.out);
+  const std::size_t shapes = found["shapes"].size();
+  ASSERT_GT(shapes, 0U);
+  EXPECT_EQ(found["searched"], 3 * shapes);
+  EXPECT_EQ(found["compared"].size(), 2 * shapes) << "1 and 2 rows";
+  EXPECT_EQ(stats_of_run()["tuned_gemm_shapes"], shapes);
+  EXPECT_EQ(text_, text);
+  const CliResult again = tune_kernels();
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.out.find("\n0 numbers of rows searched"), std::string::npos) << again.out;
+  const json more = json::parse(tune_kernels({"--json"}, "4").out);
+  EXPECT_EQ(more["searched"], shapes) << "only what is new";
+}
+
+TEST_F(CliTuneKernelsTest, BadInputIsOneLine) {
+  expect_failure(tune({"--rows", "5"}), 2, {"--rows", "--kernels"});
+  expect_failure(tune({"--kernels"}), 2, {"--repeat", "--kernels"});
+  expect_failure(tune_kernels({}, "0"), 2, {"--rows 0", "from 1"});
+  ASSERT_EQ(tune_kernels().exit_code, 0);
+  std::string file;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.file("data"))) {
+    if (entry.path().parent_path().filename() == "gemm-schedules") file = entry.path();
+  }
+  ASSERT_FALSE(file.empty());
+  std::ifstream kept(file);
+  json other = json::parse(kept);
+  other["topology"] = "another";
+  std::ofstream(file) << other;
+  expect_failure(run(generate), 1, {file, "another machine", "--force"});
+  std::ofstream(file) << "{";
+  expect_failure(run(generate), 1, {file, "JSON"});
+  expect_failure(tune_kernels(), 1, {file, "JSON"});
+  EXPECT_EQ(tune_kernels({"--force"}).exit_code, 0) << "tunes again";
+  EXPECT_EQ(run(generate).exit_code, 0);
+}
+
 TEST_F(CliCpuPlanTest, InfoShowsAMachineThatATextDescribes) {
   const std::string text = "pack:2 numa:2 core:4 pu:2";
   const CliResult words = run_cli({"info", "--topology", text});
