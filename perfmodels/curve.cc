@@ -88,6 +88,17 @@ Curve Curve::scaled(double factor) const {
   return result;
 }
 
+Surface Surface::scaled(double factor) const {
+  Surface result = *this;
+  for (std::vector<double>& row : result.values_) {
+    for (double& value : row) {
+      value *= factor;
+      check_positive(value, "value");
+    }
+  }
+  return result;
+}
+
 Surface Surface::constant(double value) { return {{1}, {1}, {{value}}}; }
 
 Surface::Surface(std::vector<double> x, std::vector<double> y,

@@ -44,6 +44,8 @@ class Surface {
 
   /// Never 0, infinite or NaN, whatever x and y are.
   double at(double x, double y) const;
+  /// The same with all values times `factor`. Throws Error unless they stay positive and finite.
+  Surface scaled(double factor) const;
 
  private:
   std::vector<double> x_;

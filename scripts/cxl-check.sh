@@ -291,6 +291,7 @@ check_two_sockets() {
   check "opt-left-out: the same tokens" same_tokens opt-left-out opt-ddr
   check "opt-left-out: a group's pages lie on its node" bound_by_group opt-left-out '[0.25,0.75]'
   check "opt-left-out: a thread on each processor that prefill has" has_threads_on opt-left-out 0 1 2 3
+  check "a node with too little memory for its group's part" refused full-node 'the CPU plan puts .* on NUMA node 1'
 }
 
 check_one_socket() {

@@ -148,7 +148,11 @@ class Planner {
         for (const Workload& workload : lists_.workloads(config.max_positions)) {
           if (interrupt_flag()) throw Interrupted();
           if (std::string problem = length_problem(config, workload); problem.empty()) {
-            add(model, costs, workload, points);
+            if (settings_.cpu_plan) {
+              add_by_cpu_plan(model, costs, workload, points);
+            } else {
+              add(model, costs, workload, points);
+            }
           } else {
             points.push_back({.model = model,
                               .machine = costs.machine,
@@ -176,11 +180,7 @@ class Planner {
     return "\n" + explain_plan(policy_of(point), *costs.model, point.workload);
   }
   /// What --cpu-plan adds to a plan.
-  CpuPlanReport cpu_plan(const PlanPoint& point) {
-    const std::string& machine = lists_.machines.front();
-    return report_cpu_plan(*settings_.cpu_plan, load_profile(machine),
-                           costs_of(machine, point.model).model->model(), point.workload);
-  }
+  const CpuPlanReport& cpu_plan() const { return cpu_plan_.value(); }
   Json explain_json(const PlanPoint& point) {
     const MachineCosts costs = costs_of(lists_.machines.front(), point.model);
     return explain_plan_json(policy_of(point), *costs.model, point.workload);
@@ -211,7 +211,18 @@ class Planner {
     ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     settings_.mixture.route(model, dimensions);
-    return machines_.load(machine, dimensions, model);
+    MachineCosts costs = machines_.load(machine, dimensions, model);
+    if (!cpu_plan_) return costs;
+    return costs_by_cpu_plan(std::move(costs), load_profile(machine), cpu_plan_->plan);
+  }
+
+  /// Of a single point. How many sequences fit is the same whatever the cores do.
+  void add_by_cpu_plan(const std::string& model, const MachineCosts& costs, const Workload& asked,
+                       std::vector<PlanPoint>& points) {
+    const Workload workload = plan_with_each(policies_, *costs.model, asked).front().workload;
+    const MachineProfile profile = load_profile(lists_.machines.front());
+    cpu_plan_ = report_cpu_plan(*settings_.cpu_plan, profile, costs.model->model(), workload);
+    add(model, costs_by_cpu_plan(costs, profile, cpu_plan_->plan), workload, points);
   }
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,
@@ -231,6 +242,7 @@ class Planner {
   MachineList machines_;
   LoadedPolicies policies_;  ///< that were named, or all
   bool chooses_ = false;     ///< the fastest of all
+  std::optional<CpuPlanReport> cpu_plan_;
 };
 
 /// A line on stderr for each point without a plan; says how many there are.
@@ -275,15 +287,14 @@ int run_plan(const CommandLine::Arguments& arguments) {
                 points.front().problem);
   if (points.size() == 1 && settings.format == OutputFormat::table) {
     std::string text = describe_plan(points.front()) + planner.explain(points.front());
-    if (settings.cpu_plan) text += "\n" + describe_cpu_plan(planner.cpu_plan(points.front()));
+    if (settings.cpu_plan) text += "\n" + describe_cpu_plan(planner.cpu_plan());
     std::cout << text;
     return 0;
   }
   if (settings.explain || settings.cpu_plan) {  // of a single point
     Json object = plan_json(points.front());
     if (settings.explain) object["explain"] = planner.explain_json(points.front());
-    if (settings.cpu_plan)
-      object["cpu_plan"] = cpu_plan_report_json(planner.cpu_plan(points.front()));
+    if (settings.cpu_plan) object["cpu_plan"] = cpu_plan_report_json(planner.cpu_plan());
     std::cout << format_objects(OutputFormat::json, Json::array({std::move(object)}));
     return 0;
   }

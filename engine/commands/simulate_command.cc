@@ -23,6 +23,7 @@
 #include "engine/machine/compute.h"
 #include "engine/machine/machine_costs.h"
 #include "engine/plan/comparison.h"
+#include "engine/plan/cpu_plan_report.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/points.h"
 #include "engine/plan/policy_choice.h"
@@ -82,10 +83,11 @@ class Simulations {
     ModelDimensions dimensions = model_dimensions(config, default_dtype);
     if (lists_.weight_bits != 16) dimensions.weight_bits = lists_.weight_bits;
     mixture_.route(model, dimensions);
-    const MachineCosts costs = simulated_costs(machine, dimensions, model, host_);
-    say_if_carried(costs, model);
-    const std::string platform = program_.add_machine(*costs.model);
+    const MachineCosts whole = simulated_costs(machine, dimensions, model, host_);
+    say_if_carried(whole, model);
+    const std::string platform = program_.add_machine(*whole.model);
     for (const Workload& workload : lists_.workloads(config.max_positions)) {
+      const MachineCosts costs = by_cpu_plan(whole, machine, workload);
       for (const std::string& policy : lists_.policies) {
         Job job = {model, machine, policy, workload, workload, platform, {}, ""};
         if (policy == any_policy) {
@@ -100,6 +102,19 @@ class Simulations {
         jobs_.push_back(std::move(job));
       }
     }
+  }
+
+  /// The machine's costs while its cores compute as --cpu-plan says.
+  MachineCosts by_cpu_plan(const MachineCosts& whole, const std::string& machine,
+                           const Workload& workload) const {
+    if (!host_.cpu_plan) return whole;
+    if (workload.batch == as_many_as_fit)
+      throw UsageError(
+          "--cpu-plan goes by how many sequences there are; name a number with --batch");
+    const MachineProfile profile = load_profile(machine);
+    return costs_by_cpu_plan(
+        whole, profile,
+        report_cpu_plan(*host_.cpu_plan, profile, whole.model->model(), workload).plan);
   }
 
   void load(const std::string& policy) {
@@ -190,6 +205,15 @@ std::string describe(const Json& result) {
     text += fmt::format("{:8}{} x {}, placement {}\n", phase, its["iterations"].get<double>(),
                         seconds_text(its["iteration_s"].get<double>()),
                         its["placement"].get<std::string>());
+  }
+  if (result.contains("cpu_plan")) {
+    for (const char* phase : {"prefill", "decode"}) {
+      const Json& plan = result["cpu_plan"][phase];
+      std::size_t cores = 0;
+      for (const Json& group : plan["groups"]) cores += group["cores"].size();
+      text += fmt::format("{:8}{} cores in {} groups, {} left out\n", phase, cores,
+                          plan["groups"].size(), plan["left_out"].size());
+    }
   }
   text += fmt::format("\ntime to first token {}, per token {}, {} tokens/s, latency {}\n",
                       seconds_text(result["ttft_s"].get<double>()),

@@ -19,6 +19,7 @@
 #include "engine/commands/options/weight_options.h"
 #include "engine/machine/compute.h"
 #include "engine/machine/machine_costs.h"
+#include "engine/plan/cpu_plan_report.h"
 #include "engine/replay/outcome_json.h"
 #include "engine/simulate/simulated_replay.h"
 #include "engine/simulate/simulation.h"
@@ -104,12 +105,18 @@ int run(const CommandLine::Arguments& arguments) {
     dimensions.weight_bits = bits;
   mixture.route(model, dimensions);
   const SimulatedHost host = read_simulated_host(line);
-  const MachineCosts costs = simulated_costs(machine, dimensions, model, host);
+  MachineCosts costs = simulated_costs(machine, dimensions, model, host);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
   policy.policy().set_host_tiers(read_host_tiers(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),
                              .output_tokens = line.get<std::int64_t>("output-tokens")};
+  std::optional<CpuPlanReport> cpu_plan;
+  if (host.cpu_plan) {
+    const MachineProfile profile = load_profile(machine);
+    cpu_plan = report_cpu_plan(*host.cpu_plan, profile, dimensions, workload);
+    costs = costs_by_cpu_plan(std::move(costs), profile, cpu_plan->plan);
+  }
   TraceSession trace(read_trace_folder(line));
   const auto run_point = [&] {
     const Simulation simulation = simulate({.config = config,
@@ -126,7 +133,7 @@ int run(const CommandLine::Arguments& arguments) {
                                   .plan = simulation.plan,
                                   .problem = "",
                                   .running_costs = costs.running_costs},
-                                 simulation);
+                                 simulation, cpu_plan);
     return 0;
   };
   return trace.around(run_point, false);

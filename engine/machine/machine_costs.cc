@@ -298,6 +298,8 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
     if (host.names_device) throw Error("--device is of --machine this; {} has its own", machine);
     return profile_costs(machine, model);
   }
+  if (host.cpu_plan)
+    throw Error("--cpu-plan is of a profile's cores in a simulation; name one with --machine");
   HostUse use = default_host_use();
   if (host.threads) use.threads = *host.threads;
   std::optional<MachineCosts> found = calibrated_costs(model, use, host.rates);

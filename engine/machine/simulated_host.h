@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "perfmodels/accelerated_model.h"
 #include "perfmodels/work.h"
@@ -20,6 +21,8 @@ struct SimulatedHost {
   std::optional<int> threads;         ///< processor threads of the run; else as many as a run takes
   std::optional<SimulatedStandIn> stand_in;
   bool names_device = false;  ///< the stand-in, or that there is none
+  /// How a described machine's CPU is cut up: as `plan --cpu-plan` takes it.
+  std::optional<std::string> cpu_plan;
 };
 
 }  // namespace sluice

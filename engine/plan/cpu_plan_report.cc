@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/plan/plan_report.h"
 #include "perfmodels/cpu_plan_cost.h"
 #include "perfmodels/cpu_plan_search.h"
+#include "perfmodels/planned_model.h"
 
 namespace sluice {
 namespace {
@@ -100,6 +102,12 @@ CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& pro
   report.memory_share = {.prefill = predict(prefill, report.plan.prefill),
                          .decode = predict(decode, report.plan.decode)};
   return report;
+}
+
+MachineCosts costs_by_cpu_plan(MachineCosts costs, const MachineProfile& profile,
+                               const CpuPlan& plan) {
+  costs.model = std::make_shared<PlannedModel>(profile, costs.model->model(), plan);
+  return costs;
 }
 
 nlohmann::ordered_json cpu_plan_report_json(const CpuPlanReport& report) {

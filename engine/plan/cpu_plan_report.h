@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/cpu_plan.h"
+#include "engine/machine/machine_costs.h"
 #include "perfmodels/footprint.h"
 #include "perfmodels/profile.h"
 #include "perfmodels/work.h"
@@ -31,6 +32,11 @@ struct CpuPlanReport {
 /// profile does not describe its cores, and where the file is no plan for them.
 CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& profile,
                               const ModelDimensions& model, const Workload& workload);
+
+/// The machine's costs while its CPU computes by the plan: what policies, plans and the simulator
+/// go by then.
+MachineCosts costs_by_cpu_plan(MachineCosts costs, const MachineProfile& profile,
+                               const CpuPlan& plan);
 
 /// As as_json() of a CpuPlan; each phase also has `memory_share`.
 nlohmann::ordered_json cpu_plan_report_json(const CpuPlanReport& report);

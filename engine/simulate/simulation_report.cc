@@ -22,8 +22,10 @@ void put_times(const SimulatedPhase& phase, Json& json) {
 
 }  // namespace
 
-std::string simulation_json(const PlanPoint& point, const Simulation& simulation) {
+std::string simulation_json(const PlanPoint& point, const Simulation& simulation,
+                            const std::optional<CpuPlanReport>& cpu_plan) {
   Json json = plan_json(point);
+  if (cpu_plan) json["cpu_plan"] = cpu_plan_report_json(*cpu_plan);
   put_times(simulation.prefill, json["prefill"]);
   put_times(simulation.decode, json["decode"]);
   for (const Tier tier : all_tiers)

@@ -98,6 +98,10 @@ two_sockets() {
   tiny static --cpu-plan static
   opt opt-static --cpu-plan static
   opt opt-left-out --cpu-plan /plan
+  # Of node 1's 911 MiB some 200 are left; the plan's 75 % of the weights are 353.
+  mount -t tmpfs -o mpol=bind:1 files /node2
+  dd if=/dev/zero bs=1048576 count=700 2>/dev/null >/node2/file
+  opt full-node --cpu-plan /plan
 }
 
 # One socket, and nodes 1 and 2 without processors.

@@ -47,7 +47,11 @@ void declare_simulated_host(CommandLine& line) {
        "without it, one a physical core")(
           "device", po::value<std::string>(),
           "cpu, or standin:MEMORY: with --machine this, the accelerator that generate's option of "
-          "the same name plays");
+          "the same name plays")(
+          "cpu-plan", po::value<std::string>(),
+          "of a profile: how the CPU's cores are cut into groups, for prefill and for decode: "
+          "interleaved (one group), static (a group for each NUMA node), auto (the fastest by the "
+          "cost model), or a JSON file with a plan");
 }
 
 SimulatedHost read_simulated_host(const CommandLine& line) {
@@ -58,6 +62,7 @@ SimulatedHost read_simulated_host(const CommandLine& line) {
     host.rates = {.read_bandwidth_bytes_per_s = bytes_per_s, .gemm_flop_per_s = flop_per_s};
   }
   host.threads = read_threads(line);
+  if (line.given("cpu-plan")) host.cpu_plan = line.get<std::string>("cpu-plan");
   host.names_device = line.given("device");
   if (host.names_device && line.get<std::string>("device") != "cpu")
     host.stand_in = {.memory_bytes = read_stand_in_bytes(line.get<std::string>("device")),
@@ -81,6 +86,10 @@ std::vector<std::string> arguments_of(const SimulatedHost& host) {
   if (host.threads) {
     arguments.emplace_back("--threads");
     arguments.push_back(std::to_string(*host.threads));
+  }
+  if (host.cpu_plan) {
+    arguments.emplace_back("--cpu-plan");
+    arguments.push_back(*host.cpu_plan);
   }
   if (host.stand_in) {
     arguments.emplace_back("--device");
