@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "codelets/weights/plain.h"
 #include "engine/commands/options/command_line.h"
@@ -324,6 +325,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, R
     check_records_routing(*settings.record_routing, opened.model.name, config,
                           static_cast<bool>(settings.accelerator));
   fmt::print(stderr, "{}", plan.slower_than_one_device());
+  trace.computed_by(json_text(cpu_plan_as_json(settings.cpu)));
   trace.divide_stages_by(plan.costs().model, plan.policy_run().memory());
   LoadedRun run(plan);
   BenchRunner runner(run.model(), run.kv().front(), run.runtime(),

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "codelets/weights/plain.h"
 #include "engine/commands/options/chat_template_option.h"
@@ -307,6 +308,7 @@ int run(RunPlan& plan, const Settings& settings, const Model& model, Request com
         fmt::format("{} tokens of context; /quit ends, /reset begins another conversation, Ctrl-C "
                     "ends an answer; {}",
                     most_tokens, policy));
+  trace.computed_by(json_text(cpu_plan_as_json(plan.demand().cpu)));
   const TraceSession::Recording recording = trace.record();
   const int code = converse(conversation, engine);
   const Conversation::Totals& totals = conversation.totals();

@@ -547,6 +547,7 @@ class GenerateRun {
     }
     const bool quiet = line_.get<bool>("quiet");
     if (!quiet) fmt::print(stderr, "{}", plan.slower_than_one_device());
+    trace_.computed_by(json_text(cpu_plan_as_json(plan.demand().cpu)));
     trace_.divide_stages_by(plan.costs().model, plan.policy_run().memory());
     LoadedRun run(plan);
     if (line_.given("record-routing")) routing_ = &run.runtime().record_routing();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "base/units.h"
 #include "codelets/runtime/gpu_busy.h"
 #include "codelets/weights/plain.h"
@@ -187,6 +188,7 @@ void serve(RunPlan& plan, const Settings& settings, const Model& model, TraceSes
                pools, policy);
   }
   static const std::atomic<bool> never{false};
+  trace.computed_by(json_text(cpu_plan_as_json(plan.demand().cpu)));
   const TraceSession::Recording recording = trace.record();
   backend.run(engine.engine(), never);
 }

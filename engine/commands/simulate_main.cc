@@ -5,8 +5,10 @@
 
 #include <csignal>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "codelets/runtime/simulated.h"
 #include "engine/commands/options/command_line.h"
 #include "engine/commands/options/mixture_options.h"
@@ -118,6 +120,7 @@ int run(const CommandLine::Arguments& arguments) {
     costs = costs_by_cpu_plan(std::move(costs), profile, cpu_plan->plan);
   }
   TraceSession trace(read_trace_folder(line));
+  if (cpu_plan) trace.computed_by(json_text(cpu_plan_report_json(*cpu_plan)));
   const auto run_point = [&] {
     const Simulation simulation = simulate({.config = config,
                                             .dtype = dtype,

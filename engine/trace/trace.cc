@@ -33,6 +33,7 @@ Json header_of(const Trace& trace) {
                  {"tasks", trace.tasks.size()},    {"transfers", trace.transfers.size()},
                  {"memory", trace.memory.size()},  {"events", trace.events.size()},
                  {"nodes", Json::array()},         {"workers", Json::array()}};
+  if (!trace.cpu_plan.empty()) header["cpu_plan"] = Json::parse(trace.cpu_plan);
   for (const TraceNode& node : trace.nodes)
     header["nodes"].push_back(
         {{"id", node.id}, {"tier", to_string(node.tier)}, {"name", node.name}});
@@ -153,6 +154,10 @@ class LineReader {
     num_transfers_ = get<std::size_t>("transfers");
     num_memory_ = get<std::size_t>("memory");
     num_events_ = get<std::size_t>("events");
+    if (json_.contains("cpu_plan")) {
+      check(json_["cpu_plan"].is_object(), "no CPU plan");
+      trace_.cpu_plan = json_text(json_["cpu_plan"]);
+    }
     for (const Json& node : json_.at("nodes")) {
       const auto tier = parse_tier(node.at("tier").get<std::string>());
       check(tier.has_value(), "an unknown tier");

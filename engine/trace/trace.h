@@ -86,6 +86,8 @@ struct Trace {
   std::int64_t duration_ns = 0;
   std::int64_t num_flushes = 0;  ///< how often the recorder stopped to write its buffer out
   std::int64_t num_lost = 0;     ///< tasks that were submitted, of which the record lacks something
+  /// How the CPU's cores were cut up, as `cpu_plan` of --stats, in JSON; empty where nothing says.
+  std::string cpu_plan;
   std::vector<TraceNode> nodes;
   std::vector<TraceWorker> workers;
   std::vector<TraceTask> tasks;

@@ -71,6 +71,13 @@ class Writer {
 
 void add_names(const Trace& trace, Writer& writer) {
   writer.add(name_of("process_name", workers_process, 0, "workers"));
+  if (!trace.cpu_plan.empty()) {
+    writer.add({{"ph", "M"},
+                {"name", "process_labels"},
+                {"pid", workers_process},
+                {"tid", 0},
+                {"args", {{"labels", "CPU plan " + trace.cpu_plan}}}});
+  }
   if (!trace.transfers.empty()) writer.add(name_of("process_name", links_process, 0, "transfers"));
   writer.add(name_of("process_name", machine_process, 0, "machine"));
   for (const TraceWorker& worker : trace.workers)

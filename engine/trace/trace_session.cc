@@ -166,6 +166,7 @@ Trace TraceSession::write_all_files() const {
     const RemovedAtEnd record(recorder_->file());
     return read_fxt(recorder_->file().string(), parts_, recorder_->request_ids());
   }();
+  trace.cpu_plan = cpu_plan_;
   write_file((folder / "trace.jsonl").string(), trace_as_lines(trace));
   write_file((folder / "paje.trace").string(), trace_as_paje(trace));
   write_file((folder / "dag.dot").string(), trace_as_dot(trace));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "codelets/runtime/trace_recorder.h"
 #include "engine/trace/fxt.h"
@@ -56,6 +57,8 @@ class TraceSession {
   };
   /// By what read_fxt() divides stages that nothing stamps, once `run` has ended.
   void divide_stages_by(std::shared_ptr<const CostModel> costs, MemoryPlan memory);
+  /// How the CPU's cores are cut up in the run, which the trace says then: see Trace::cpu_plan.
+  void computed_by(std::string cpu_plan) { cpu_plan_ = std::move(cpu_plan); }
   /// Once, inside of `run`, while no task runs.
   Recording record() {
     started_ = true;
@@ -70,6 +73,7 @@ class TraceSession {
   std::string folder_;
   std::unique_ptr<TraceRecorder> recorder_;
   StageParts parts_;
+  std::string cpu_plan_;
   bool started_ = false;
   bool made_folder_ = false;
   int lock_ = -1;  ///< the folder, held for this run alone; -1: it cannot be

@@ -120,6 +120,21 @@ TEST(TraceLinesTest, TimesAndBytesThatNoTraceHasAreRefused) {
   }
 }
 
+TEST(TraceLinesTest, CpuPlanIsInTheHeaderAndThePicture) {
+  Trace trace = two_sub_batches();
+  EXPECT_EQ(trace_from_lines(trace_as_lines(trace), "x").cpu_plan, "") << "a trace may have none";
+  trace.cpu_plan = R"({"decode":{"groups":[{"cores":[0],"share":1}]}})";
+  EXPECT_EQ(trace_from_lines(trace_as_lines(trace), "x").cpu_plan, trace.cpu_plan);
+  bool is_shown = false;
+  for (const json& event : json::parse(trace_as_perfetto(trace)).at("traceEvents"))
+    is_shown = is_shown || (event["name"] == "process_labels" &&
+                            event["args"]["labels"] == "CPU plan " + trace.cpu_plan);
+  EXPECT_TRUE(is_shown);
+  std::string lines = trace_as_lines(trace);
+  lines.replace(lines.find(trace.cpu_plan), trace.cpu_plan.size(), "7");
+  EXPECT_THROW(trace_from_lines(lines, "x"), Error);
+}
+
 // A request's id may hold anything.
 TEST(TraceLinesTest, IdsForgeNoLines) {
   Trace trace = two_sub_batches();
