@@ -600,6 +600,17 @@ TEST(PlanCliTest, CpuPlansArePredicted) {
   EXPECT_LT(share, 1);
 }
 
+/// The machine that policies plan for computes by the CPU plan.
+TEST(PlanCliTest, CpuPlanIsInWhatThePlanPredicts) {
+  const auto tpot_s = [](const Arguments& more) {
+    return plan_json(on_two_sockets + more)[0]["tpot_s"].get<double>();
+  };
+  const double by_node = tpot_s({"--cpu-plan", "static"});
+  EXPECT_LT(by_node, tpot_s({"--cpu-plan", "interleaved"}));
+  EXPECT_NEAR(by_node, cpu_plan_json("static")["decode"]["predicted_s"].get<double>(),
+              0.25 * by_node);
+}
+
 TEST(PlanCliTest, CpuPlansMayBeGivenAgain) {
   const TemporaryFolder folder;
   const std::string path = folder.file("plan.json");

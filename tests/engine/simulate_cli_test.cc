@@ -422,9 +422,9 @@ TEST(SimulateCliTest, AMixturesRoutingMayBeRecorded) {
 
 TEST(SimulateCliTest, WrongRoutingsAreSaid) {
   const TemporaryFolder folder;
-  expect_failure(
-      run_cli({"simulate", "--model", "opt-125m", "--policy", "cpu-only", "--routing", "zipf:1"}),
-      2, {"--routing zipf:1", "opt-125m has no experts"});
+  expect_failure(run_cli({"simulate", "--policy", "cpu-only", "--model", "opt-125m", "--policy",
+                          "cpu-only", "--routing", "zipf:1"}),
+                 2, {"--routing zipf:1", "opt-125m has no experts"});
 }
 
 /// Which experts rows go through is known only where the weights are: all of them stream.
@@ -969,6 +969,46 @@ TEST(SimulateCliTest, AFolderForTemporaryFilesThatIsNoneIsSaid) {
          "spr-a100", "--model", "opt-30b", "--policy", "cpu-only", "--output-tokens", "1"});
     expect_failure(process.wait(), 1, {"TMPDIR", "can be written"});
   }
+}
+
+const Arguments on_two_sockets = {"simulate",   "--machine",       "xeon-6230-2", "--model",
+                                  "llama-160m", "--batch",         "1",           "--input-tokens",
+                                  "32",         "--output-tokens", "16",          "--json"};
+
+json simulated_by(const std::string& plan) {
+  const CliResult result = run_cli(on_two_sockets + Arguments{"--cpu-plan", plan});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out)[0];
+}
+
+/// In turn, a core reads half of a weight from the other socket, which is slower. What decodes by
+/// fewer cores loses nothing of memory's rate, and prompts have them all.
+TEST(SimulateCliTest, CpuPlanChangesWhatAMachineOfTwoSocketsTakes) {
+  const json interleaved = simulated_by("interleaved");
+  const json by_node = simulated_by("static");
+  const json found = simulated_by("auto");
+  EXPECT_EQ(by_node["cpu_plan"]["decode"]["groups"].size(), 2U);
+  EXPECT_EQ(interleaved["cpu_plan"]["decode"]["groups"].size(), 1U);
+  EXPECT_LT(by_node["tpot_s"], interleaved["tpot_s"]);
+  EXPECT_LE(found["tpot_s"].get<double>(), by_node["tpot_s"].get<double>() * 1.001);
+  EXPECT_TRUE(found["cpu_plan"]["prefill"]["left_out"].empty());
+  // The graphs run by what the plan predicts, but for what a task system adds.
+  const double predicted = by_node["cpu_plan"]["decode"]["predicted_s"];
+  EXPECT_NEAR(by_node["tpot_s"].get<double>(), predicted, 0.25 * predicted);
+  const CliResult words =
+      run_cli({"simulate", "--machine", "xeon-6230-2", "--model", "llama-160m", "--batch", "1",
+               "--input-tokens", "32", "--output-tokens", "16", "--cpu-plan", "static"});
+  EXPECT_NE(words.out.find("40 cores in 2 groups, 0 left out"), std::string::npos) << words.out;
+}
+
+TEST(SimulateCliTest, CpuPlanOfAMachineWithoutCoresIsRefused) {
+  const Arguments call = {"simulate", "--model", "opt-125m", "--policy", "cpu-only", "--machine"};
+  expect_failure(run_cli(call + Arguments{"spr-a100", "--cpu-plan", "static"}), 1,
+                 {"--cpu-plan", "spr-a100 does not describe its CPU's cores"});
+  expect_failure(run_cli(call + Arguments{"this", "--cpu-plan", "static"}), 1,
+                 {"--cpu-plan", "--machine"});
+  expect_failure(run_cli(on_two_sockets + Arguments{"--cpu-plan", "statik"}), 1,
+                 {"--cpu-plan statik", "no such file"});
 }
 
 }  // namespace
