@@ -170,6 +170,11 @@ struct AmxKernel {
 constexpr StripTile amx_low_tile = {amx_tile_rows, 4 * amx_tile_rows};
 constexpr StripTile amx_square_tile = {2 * amx_tile_rows, 2 * amx_tile_rows};
 
+/// Pairs of depth a block. Half a strip is 32 KiB in the square one's; blocks half as deep are 6 %
+/// slower (docs/records/performance.md).
+constexpr std::int64_t amx_low_pairs = 1024;
+constexpr std::int64_t amx_square_pairs = 256;
+
 /// A row's sums are over 32 elements of depth at a time, whatever the other rows: products of even
 /// and of odd elements apart, both in order, then both sums together, then to what was before.
 template <class Unit>
@@ -177,13 +182,11 @@ void gemm_by_amx(const StripGemm& call) {
   // Few rows: all columns at once, so that B is read in order.
   using Low = AmxKernel<Unit, 1, 4>;
   using Square = AmxKernel<Unit, 2, 2>;
-  // Half a strip is 32 KiB then; blocks half as deep are 6 % slower (docs/records/performance.md).
-  constexpr std::int64_t square_pairs = 256;
-  constexpr std::int64_t low_pairs = 1024;
   static_assert(tile_shape<Low> == amx_low_tile && tile_shape<Square> == amx_square_tile);
   const StripTile& tile = call.schedule.tile;
   const bool is_low = tile ? tile == amx_low_tile : call.rows <= Low::max_rows;
-  const std::int64_t pairs = pairs_of_a_block(call, is_low ? low_pairs : square_pairs, low_pairs);
+  const std::int64_t pairs =
+      pairs_of_a_block(call, amx_low_pairs, is_low ? amx_low_pairs : amx_square_pairs);
   const AmxTiles<Unit> tiles;
   is_low ? Multiplication<Low>(call, pairs).run() : Multiplication<Square>(call, pairs).run();
 }

@@ -49,6 +49,18 @@ std::span<const StripTile> strip_tiles(DType dtype, Bf16Arithmetic arithmetic) {
   }
 }
 
+StripSchedule own_strip_schedule(std::int64_t rows, Bf16Arithmetic arithmetic) {
+  if (!has_arithmetic(arithmetic)) throw Error("this CPU has not the arithmetic of a schedule");
+  switch (arithmetic) {
+    case Bf16Arithmetic::portable:
+      return strip::own_portable(rows);
+    case Bf16Arithmetic::amx:
+      return strip::own_amx(rows);
+    default:
+      return strip::own_avx512(rows, arithmetic);
+  }
+}
+
 namespace {
 
 void check(const StripSchedule& schedule, DType dtype, Bf16Arithmetic arithmetic) {

@@ -49,6 +49,9 @@ struct StripSchedule {
 };
 /// Two steps of AMX, and a cache line of any B.
 constexpr std::int64_t strip_depth_step = 64;
+/// What a product of so many rows takes where its schedule says nothing: all but fetch_bytes, which
+/// is the CPU's. Throws Error where the CPU has not the arithmetic.
+StripSchedule own_strip_schedule(std::int64_t rows, Bf16Arithmetic arithmetic);
 
 /// C = A B, or C += A B.
 struct StripGemm {

@@ -8,10 +8,9 @@
 namespace sluice::strip {
 
 void gemm_amx(const StripGemm& call) {
-  constexpr std::int64_t most_rows_in_vectors = 4;
   const StripTile& tile = call.schedule.tile;
   const bool in_tiles =
-      tile ? tile == amx_low_tile || tile == amx_square_tile : call.rows > most_rows_in_vectors;
+      tile ? tile == amx_low_tile || tile == amx_square_tile : call.rows > most_rows_in_amx_order;
   in_tiles ? gemm_by_amx<CpuAmx>(call) : gemm_in_amx_order(call);
 }
 

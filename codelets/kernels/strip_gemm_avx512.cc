@@ -211,17 +211,27 @@ using NarrowWidened = Avx512Kernel<MultiplyAdd, strip_vectors / 2>;
 using WideInAmxOrder = AmxOrderKernel<strip_vectors>;
 using NarrowInAmxOrder = AmxOrderKernel<strip_vectors / 2>;
 
-/// By the one of two kernels that the schedule names, or by the wide one as long as one of its
-/// tiles has all rows.
+constexpr std::int64_t widened_pairs = Operands<MultiplyAdd>::max_pairs;
+
+/// The wide one as long as one of its tiles has all rows.
+template <class Wide, class Narrow>
+StripSchedule own_of_widened(std::int64_t rows) {
+  return {.tile = rows <= Wide::max_rows ? tile_shape<Wide> : tile_shape<Narrow>,
+          .block_depth = 2 * widened_pairs};
+}
+
 template <class Wide, class Narrow>
 void multiply_widened(const StripGemm& call) {
   const FlushSubnormals flush;
-  constexpr std::int64_t most_pairs = Operands<MultiplyAdd>::max_pairs;
-  const std::int64_t pairs = pairs_of_a_block(call, most_pairs, most_pairs);
-  const StripTile& tile = call.schedule.tile;
-  const bool is_wide = tile ? tile == tile_shape<Wide> : call.rows <= Wide::max_rows;
-  is_wide ? Multiplication<Wide>(call, pairs).run() : Multiplication<Narrow>(call, pairs).run();
+  const std::int64_t pairs = pairs_of_a_block(call, widened_pairs);
+  const StripTile tile =
+      call.schedule.tile ? call.schedule.tile : own_of_widened<Wide, Narrow>(call.rows).tile;
+  tile == tile_shape<Wide> ? Multiplication<Wide>(call, pairs).run()
+                           : Multiplication<Narrow>(call, pairs).run();
 }
+
+constexpr std::int64_t most_dot_pairs = 1024;
+std::int64_t own_dot_pairs(std::int64_t rows) { return rows <= 16 ? 256 : most_dot_pairs; }
 
 }  // namespace
 
@@ -238,10 +248,22 @@ std::span<const StripTile> tiles_amx() {
   return shapes;
 }
 
+StripSchedule own_avx512(std::int64_t rows, Bf16Arithmetic arithmetic) {
+  if (arithmetic == Bf16Arithmetic::dot_products)
+    return {.tile = tile_shape<WideDots>, .block_depth = 2 * own_dot_pairs(rows)};
+  return own_of_widened<WideWidened, NarrowWidened>(rows);
+}
+
+StripSchedule own_amx(std::int64_t rows) {
+  if (rows <= most_rows_in_amx_order) return own_of_widened<WideInAmxOrder, NarrowInAmxOrder>(rows);
+  if (rows <= amx_low_tile.rows) return {.tile = amx_low_tile, .block_depth = 2 * amx_low_pairs};
+  return {.tile = amx_square_tile, .block_depth = 2 * amx_square_pairs};
+}
+
 void gemm_avx512(const StripGemm& call) {
   if (call.arithmetic != Bf16Arithmetic::dot_products)
     return multiply_widened<WideWidened, NarrowWidened>(call);
-  const std::int64_t pairs = pairs_of_a_block(call, call.rows <= 16 ? 256 : 1024, 1024);
+  const std::int64_t pairs = pairs_of_a_block(call, most_dot_pairs, own_dot_pairs(call.rows));
   call.schedule.tile == tile_shape<NarrowDots> ? Multiplication<NarrowDots>(call, pairs).run()
                                                : Multiplication<WideDots>(call, pairs).run();
 }
@@ -319,6 +341,10 @@ namespace sluice::strip {
 
 std::span<const StripTile> tiles_avx512() { return {}; }
 std::span<const StripTile> tiles_amx() { return {}; }
+StripSchedule own_avx512(std::int64_t /*rows*/, Bf16Arithmetic /*arithmetic*/) {
+  throw Error("no AVX-512 on this CPU");
+}
+StripSchedule own_amx(std::int64_t /*rows*/) { throw Error("no AMX on this CPU"); }
 void gemm_avx512(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 void gemm_in_amx_order(const StripGemm& /*call*/) { throw Error("no AVX-512 on this CPU"); }
 StripValues pack_avx512(const StripRows& /*from*/, std::byte* /*strip*/) {

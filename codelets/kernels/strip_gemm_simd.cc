@@ -204,16 +204,17 @@ std::span<const StripTile> tiles() {
   }
 }
 
+StripSchedule own(std::int64_t rows) {
+  if (rows == 1) return {.tile = tile_shape<LowKernel<F32Rows>>, .block_depth = 2 * low_pairs};
+  return {.tile = tile_shape<HighKernel<F32Rows>>, .block_depth = 2 * high_pairs};
+}
+
 template <class Weights>
 void gemm_of(const StripGemm& call) {
-  StripTile tile = call.schedule.tile;
-  if (!tile)
-    tile = call.rows == 1 ? tile_shape<LowKernel<Weights>> : tile_shape<HighKernel<Weights>>;
-  if (tile == tile_shape<LowKernel<Weights>>) {
-    const std::int64_t pairs = pairs_of_a_block(call, low_pairs, low_pairs);
-    return Multiplication<LowKernel<Weights>>(call, pairs).run();
-  }
-  const std::int64_t pairs = pairs_of_a_block(call, high_pairs, high_pairs);
+  const StripTile tile = call.schedule.tile ? call.schedule.tile : own(call.rows).tile;
+  if (tile == tile_shape<LowKernel<Weights>>)
+    return Multiplication<LowKernel<Weights>>(call, pairs_of_a_block(call, low_pairs)).run();
+  const std::int64_t pairs = pairs_of_a_block(call, high_pairs);
   if constexpr (has_middle_kernel) {
     if (tile == tile_shape<MiddleKernel<Weights>>)
       return Multiplication<MiddleKernel<Weights>>(call, pairs).run();
@@ -235,8 +236,10 @@ namespace sluice::strip {
 
 HWY_EXPORT(gemm);
 HWY_EXPORT(tiles);
+HWY_EXPORT(own);
 
 std::span<const StripTile> tiles_portable() { return HWY_DYNAMIC_DISPATCH(tiles)(); }
+StripSchedule own_portable(std::int64_t rows) { return HWY_DYNAMIC_DISPATCH(own)(rows); }
 void gemm_portable(const StripGemm& call) { HWY_DYNAMIC_DISPATCH(gemm)(call); }
 
 }  // namespace sluice::strip

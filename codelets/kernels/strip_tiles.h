@@ -76,10 +76,13 @@ Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
 template <class Kernel>
 constexpr StripTile tile_shape = {Kernel::max_rows, Kernel::columns};
 
-/// Pairs of depth a block: a schedule's as far as the kernel holds them, or the kernel's own.
-inline std::int64_t pairs_of_a_block(const StripGemm& call, std::int64_t own, std::int64_t most) {
+/// Pairs of depth a block: a schedule's as far as the kernel holds them, or `own`, by default as
+/// many as it holds.
+inline std::int64_t pairs_of_a_block(const StripGemm& call, std::int64_t most,
+                                     std::int64_t own = 0) {
   const std::int64_t asked = call.schedule.block_depth / 2;
-  return asked > 0 ? std::min(asked, most) : own;
+  if (asked > 0) return std::min(asked, most);
+  return own > 0 ? own : most;
 }
 
 /// Multiplies in tiles of Kernel::max_rows by Kernel::columns, one block of depth after the other.

@@ -18,7 +18,6 @@
 #include "base/memory.h"
 #include "codelets/kernels/simd.h"
 #include "codelets/kernels/strip_gemm.h"
-#include "codelets/weights/gemm_schedules.h"
 #include "codelets/weights/weight_packing.h"
 
 namespace sluice {
@@ -489,6 +488,17 @@ class PlainPacking final : public WeightPacking {
 std::span<const StripTile> gemm_tiles(const WeightType& type) {
   const std::optional<Bf16Arithmetic> arithmetic = strip_arithmetic(type);
   return arithmetic ? strip_tiles(type.format.dtype(), *arithmetic) : std::span<const StripTile>();
+}
+
+GemmSchedule own_gemm_schedule(const WeightType& type, std::int64_t rows, int num_threads) {
+  const Bf16Arithmetic arithmetic = strip_arithmetic(type).value();
+  const StripSchedule strip = own_strip_schedule(rows, arithmetic);
+  const std::int64_t tile_rows = strip.tile.rows;
+  const std::int64_t block_rows = strip_block_rows(arithmetic);
+  const std::int64_t row_blocks = (rows + block_rows - 1) / block_rows;
+  return {.strip = strip,
+          .rows = std::min(block_rows, (rows + tile_rows - 1) / tile_rows * tile_rows),
+          .strips = strips_of_a_job(arithmetic, type.out, row_blocks, num_threads)};
 }
 
 const WeightPacking& plain_packing() {

@@ -8,6 +8,7 @@
 
 #include "codelets/kernels/packed_blocks.h"
 #include "codelets/kernels/strip_gemm.h"
+#include "codelets/weights/gemm_schedules.h"
 #include "codelets/weights/weight_packing.h"
 
 namespace sluice {
@@ -59,6 +60,10 @@ class PlainLayout {
 /// The micro-kernels that products by a weight in f32 or bf16 may choose from; none where oneDNN
 /// computes them.
 std::span<const StripTile> gemm_tiles(const WeightType& type);
+
+/// What a product by such a weight, which has gemm_tiles(), takes where it follows no schedule: all
+/// but how memory is fetched.
+GemmSchedule own_gemm_schedule(const WeightType& type, std::int64_t rows, int num_threads);
 
 /// Weights in f32 and bf16, by oneDNN and by our own strips.
 const WeightPacking& plain_packing();

@@ -192,9 +192,9 @@ class KernelTuner {
               const Progress& progress) {
     GemmSearch search(
         shape, gemm_tiles(type),
-        {.measure = [&](std::int64_t rows, std::span<const GemmSchedule> schedules, int rounds) {
-          return bench.measure(rows, schedules, rounds);
-        }});
+        {.own = [&](std::int64_t rows) { return own_gemm_schedule(type, rows, shape.threads); },
+         .measure = [&](std::int64_t rows, std::span<const GemmSchedule> schedules,
+                        int rounds) { return bench.measure(rows, schedules, rounds); }});
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       progress(static_cast<double>(i) / static_cast<double>(rows_.size()));
       const auto known = std::find_if(found_.begin(), found_.end(), [&](const TunedGemm& tuned) {

@@ -23,7 +23,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// Time that one sample should take at least.
-constexpr double sample_s = 0.003;
+constexpr double sample_s = 0.002;
+/// Time that all rounds should take at most, and how many there are however long they take.
+constexpr double rounds_s = 1.0;
+constexpr int fewest_rounds = 3;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -81,8 +84,14 @@ std::vector<double> GemmBench::measure(std::int64_t rows, std::span<const GemmSc
   fill(shape_.dtype, x_.reserve(x_bytes), x_bytes);
   y_.reserve(static_cast<std::size_t>(rows * shape_.out) * size_bytes(shape_.dtype));
   std::vector<int> products;
-  for (const GemmSchedule& schedule : schedules)
-    products.push_back(products_for(sample(rows, schedule, 1)));
+  double round_s = 0;
+  for (const GemmSchedule& schedule : schedules) {
+    const double one_s = sample(rows, schedule, 1);
+    products.push_back(products_for(one_s));
+    round_s += one_s * products.back();
+  }
+  if (round_s * rounds > rounds_s)
+    rounds = std::max(std::min(rounds, fewest_rounds), static_cast<int>(rounds_s / round_s));
   std::vector<std::vector<double>> samples(schedules.size());
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < schedules.size(); ++i) {

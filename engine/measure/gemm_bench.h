@@ -30,8 +30,8 @@ class GemmBench {
             const GemmBenchHomes& homes);
 
   /// Seconds of one product of so many rows by each of these schedules: in turn, in `rounds`
-  /// rounds, the median of each. Products follow no other schedules meanwhile, and none after it.
-  /// Throws Interrupted.
+  /// rounds, or in fewer where a product takes so long that chance counts for less; the median of
+  /// each. Products follow no other schedules meanwhile, and none after it. Throws Interrupted.
   std::vector<double> measure(std::int64_t rows, std::span<const GemmSchedule> schedules,
                               int rounds);
 

@@ -8,8 +8,11 @@ namespace {
 
 /// A step must make a product faster by more than this, or it may be chance.
 constexpr double step_gain = 0.99;
-constexpr int step_rounds = 3;
-constexpr int last_rounds = 9;
+/// A kernel that takes so many times as long as another one, cut alike, is not worth a search.
+constexpr double hopeless = 1.3;
+constexpr int step_rounds = 5;
+constexpr int start_rounds = 9;
+constexpr int last_rounds = 15;
 /// Of finetuning: as many as double or halve a dimension; more are chance going in circles.
 constexpr int most_steps = 16;
 /// A reused schedule must take a row at most so many times as long as the last one did.
@@ -80,15 +83,14 @@ TunedGemm GemmSearch::find(std::int64_t rows) {
 }
 
 GemmSchedule GemmSearch::searched(std::int64_t rows) const {
-  std::vector<GemmSchedule> best;
-  for (const StripTile& tile : candidates()) {
-    std::vector<GemmSchedule> starts = {fast_start(tile, rows)};
-    for (const GemmSchedule& part : whole_parts(tile, rows, starts.front().strip.block_depth))
-      starts.push_back(part);
-    const GemmSchedule start = fastest(rows, starts, step_rounds);
-    best.push_back(with_fetch(finetune(start, rows), rows));
+  std::vector<GemmSchedule> starts = {meter_.own(rows)};
+  for (const StripTile& tile : hopeful(candidates(), rows)) {
+    starts.push_back(fast_start(tile, rows));
+    const std::int64_t depth = starts.back().strip.block_depth;
+    for (const GemmSchedule& part : whole_parts(tile, rows, depth)) starts.push_back(part);
   }
-  return fastest(rows, best, last_rounds);
+  const GemmSchedule start = fastest(rows, starts, start_rounds);
+  return with_fetch(finetune(start, rows), rows);
 }
 
 void GemmSearch::take(const TunedGemm& found) {
@@ -104,6 +106,23 @@ std::vector<StripTile> GemmSearch::candidates() const {
                         [&](const TunedGemm& found) { return found.schedule.strip.tile == tile; });
   });
   return tiles;
+}
+
+std::vector<StripTile> GemmSearch::hopeful(std::vector<StripTile> tiles, std::int64_t rows) const {
+  if (tiles.size() < 2) return tiles;
+  std::vector<GemmSchedule> schedules;
+  for (const StripTile& tile : tiles) {
+    schedules.push_back(meter_.own(rows));
+    schedules.back().rows = round_up(schedules.back().rows, tile.rows);
+    schedules.back().strip.tile = tile;
+  }
+  const std::vector<double> seconds = meter_.measure(rows, schedules, step_rounds);
+  const double shortest = *std::min_element(seconds.begin(), seconds.end());
+  std::vector<StripTile> left;
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    if (seconds[i] <= hopeless * shortest) left.push_back(tiles[i]);
+  }
+  return left;
 }
 
 std::optional<GemmSchedule> GemmSearch::settled(std::int64_t rows) const {

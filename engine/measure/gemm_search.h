@@ -13,6 +13,8 @@ namespace sluice {
 
 /// What the search for schedules takes from the machine.
 struct GemmMeter {
+  /// What the kernels choose themselves for so many rows.
+  std::function<GemmSchedule(std::int64_t rows)> own;
   /// Seconds of one product of so many rows by each of these schedules: measured in turn, in
   /// `rounds` rounds, the median of each.
   std::function<std::vector<double>(std::int64_t rows, std::span<const GemmSchedule>, int rounds)>
@@ -22,11 +24,13 @@ struct GemmMeter {
 /// Finds schedules of one shape's products (Sandwich section 6, "Tensor Program Generation"), for
 /// one number of rows after the other, in rising order:
 ///
-///   each micro-kernel      of all for the first `window` numbers of rows, then of the last chosen
-///     fast start           rows, strips and depth of a job double while that makes it faster
-///     finetune             from there, or from a thread's whole part by each way to cut rows and
-///                          columns among threads, the step that gains most, until none does
-///   the fastest of them beside the kernels' own choice
+///   fast start   of each micro-kernel, of all for the first `window` numbers of rows, then of the
+///                last chosen, but for hopeless ones: rows, strips and depth of a job double while
+///                that makes it faster
+///   finetune     from there, from a thread's whole part by each way to cut rows and columns among
+///                threads, or from the kernels' own choice, whichever is fastest: the step that
+///                gains most, until none does; then how far ahead memory is fetched
+///   the last word is a comparison with the kernels' own choice
 ///
 /// Once the last schedules are alike, the last one serves further rows without a search (schedule
 /// reuse), as long as a row takes no longer by it.
@@ -45,6 +49,9 @@ class GemmSearch {
 
  private:
   std::vector<StripTile> candidates() const;
+  /// Without those that are far slower than another one where all are cut like the kernels' own
+  /// choice.
+  std::vector<StripTile> hopeful(std::vector<StripTile> tiles, std::int64_t rows) const;
   /// The schedule that so many rows take without a search.
   std::optional<GemmSchedule> settled(std::int64_t rows) const;
   GemmSchedule searched(std::int64_t rows) const;

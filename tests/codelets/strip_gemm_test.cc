@@ -235,6 +235,8 @@ TEST_P(StripTest, SchedulesChangeNoBit) {
       schedules.push_back({.tile = tile, .block_depth = depth, .fetch_bytes = depth % 3 * 4096});
     }
   }
+  for (const std::int64_t rows : {1, 2, 5, 13, 33})
+    schedules.push_back(own_strip_schedule(rows, arithmetic()));
   schedules.push_back({.fetch_bytes = 8192});
   schedules.push_back({.block_depth = 64});
   for (const std::int64_t depth : depths({2, 66, 674, 4098})) {

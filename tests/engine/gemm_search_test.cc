@@ -37,10 +37,7 @@ class PlayedMachine {
 
   double seconds(std::int64_t rows, const GemmSchedule& wanted) const {
     // What the kernels choose themselves is far from the best.
-    const GemmSchedule schedule =
-        wanted.strip.tile
-            ? wanted
-            : GemmSchedule{.strip = {.tile = high, .block_depth = 64}, .rows = 6, .strips = 1};
+    const GemmSchedule schedule = wanted.strip.tile ? wanted : own();
     const StripTile& tile = schedule.strip.tile;
     const auto parts = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
     const std::int64_t jobs = parts(rows, schedule.rows) * parts(32, schedule.strips);
@@ -58,15 +55,20 @@ class PlayedMachine {
     return static_cast<double>(rounds) * (5 + tiles * (of_a_tile * 16 * spill * fetch + blocks));
   }
 
+  static GemmSchedule own() {
+    return {.strip = {.tile = high, .block_depth = 64}, .rows = 6, .strips = 1};
+  }
   GemmMeter meter() {
-    return {.measure = [this](std::int64_t rows, std::span<const GemmSchedule> schedules, int) {
-      std::vector<double> all;
-      for (const GemmSchedule& schedule : schedules) {
-        all.push_back(seconds(rows, schedule));
-        measured.push_back(schedule);
-      }
-      return all;
-    }};
+    return {.own = [](std::int64_t) { return own(); },
+            .measure =
+                [this](std::int64_t rows, std::span<const GemmSchedule> schedules, int) {
+                  std::vector<double> all;
+                  for (const GemmSchedule& schedule : schedules) {
+                    all.push_back(seconds(rows, schedule));
+                    measured.push_back(schedule);
+                  }
+                  return all;
+                }};
   }
 
   /// By trying everything, in powers of two.
