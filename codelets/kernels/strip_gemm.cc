@@ -37,15 +37,16 @@ StripValues pack_portable(const StripRows& from, std::byte* strip) {
 
 }  // namespace
 
-std::span<const StripTile> strip_tiles(DType dtype, Bf16Arithmetic arithmetic) {
+std::span<const StripKernel> strip_kernels(DType dtype, Bf16Arithmetic arithmetic) {
   if (!has_arithmetic(arithmetic)) return {};
   switch (arithmetic) {
     case Bf16Arithmetic::portable:
-      return strip::tiles_portable();
+      return strip::kernels_portable();
     case Bf16Arithmetic::amx:
-      return dtype == DType::bf16 ? strip::tiles_amx() : std::span<const StripTile>();
+      return dtype == DType::bf16 ? strip::kernels_amx() : std::span<const StripKernel>();
     default:
-      return dtype == DType::bf16 ? strip::tiles_avx512() : std::span<const StripTile>();
+      return dtype == DType::bf16 ? strip::kernels_avx512(arithmetic)
+                                  : std::span<const StripKernel>();
   }
 }
 
@@ -64,8 +65,11 @@ StripSchedule own_strip_schedule(std::int64_t rows, Bf16Arithmetic arithmetic) {
 namespace {
 
 void check(const StripSchedule& schedule, DType dtype, Bf16Arithmetic arithmetic) {
-  const std::span<const StripTile> tiles = strip_tiles(dtype, arithmetic);
-  if (schedule.tile && std::find(tiles.begin(), tiles.end(), schedule.tile) == tiles.end())
+  const std::span<const StripKernel> kernels = strip_kernels(dtype, arithmetic);
+  const bool is_there = std::any_of(kernels.begin(), kernels.end(), [&](const StripKernel& kernel) {
+    return kernel.tile == schedule.tile;
+  });
+  if (schedule.tile && !is_there)
     throw Error("no kernel here multiplies tiles of {} x {}", schedule.tile.rows,
                 schedule.tile.columns);
   if (schedule.block_depth < 0 || schedule.block_depth % strip_depth_step != 0)

@@ -31,16 +31,20 @@ struct StripTile {
   bool operator==(const StripTile&) const = default;
   explicit operator bool() const { return rows > 0; }
 };
+struct StripKernel {
+  StripTile tile;
+  std::int64_t most_depth = 0;  ///< of a block
+};
 /// Those that this CPU has for an arithmetic and a type of B (Sandwich section 6, "Micro-Kernel
 /// Generation"), the lowest first.
-std::span<const StripTile> strip_tiles(DType dtype, Bf16Arithmetic arithmetic);
+std::span<const StripKernel> strip_kernels(DType dtype, Bf16Arithmetic arithmetic);
 
 /// How the loops over a product are cut, which changes no bit of it. What is left out is chosen by
 /// the number of rows, and by the CPU.
 struct StripSchedule {
-  StripTile tile = {};  ///< one of strip_tiles()
+  StripTile tile = {};  ///< of one of strip_kernels()
   /// Elements of depth that all rows pass over before the next ones, a multiple of
-  /// strip_depth_step, as far as the kernel's scratch memory holds them; 0: its own.
+  /// strip_depth_step; 0: the kernel's own; more than StripKernel::most_depth is as much as that.
   std::int64_t block_depth = 0;
   /// How far ahead of itself what reads B once, from memory, fetches it; 0: not at all.
   std::optional<std::int64_t> fetch_bytes = {};

@@ -235,17 +235,20 @@ std::int64_t own_dot_pairs(std::int64_t rows) { return rows <= 16 ? 256 : most_d
 
 }  // namespace
 
-std::span<const StripTile> tiles_avx512() {
-  static_assert(tile_shape<WideDots> == tile_shape<WideWidened> &&
-                tile_shape<NarrowDots> == tile_shape<NarrowWidened>);
-  static constexpr std::array shapes = {tile_shape<WideWidened>, tile_shape<NarrowWidened>};
-  return shapes;
+std::span<const StripKernel> kernels_avx512(Bf16Arithmetic arithmetic) {
+  static constexpr std::array dots = {kernel_of<WideDots>(most_dot_pairs),
+                                      kernel_of<NarrowDots>(most_dot_pairs)};
+  static constexpr std::array widened = {kernel_of<WideWidened>(widened_pairs),
+                                         kernel_of<NarrowWidened>(widened_pairs)};
+  return arithmetic == Bf16Arithmetic::dot_products ? dots : widened;
 }
 
-std::span<const StripTile> tiles_amx() {
-  static constexpr std::array shapes = {tile_shape<WideInAmxOrder>, tile_shape<NarrowInAmxOrder>,
-                                        amx_low_tile, amx_square_tile};
-  return shapes;
+std::span<const StripKernel> kernels_amx() {
+  static constexpr std::array all = {
+      kernel_of<WideInAmxOrder>(widened_pairs), kernel_of<NarrowInAmxOrder>(widened_pairs),
+      StripKernel{.tile = amx_low_tile, .most_depth = 2 * amx_low_pairs},
+      StripKernel{.tile = amx_square_tile, .most_depth = 2 * amx_low_pairs}};
+  return all;
 }
 
 StripSchedule own_avx512(std::int64_t rows, Bf16Arithmetic arithmetic) {
@@ -339,8 +342,8 @@ namespace {
 
 namespace sluice::strip {
 
-std::span<const StripTile> tiles_avx512() { return {}; }
-std::span<const StripTile> tiles_amx() { return {}; }
+std::span<const StripKernel> kernels_avx512(Bf16Arithmetic /*arithmetic*/) { return {}; }
+std::span<const StripKernel> kernels_amx() { return {}; }
 StripSchedule own_avx512(std::int64_t /*rows*/, Bf16Arithmetic /*arithmetic*/) {
   throw Error("no AVX-512 on this CPU");
 }

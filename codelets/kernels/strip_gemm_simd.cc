@@ -191,16 +191,15 @@ constexpr bool has_middle_kernel = strip_vectors > 4;
 template <class Weights>
 using HighKernel = PortableKernel<Weights, 2, high_pairs>;
 
-std::span<const StripTile> tiles() {
+std::span<const StripKernel> kernels() {
+  constexpr StripKernel low = kernel_of<LowKernel<F32Rows>>(low_pairs);
+  constexpr StripKernel high = kernel_of<HighKernel<F32Rows>>(high_pairs);
   if constexpr (has_middle_kernel) {
-    static constexpr std::array shapes = {tile_shape<LowKernel<F32Rows>>,
-                                          tile_shape<MiddleKernel<F32Rows>>,
-                                          tile_shape<HighKernel<F32Rows>>};
-    return shapes;
+    static constexpr std::array all = {low, kernel_of<MiddleKernel<F32Rows>>(high_pairs), high};
+    return all;
   } else {
-    static constexpr std::array shapes = {tile_shape<LowKernel<F32Rows>>,
-                                          tile_shape<HighKernel<F32Rows>>};
-    return shapes;
+    static constexpr std::array all = {low, high};
+    return all;
   }
 }
 
@@ -235,10 +234,10 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::strip {
 
 HWY_EXPORT(gemm);
-HWY_EXPORT(tiles);
+HWY_EXPORT(kernels);
 HWY_EXPORT(own);
 
-std::span<const StripTile> tiles_portable() { return HWY_DYNAMIC_DISPATCH(tiles)(); }
+std::span<const StripKernel> kernels_portable() { return HWY_DYNAMIC_DISPATCH(kernels)(); }
 StripSchedule own_portable(std::int64_t rows) { return HWY_DYNAMIC_DISPATCH(own)(rows); }
 void gemm_portable(const StripGemm& call) { HWY_DYNAMIC_DISPATCH(gemm)(call); }
 

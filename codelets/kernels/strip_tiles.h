@@ -76,6 +76,12 @@ Tile<Kernel> tile_of(std::int64_t num_rows, std::int64_t lines) {
 template <class Kernel>
 constexpr StripTile tile_shape = {Kernel::max_rows, Kernel::columns};
 
+/// Whose blocks have at most so many pairs of depth.
+template <class Kernel>
+constexpr StripKernel kernel_of(std::int64_t most_pairs) {
+  return {.tile = tile_shape<Kernel>, .most_depth = 2 * most_pairs};
+}
+
 /// Pairs of depth a block: a schedule's as far as the kernel holds them, or `own`, by default as
 /// many as it holds.
 inline std::int64_t pairs_of_a_block(const StripGemm& call, std::int64_t most,

@@ -485,9 +485,10 @@ class PlainPacking final : public WeightPacking {
 
 }  // namespace
 
-std::span<const StripTile> gemm_tiles(const WeightType& type) {
+std::span<const StripKernel> gemm_kernels(const WeightType& type) {
   const std::optional<Bf16Arithmetic> arithmetic = strip_arithmetic(type);
-  return arithmetic ? strip_tiles(type.format.dtype(), *arithmetic) : std::span<const StripTile>();
+  return arithmetic ? strip_kernels(type.format.dtype(), *arithmetic)
+                    : std::span<const StripKernel>();
 }
 
 GemmSchedule own_gemm_schedule(const WeightType& type, std::int64_t rows, int num_threads) {

@@ -59,10 +59,10 @@ class PlainLayout {
 
 /// The micro-kernels that products by a weight in f32 or bf16 may choose from; none where oneDNN
 /// computes them.
-std::span<const StripTile> gemm_tiles(const WeightType& type);
+std::span<const StripKernel> gemm_kernels(const WeightType& type);
 
-/// What a product by such a weight, which has gemm_tiles(), takes where it follows no schedule: all
-/// but how memory is fetched.
+/// What a product by such a weight, which has gemm_kernels(), takes where it follows no schedule:
+/// all but how memory is fetched.
 GemmSchedule own_gemm_schedule(const WeightType& type, std::int64_t rows, int num_threads);
 
 /// Weights in f32 and bf16, by oneDNN and by our own strips.

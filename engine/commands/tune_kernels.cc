@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/median.h"
 #include "base/topology.h"
 #include "codelets/kernels/probe.h"
 #include "codelets/weights/plain.h"
@@ -66,7 +67,7 @@ std::vector<WeightType> tunable_weights(const KernelTuningOrder& order) {
   }
   std::vector<WeightType> found;
   for (const WeightType& type : all) {
-    const bool is_tunable = type.format.is_plain() && !gemm_tiles(type).empty();
+    const bool is_tunable = type.format.is_plain() && !gemm_kernels(type).empty();
     if (is_tunable && std::find(found.begin(), found.end(), type) == found.end())
       found.push_back(type);
   }
@@ -191,7 +192,7 @@ class KernelTuner {
   void search(const WeightType& type, const GemmShape& shape, GemmBench& bench,
               const Progress& progress) {
     GemmSearch search(
-        shape, gemm_tiles(type),
+        shape, gemm_kernels(type),
         {.own = [&](std::int64_t rows) { return own_gemm_schedule(type, rows, shape.threads); },
          .measure = [&](std::int64_t rows, std::span<const GemmSchedule> schedules,
                         int rounds) { return bench.measure(rows, schedules, rounds); }});
@@ -224,7 +225,9 @@ class KernelTuner {
       const GemmSchedule* found = schedules.find(shape, rows);
       const std::vector<GemmSchedule> both = {GemmSchedule(),
                                               found != nullptr ? *found : GemmSchedule()};
-      const std::vector<double> seconds = bench.measure(rows, both, compared_rounds);
+      std::vector<double> seconds;
+      for (std::vector<double>& samples : bench.measure(rows, both, compared_rounds))
+        seconds.push_back(median(std::move(samples)));
       const double bytes = static_cast<double>(bench.weight_bytes()) +
                            static_cast<double>(rows * (shape.in + shape.out)) *
                                static_cast<double>(size_bytes(shape.dtype));
@@ -254,8 +257,9 @@ class KernelTuner {
     for (const SharingThreads& way : ways_) {
       for (const WeightType& type : weights_) {
         std::string kernels;
-        for (const StripTile& tile : gemm_tiles(type))
-          kernels += fmt::format("{}{} x {}", kernels.empty() ? "" : ", ", tile.rows, tile.columns);
+        for (const StripKernel& kernel : gemm_kernels(type))
+          kernels += fmt::format("{}{} x {}", kernels.empty() ? "" : ", ", kernel.tile.rows,
+                                 kernel.tile.columns);
         rows.push_back({fmt::format("{} x {}", type.out, type.in), fmt::format("{}", way.threads),
                         fmt::format("{}", way.groups), kernels,
                         fmt::format("{}, up to {}", rows_.size(), rows_.back())});

@@ -35,7 +35,8 @@ Json as_json(const TunedGemm& tuned) {
                {"job_rows", schedule.rows},
                {"job_strips", schedule.strips},
                {"tuned_s", tuned.tuned_s},
-               {"own_s", tuned.own_s}};
+               {"own_s", tuned.own_s},
+               {"is_used", tuned.is_used}};
   if (schedule.strip.fetch_bytes) json["fetch_bytes"] = *schedule.strip.fetch_bytes;
   return json;
 }
@@ -95,6 +96,13 @@ class Reader {
     return value.get<double>();
   }
 
+  bool truth(const Json& json, const char* key) const {
+    const Json& value = field(json, key);
+    if (!value.is_boolean())
+      throw Error("{}: \"{}\" is {}, expected true or false", where_, key, describe(value));
+    return value.get<bool>();
+  }
+
   GemmShape read_shape(const Json& json) const {
     const Json& dtype = field(json, "dtype");
     if (dtype != to_string(DType::f32) && dtype != to_string(DType::bf16))
@@ -111,7 +119,8 @@ class Reader {
             .rows = number_in(json, "rows", 1, most_elements),
             .schedule = read_schedule(shape, json),
             .tuned_s = seconds(json, "tuned_s"),
-            .own_s = seconds(json, "own_s")};
+            .own_s = seconds(json, "own_s"),
+            .is_used = truth(json, "is_used")};
   }
 
   GemmSchedule read_schedule(const GemmShape& shape, const Json& json) const {
@@ -121,9 +130,10 @@ class Reader {
     GemmSchedule schedule;
     schedule.strip.tile = {.rows = number(tile[0], "tile", 1, most_elements),
                            .columns = number(tile[1], "tile", 1, most_elements)};
-    const std::span<const StripTile> tiles =
-        gemm_tiles({.in = shape.in, .out = shape.out, .format = WeightFormat::plain(shape.dtype)});
-    if (std::find(tiles.begin(), tiles.end(), schedule.strip.tile) == tiles.end())
+    const std::span<const StripKernel> kernels = gemm_kernels(
+        {.in = shape.in, .out = shape.out, .format = WeightFormat::plain(shape.dtype)});
+    if (std::none_of(kernels.begin(), kernels.end(),
+                     [&](const StripKernel& kernel) { return kernel.tile == schedule.strip.tile; }))
       throw Error(
           "{}: a kernel for {} x {} numbers, which this CPU has not; tune with sluice tune "
           "--kernels --force",
@@ -154,10 +164,10 @@ GemmSchedules schedules_of(const std::vector<TunedGemm>& found) {
   for (const auto& [shape, tunings] : by_rows) {
     for (auto each = tunings.begin(); each != tunings.end(); ++each) {
       const TunedGemm& tuned = *each->second;
-      GemmSchedule schedule = tuned.is_used() ? tuned.schedule : GemmSchedule();
+      GemmSchedule schedule = tuned.is_used ? tuned.schedule : GemmSchedule();
       // A job that had all rows has them up to the next number that was measured.
       const auto next = std::next(each);
-      if (tuned.is_used() && schedule.rows >= tuned.rows && next != tunings.end())
+      if (tuned.is_used && schedule.rows >= tuned.rows && next != tunings.end())
         schedule.rows = std::max(schedule.rows, next->first);
       schedules.add(shape, tuned.rows, schedule);
     }

@@ -21,9 +21,7 @@ struct TunedGemm {
   GemmSchedule schedule;  ///< the fastest that was found
   double tuned_s = 0;     ///< by it
   double own_s = 0;       ///< as the kernels choose themselves
-
-  /// Whether it beats the kernels' own choice by more than chance.
-  bool is_used() const { return tuned_s < 0.98 * own_s; }
+  bool is_used = false;   ///< it beats the kernels' own choice by more than chance
 
   bool operator==(const TunedGemm&) const = default;
 };
@@ -33,8 +31,8 @@ struct TunedGemm {
 GemmSchedules schedules_of(const std::vector<TunedGemm>& found);
 
 /// {"topology", "shapes": [{"in", "out", "dtype", "threads", "groups", "rows": [{"rows", "tile",
-/// "block_depth", "fetch_bytes", "job_rows", "job_strips", "tuned_s", "own_s"}]}]}; without
-/// "fetch_bytes" the CPU's own.
+/// "block_depth", "fetch_bytes", "job_rows", "job_strips", "tuned_s", "own_s", "is_used"}]}]};
+/// without "fetch_bytes" the CPU's own.
 nlohmann::json as_json(const std::vector<TunedGemm>& found, const Topology& topology);
 /// Reads that. `where` names it in messages. Throws Error, in one line, where a field is missing or
 /// of another kind, names a kernel that this CPU has not, and where it is another machine's.

@@ -78,8 +78,9 @@ GemmBench::GemmBench(ThreadPool& pool, const GemmShape& shape, std::uint64_t mod
   }
 }
 
-std::vector<double> GemmBench::measure(std::int64_t rows, std::span<const GemmSchedule> schedules,
-                                       int rounds) {
+std::vector<std::vector<double>> GemmBench::measure(std::int64_t rows,
+                                                    std::span<const GemmSchedule> schedules,
+                                                    int rounds) {
   const std::size_t x_bytes = static_cast<std::size_t>(rows * shape_.in) * size_bytes(shape_.dtype);
   fill(shape_.dtype, x_.reserve(x_bytes), x_bytes);
   y_.reserve(static_cast<std::size_t>(rows * shape_.out) * size_bytes(shape_.dtype));
@@ -101,10 +102,7 @@ std::vector<double> GemmBench::measure(std::int64_t rows, std::span<const GemmSc
     }
   }
   follow_gemm_schedules({});
-  std::vector<double> medians;
-  medians.reserve(samples.size());
-  for (std::vector<double>& of_one : samples) medians.push_back(median(std::move(of_one)));
-  return medians;
+  return samples;
 }
 
 double GemmBench::sample(std::int64_t rows, const GemmSchedule& schedule, int products) {

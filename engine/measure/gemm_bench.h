@@ -29,11 +29,11 @@ class GemmBench {
   GemmBench(ThreadPool& pool, const GemmShape& shape, std::uint64_t model_bytes,
             const GemmBenchHomes& homes);
 
-  /// Seconds of one product of so many rows by each of these schedules: in turn, in `rounds`
-  /// rounds, or in fewer where a product takes so long that chance counts for less; the median of
-  /// each. Products follow no other schedules meanwhile, and none after it. Throws Interrupted.
-  std::vector<double> measure(std::int64_t rows, std::span<const GemmSchedule> schedules,
-                              int rounds);
+  /// Seconds of one product of so many rows by each of these schedules, one a round: in turn, in
+  /// `rounds` rounds, or in fewer where a product takes so long that chance counts for less.
+  /// Products follow no other schedules meanwhile, and none after it. Throws Interrupted.
+  std::vector<std::vector<double>> measure(std::int64_t rows,
+                                           std::span<const GemmSchedule> schedules, int rounds);
 
   /// Bytes of one weight.
   std::uint64_t weight_bytes() const { return weights_.front().size(); }

@@ -3,13 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/median.h"
+
 namespace sluice {
 namespace {
 
-/// A step must make a product faster by more than this, or it may be chance.
-constexpr double step_gain = 0.99;
 /// A kernel that takes so many times as long as another one, cut alike, is not worth a search.
 constexpr double hopeless = 1.3;
+/// How much faster another schedule must be, by the median round, and in which share of the rounds
+/// it must be faster at all; else it may be chance.
+constexpr double least_gain = 1.02;
+constexpr double most_rounds = 0.75;
+/// The same of a step of the fast start.
+constexpr double least_step_gain = 1.01;
 constexpr int step_rounds = 5;
 constexpr int start_rounds = 9;
 constexpr int last_rounds = 15;
@@ -24,6 +30,22 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
 }
 std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+
+/// How many times as fast as `base` something is, round by round.
+struct Gain {
+  double median = 1;
+  double share = 0;  ///< of the rounds in which it is faster
+
+  bool is_sure() const { return median >= least_gain && share >= most_rounds; }
+};
+Gain gain_over(const std::vector<double>& base, const std::vector<double>& seconds) {
+  std::vector<double> ratios;
+  for (std::size_t round = 0; round < seconds.size(); ++round)
+    ratios.push_back(base[round] / seconds[round]);
+  const auto faster = std::count_if(ratios.begin(), ratios.end(), [](double r) { return r > 1; });
+  const double share = static_cast<double>(faster) / static_cast<double>(ratios.size());
+  return {.median = median(std::move(ratios)), .share = share};
+}
 
 /// Within a factor of two.
 bool is_near(std::int64_t a, std::int64_t b) { return a <= 2 * b && b <= 2 * a; }
@@ -63,8 +85,9 @@ std::int64_t least(const GemmSchedule& schedule, int which) {
 
 }  // namespace
 
-GemmSearch::GemmSearch(const GemmShape& shape, std::span<const StripTile> tiles, GemmMeter meter)
-    : shape_(shape), tiles_(tiles), meter_(std::move(meter)) {}
+GemmSearch::GemmSearch(const GemmShape& shape, std::span<const StripKernel> kernels,
+                       GemmMeter meter)
+    : shape_(shape), kernels_(kernels), meter_(std::move(meter)) {}
 
 std::int64_t GemmSearch::num_strips() const { return parts(shape_.out, strip_columns); }
 
@@ -75,7 +98,8 @@ TunedGemm GemmSearch::find(std::int64_t rows) {
     const auto row_s = [](const TunedGemm& of) {
       return of.tuned_s / static_cast<double>(of.rows);
     };
-    if (row_s(*tuned) > as_long * row_s(found_.back())) tuned.reset();
+    const bool is_own = *reused == meter_.own(rows);
+    if (!is_own && row_s(*tuned) > as_long * row_s(found_.back())) tuned.reset();
   }
   if (!tuned) tuned = compare(rows, searched(rows));
   take(*tuned);
@@ -84,10 +108,10 @@ TunedGemm GemmSearch::find(std::int64_t rows) {
 
 GemmSchedule GemmSearch::searched(std::int64_t rows) const {
   std::vector<GemmSchedule> starts = {meter_.own(rows)};
-  for (const StripTile& tile : hopeful(candidates(), rows)) {
-    starts.push_back(fast_start(tile, rows));
-    const std::int64_t depth = starts.back().strip.block_depth;
-    for (const GemmSchedule& part : whole_parts(tile, rows, depth)) starts.push_back(part);
+  for (const StripKernel& kernel : hopeful(candidates(), rows)) {
+    const GemmSchedule start = fast_start(kernel.tile, rows);
+    starts.push_back(start);
+    for (const GemmSchedule& part : whole_parts(start, rows)) starts.push_back(part);
   }
   const GemmSchedule start = fastest(rows, starts, start_rounds);
   return with_fetch(finetune(start, rows), rows);
@@ -98,29 +122,32 @@ void GemmSearch::take(const TunedGemm& found) {
   if (std::ssize(found_) > window) found_.pop_front();
 }
 
-std::vector<StripTile> GemmSearch::candidates() const {
-  std::vector<StripTile> tiles(tiles_.begin(), tiles_.end());
-  if (std::ssize(found_) < window) return tiles;
-  std::erase_if(tiles, [&](const StripTile& tile) {
-    return std::none_of(found_.begin(), found_.end(),
-                        [&](const TunedGemm& found) { return found.schedule.strip.tile == tile; });
+GemmSearch::Kernels GemmSearch::candidates() const {
+  Kernels kernels(kernels_.begin(), kernels_.end());
+  if (std::ssize(found_) < window) return kernels;
+  std::erase_if(kernels, [&](const StripKernel& kernel) {
+    return std::none_of(found_.begin(), found_.end(), [&](const TunedGemm& found) {
+      return found.schedule.strip.tile == kernel.tile;
+    });
   });
-  return tiles;
+  return kernels;
 }
 
-std::vector<StripTile> GemmSearch::hopeful(std::vector<StripTile> tiles, std::int64_t rows) const {
-  if (tiles.size() < 2) return tiles;
+GemmSearch::Kernels GemmSearch::hopeful(Kernels kernels, std::int64_t rows) const {
+  if (kernels.size() < 2) return kernels;
   std::vector<GemmSchedule> schedules;
-  for (const StripTile& tile : tiles) {
+  for (const StripKernel& kernel : kernels) {
     schedules.push_back(meter_.own(rows));
-    schedules.back().rows = round_up(schedules.back().rows, tile.rows);
-    schedules.back().strip.tile = tile;
+    schedules.back().rows = round_up(schedules.back().rows, kernel.tile.rows);
+    schedules.back().strip.tile = kernel.tile;
   }
-  const std::vector<double> seconds = meter_.measure(rows, schedules, step_rounds);
+  std::vector<double> seconds;
+  for (std::vector<double>& samples : meter_.measure(rows, schedules, step_rounds))
+    seconds.push_back(median(std::move(samples)));
   const double shortest = *std::min_element(seconds.begin(), seconds.end());
-  std::vector<StripTile> left;
-  for (std::size_t i = 0; i < tiles.size(); ++i) {
-    if (seconds[i] <= hopeless * shortest) left.push_back(tiles[i]);
+  Kernels left;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    if (seconds[i] <= hopeless * shortest) left.push_back(kernels[i]);
   }
   return left;
 }
@@ -132,17 +159,22 @@ std::optional<GemmSchedule> GemmSearch::settled(std::int64_t rows) const {
       std::all_of(found_.end() - alike_in_a_row, found_.end(),
                   [&](const TunedGemm& found) { return are_alike(found, last); });
   if (!are_settled) return std::nullopt;
+  if (last.schedule == meter_.own(last.rows)) return meter_.own(rows);
   GemmSchedule schedule = last.schedule;
   if (has_all_rows(last)) schedule.rows = round_up(rows, schedule.strip.tile.rows);
   return fits(schedule, rows) ? std::optional(schedule) : std::nullopt;
 }
 
 bool GemmSearch::fits(const GemmSchedule& schedule, std::int64_t rows) const {
+  const StripTile& tile = schedule.strip.tile;
+  const auto kernel = std::find_if(kernels_.begin(), kernels_.end(),
+                                   [&](const StripKernel& each) { return each.tile == tile; });
+  const std::int64_t most_depth =
+      std::min(kernel->most_depth, round_up(shape_.in, strip_depth_step));
   const std::int64_t jobs = parts(rows, schedule.rows) * parts(num_strips(), schedule.strips);
-  const std::int64_t most_jobs = parts(rows, schedule.strip.tile.rows) * num_strips();
-  return schedule.rows <= round_up(rows, schedule.strip.tile.rows) &&
-         schedule.strips <= num_strips() &&
-         schedule.strip.block_depth <= round_up(shape_.in, strip_depth_step) &&
+  const std::int64_t most_jobs = parts(rows, tile.rows) * num_strips();
+  return schedule.rows <= round_up(rows, tile.rows) && schedule.strips <= num_strips() &&
+         schedule.strip.block_depth <= most_depth &&
          schedule.rows * schedule.strips * strip_columns <= most_sums_of_a_job &&
          jobs >= std::min<std::int64_t>(shape_.threads, most_jobs);
 }
@@ -160,8 +192,8 @@ GemmSchedule GemmSearch::fast_start(const StripTile& tile, std::int64_t rows) co
       is_open[which] = false;
       if (!fits(grown, rows)) continue;
       const std::vector<GemmSchedule> both = {slice, grown};
-      const std::vector<double> seconds = meter_.measure(rows, both, step_rounds);
-      if (seconds[1] >= step_gain * seconds[0]) continue;
+      const std::vector<std::vector<double>> samples = meter_.measure(rows, both, step_rounds);
+      if (gain_over(samples[0], samples[1]).median < least_step_gain) continue;
       is_open[which] = true;
       slice = grown;
     }
@@ -169,15 +201,15 @@ GemmSchedule GemmSearch::fast_start(const StripTile& tile, std::int64_t rows) co
   return slice;
 }
 
-std::vector<GemmSchedule> GemmSearch::whole_parts(const StripTile& tile, std::int64_t rows,
-                                                  std::int64_t depth) const {
+std::vector<GemmSchedule> GemmSearch::whole_parts(const GemmSchedule& like,
+                                                  std::int64_t rows) const {
   std::vector<GemmSchedule> found;
   for (std::int64_t of_rows = 1; of_rows <= shape_.threads; ++of_rows) {
     if (shape_.threads % of_rows != 0) continue;
     const std::int64_t of_columns = shape_.threads / of_rows;
-    const GemmSchedule part{.strip = {.tile = tile, .block_depth = depth},
-                            .rows = round_up(parts(rows, of_rows), tile.rows),
-                            .strips = parts(num_strips(), of_columns)};
+    GemmSchedule part = like;
+    part.rows = round_up(parts(rows, of_rows), like.strip.tile.rows);
+    part.strips = parts(num_strips(), of_columns);
     if (fits(part, rows)) found.push_back(part);
   }
   return found;
@@ -214,21 +246,34 @@ GemmSchedule GemmSearch::with_fetch(const GemmSchedule& schedule, std::int64_t r
 
 GemmSchedule GemmSearch::fastest(std::int64_t rows, std::span<const GemmSchedule> schedules,
                                  int rounds) const {
-  const std::vector<double> seconds = meter_.measure(rows, schedules, rounds);
-  const auto best = std::min_element(seconds.begin(), seconds.end());
-  if (*best >= step_gain * seconds.front()) return schedules.front();
-  return schedules[static_cast<std::size_t>(best - seconds.begin())];
+  const std::vector<std::vector<double>> samples = meter_.measure(rows, schedules, rounds);
+  std::size_t best = 0;
+  Gain gain;
+  for (std::size_t i = 1; i < schedules.size(); ++i) {
+    const Gain of_this = gain_over(samples.front(), samples[i]);
+    if (!of_this.is_sure() || of_this.median <= gain.median) continue;
+    best = i;
+    gain = of_this;
+  }
+  return schedules[best];
 }
 
 TunedGemm GemmSearch::compare(std::int64_t rows, const GemmSchedule& winner) const {
+  TunedGemm tuned{.shape = shape_, .rows = rows, .schedule = winner};
+  if (winner == meter_.own(rows)) {
+    const std::vector<GemmSchedule> own = {GemmSchedule()};
+    tuned.own_s = median(meter_.measure(rows, own, step_rounds).front());
+    tuned.tuned_s = tuned.own_s;
+    return tuned;
+  }
   // Two alone, so that the luck of the best of many does not count.
   const std::vector<GemmSchedule> both = {GemmSchedule(), winner};
-  const std::vector<double> seconds = meter_.measure(rows, both, last_rounds);
-  return {.shape = shape_,
-          .rows = rows,
-          .schedule = winner,
-          .tuned_s = seconds[1],
-          .own_s = seconds[0]};
+  const std::vector<std::vector<double>> samples = meter_.measure(rows, both, last_rounds);
+  const Gain gain = gain_over(samples[0], samples[1]);
+  tuned.own_s = median(samples[0]);
+  tuned.tuned_s = tuned.own_s / gain.median;
+  tuned.is_used = gain.is_sure();
+  return tuned;
 }
 
 std::vector<std::int64_t> searched_rows(std::int64_t most) {

@@ -128,7 +128,8 @@ TEST_P(LinearTest, SchedulesChangeNoBit) {
       const test::Operand x = test::make_operand(random.floats(rows * in), GetParam());
       const std::vector<float> own =
           run_linear(test::pool_of(3), type, weight.packed, x.data(), rows);
-      for (const StripTile& tile : gemm_tiles(type)) {
+      for (const StripKernel& kernel : gemm_kernels(type)) {
+        const StripTile& tile = kernel.tile;
         for (const std::int64_t strips : {1, 2, 100}) {
           for (const std::int64_t job_rows : {tile.rows, 7 * tile.rows, std::int64_t{1000}}) {
             GemmSchedules schedules;

@@ -227,12 +227,13 @@ TEST_P(StripTest, StripsSideBySideAreTheSame) {
 /// Every kernel, deep and shallow blocks, and every way to fetch.
 TEST_P(StripTest, SchedulesChangeNoBit) {
   constexpr std::int64_t strips = 2;
-  const std::span<const StripTile> tiles = strip_tiles(dtype(), arithmetic());
-  ASSERT_GE(tiles.size(), 2U);
+  const std::span<const StripKernel> kernels = strip_kernels(dtype(), arithmetic());
+  ASSERT_GE(kernels.size(), 2U);
   std::vector<StripSchedule> schedules;
-  for (const StripTile& tile : tiles) {
+  for (const StripKernel& kernel : kernels) {
     for (const std::int64_t depth : {64, 128, 192, 1024, 1 << 20}) {
-      schedules.push_back({.tile = tile, .block_depth = depth, .fetch_bytes = depth % 3 * 4096});
+      schedules.push_back(
+          {.tile = kernel.tile, .block_depth = depth, .fetch_bytes = depth % 3 * 4096});
     }
   }
   for (const std::int64_t rows : {1, 2, 5, 13, 33})

@@ -22,7 +22,9 @@ using testing::expect_error;
 constexpr StripTile low = {.rows = 1, .columns = 64};
 constexpr StripTile middle = {.rows = 3, .columns = 32};
 constexpr StripTile high = {.rows = 6, .columns = 16};
-constexpr StripTile all_tiles[] = {low, middle, high};
+constexpr StripKernel all_kernels[] = {{.tile = low, .most_depth = 1024},
+                                       {.tile = middle, .most_depth = 1024},
+                                       {.tile = high, .most_depth = 1024}};
 
 GemmShape shape_of(int threads) {
   return {.in = 1024, .out = 64 * 32, .dtype = DType::bf16, .threads = threads, .groups = 1};
@@ -62,9 +64,9 @@ class PlayedMachine {
     return {.own = [](std::int64_t) { return own(); },
             .measure =
                 [this](std::int64_t rows, std::span<const GemmSchedule> schedules, int) {
-                  std::vector<double> all;
+                  std::vector<std::vector<double>> all;
                   for (const GemmSchedule& schedule : schedules) {
-                    all.push_back(seconds(rows, schedule));
+                    all.push_back({seconds(rows, schedule)});
                     measured.push_back(schedule);
                   }
                   return all;
@@ -74,7 +76,8 @@ class PlayedMachine {
   /// By trying everything, in powers of two.
   double best(std::int64_t rows) const {
     double fastest = INFINITY;
-    for (const StripTile& tile : all_tiles) {
+    for (const StripKernel& kernel : all_kernels) {
+      const StripTile& tile = kernel.tile;
       for (std::int64_t job_rows = tile.rows; job_rows < 2 * (rows + tile.rows); job_rows *= 2) {
         for (std::int64_t strips = 1; strips <= 32; strips *= 2) {
           for (std::int64_t depth = 64; depth <= 1024; depth *= 2) {
@@ -99,11 +102,11 @@ class PlayedMachine {
 TEST(GemmSearchTest, FindsWhatTryingEverythingFinds) {
   for (const int threads : {1, 2, 8}) {
     PlayedMachine machine(threads);
-    GemmSearch search(shape_of(threads), all_tiles, machine.meter());
+    GemmSearch search(shape_of(threads), all_kernels, machine.meter());
     for (const std::int64_t rows : searched_rows(256)) {
       const TunedGemm tuned = search.find(rows);
       EXPECT_EQ(tuned.rows, rows);
-      EXPECT_EQ(tuned.tuned_s, machine.seconds(rows, tuned.schedule));
+      EXPECT_DOUBLE_EQ(tuned.tuned_s, machine.seconds(rows, tuned.schedule));
       EXPECT_EQ(tuned.own_s, machine.seconds(rows, {}));
       // A step of under 1 % is none, and a reused schedule may be near the best only.
       EXPECT_LE(tuned.tuned_s, machine.best(rows) * (rows <= GemmSearch::window ? 1.03 : 1.15))
@@ -115,7 +118,7 @@ TEST(GemmSearchTest, FindsWhatTryingEverythingFinds) {
 TEST(GemmSearchTest, EachThreadKeepsAJobAndSumsStayFew) {
   for (const int threads : {2, 8, 64}) {
     PlayedMachine machine(threads);
-    GemmSearch search(shape_of(threads), all_tiles, machine.meter());
+    GemmSearch search(shape_of(threads), all_kernels, machine.meter());
     for (const std::int64_t rows : {1, 8, 4096}) {
       machine.measured.clear();
       search.find(rows);
@@ -137,7 +140,7 @@ TEST(GemmSearchTest, EachThreadKeepsAJobAndSumsStayFew) {
 /// and where schedules stay alike none is searched.
 TEST(GemmSearchTest, LaterRowsTakeFewerTrials) {
   PlayedMachine machine(2);
-  GemmSearch search(shape_of(2), all_tiles, machine.meter());
+  GemmSearch search(shape_of(2), all_kernels, machine.meter());
   std::set<std::int64_t> early;
   for (const std::int64_t rows : searched_rows(16)) {
     search.find(rows);
@@ -153,12 +156,12 @@ TEST(GemmSearchTest, LaterRowsTakeFewerTrials) {
 
 TEST(GemmSearchTest, GoesOnBehindWhatWasFound) {
   PlayedMachine whole_machine(2);
-  GemmSearch whole(shape_of(2), all_tiles, whole_machine.meter());
+  GemmSearch whole(shape_of(2), all_kernels, whole_machine.meter());
   std::vector<TunedGemm> expected;
   for (const std::int64_t rows : searched_rows(128)) expected.push_back(whole.find(rows));
   for (const std::size_t cut : {1, 15, 16, 20}) {
     PlayedMachine machine(2);
-    GemmSearch resumed(shape_of(2), all_tiles, machine.meter());
+    GemmSearch resumed(shape_of(2), all_kernels, machine.meter());
     for (std::size_t i = 0; i < cut; ++i) resumed.take(expected[i]);
     EXPECT_TRUE(machine.measured.empty());
     for (std::size_t i = cut; i < expected.size(); ++i)
@@ -187,16 +190,24 @@ const Topology& two_cores() {
 std::vector<TunedGemm> some_found() {
   const GemmShape shape{.in = 1024, .out = 640, .dtype = DType::bf16, .threads = 2, .groups = 1};
   const StripTile tile =
-      gemm_tiles({.in = 1024, .out = 640, .format = WeightFormat::plain(DType::bf16)}).back();
+      gemm_kernels({.in = 1024, .out = 640, .format = WeightFormat::plain(DType::bf16)})
+          .back()
+          .tile;
   GemmShape other = shape;
   other.groups = 2;
   const GemmSchedule schedule{
       .strip = {.tile = tile, .block_depth = 128, .fetch_bytes = 4096}, .rows = 24, .strips = 3};
   GemmSchedule plain = schedule;
   plain.strip.fetch_bytes.reset();
-  return {{.shape = shape, .rows = 1, .schedule = schedule, .tuned_s = 0.5, .own_s = 1},
-          {.shape = shape, .rows = 2, .schedule = plain, .tuned_s = 0.99, .own_s = 1},
-          {.shape = other, .rows = 1, .schedule = plain, .tuned_s = 0.9, .own_s = 1}};
+  return {
+      {.shape = shape,
+       .rows = 1,
+       .schedule = schedule,
+       .tuned_s = 0.5,
+       .own_s = 1,
+       .is_used = true},
+      {.shape = shape, .rows = 2, .schedule = plain, .tuned_s = 0.99, .own_s = 1},
+      {.shape = other, .rows = 1, .schedule = plain, .tuned_s = 0.9, .own_s = 1, .is_used = true}};
 }
 
 TEST(GemmScheduleStoreTest, IsReadAsItWasWritten) {
@@ -220,7 +231,7 @@ TEST(GemmScheduleStoreTest, JobsWithAllRowsKeepThemUpToTheNextNumber) {
   found[0].schedule.rows = 18;
   found[1].rows = 20;
   found[1].schedule.rows = 12;
-  found[1].tuned_s = 0.5;
+  found[1].is_used = true;
   const GemmSchedules schedules = schedules_of(found);
   EXPECT_GE(schedules.find(found[0].shape, 19)->rows, 19);
   EXPECT_EQ(schedules.find(found[0].shape, 21)->rows, 12);
@@ -258,6 +269,7 @@ TEST(GemmScheduleStoreTest, BadFilesAreRefusedInALine) {
   refused(with("job_rows", 1 << 30), {"the file", "\"job_rows\""});
   refused(with("job_strips", 11), {"the file", "\"job_strips\"", "10"});
   refused(with("tuned_s", 0), {"the file", "\"tuned_s\"", "seconds"});
+  refused(with("is_used", 1), {"the file", "\"is_used\"", "true or false"});
   refused(with("own_s", "fast"), {"the file", "\"own_s\"", "seconds"});
 }
 
