@@ -137,8 +137,8 @@ class KernelTuner {
     double done = 0;
     for (std::size_t way = 0; way < ways_.size(); ++way) {
       pool.follow(static_cast<int>(way));
-      const double read_rate = ReadProbe(pool, model_bytes_).measure();
-      const double flop_rate = GemmProbe(pool, order_.dtype).measure();
+      Probes probes{.reading = ReadProbe(pool, model_bytes_),
+                    .multiplying = GemmProbe(pool, order_.dtype)};
       for (const WeightType& type : weights_) {
         const GemmShape shape{.in = type.in,
                               .out = type.out,
@@ -150,7 +150,7 @@ class KernelTuner {
         search(type, shape, bench, [&](double part) {
           bar.update(done + part, total, fmt::format("{} x {}", type.out, type.in));
         });
-        compare(shape, bench, read_rate, flop_rate);
+        compare(shape, bench, probes);
         ++done;
       }
     }
@@ -218,8 +218,14 @@ class KernelTuner {
     write_file(file_, json_text(as_json(found_, topology_), 1) + "\n");
   }
 
+  /// Of the moment: a machine's rates drift.
+  struct Probes {
+    ReadProbe reading;
+    GemmProbe multiplying;
+  };
+
   /// Measures anew what was found, beside what the kernels choose themselves.
-  void compare(const GemmShape& shape, GemmBench& bench, double read_rate, double flop_rate) {
+  void compare(const GemmShape& shape, GemmBench& bench, Probes& probes) {
     const GemmSchedules schedules = schedules_of(found_);
     for (std::int64_t rows = 1; rows <= std::min(order_.most_rows, most_compared_rows); rows *= 2) {
       const GemmSchedule* found = schedules.find(shape, rows);
@@ -237,7 +243,8 @@ class KernelTuner {
                         .rows = rows,
                         .own_s = seconds[0],
                         .tuned_s = both[0] == both[1] ? seconds[0] : seconds[1],
-                        .limit_s = std::max(bytes / read_rate, flops / flop_rate),
+                        .limit_s = std::max(bytes / probes.reading.measure(),
+                                            flops / probes.multiplying.measure()),
                         .onednn_s = std::nullopt});
     }
   }
