@@ -39,8 +39,7 @@ std::filesystem::path node_folder(const std::filesystem::path& root, int node) {
 
 std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
-/// The pages of [data, data + size), which begins at one, come from these nodes in turn.
-void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes, TouchedPages touched) {
+Mask mask_of(const std::vector<int>& nodes) {
   Mask mask{};
   constexpr std::size_t word_bits = 8 * sizeof(unsigned long);
   for (const int node : nodes) {
@@ -48,6 +47,12 @@ void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes, Touc
     if (bit >= mask_bits) throw Error("NUMA node {} is none", node);
     mask.at(bit / word_bits) |= 1UL << (bit % word_bits);
   }
+  return mask;
+}
+
+/// The pages of [data, data + size), which begins at one, come from these nodes in turn.
+void bind(std::byte* data, std::size_t size, const std::vector<int>& nodes, TouchedPages touched) {
+  const Mask mask = mask_of(nodes);
   const int policy = nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_BIND;
   const unsigned flags = touched == TouchedPages::move ? MPOL_MF_MOVE : 0;
   if (syscall(SYS_mbind, data, size, policy, mask.data(), mask_bits, flags) != 0) {
@@ -110,6 +115,24 @@ void interleave_if_allowed(const Buffer& buffer, const std::vector<int>& nodes) 
   } catch (const Error& error) {
     logger().info("{}; it lies where it is first touched", error.what());
   }
+}
+
+PreferredNode::PreferredNode(int node) {
+  const Mask mask = mask_of({node});
+  if (syscall(SYS_set_mempolicy, MPOL_PREFERRED, mask.data(), mask_bits) != 0)
+    throw Error("a thread cannot take memory of NUMA node {}: {}", node, std::strerror(errno));
+}
+
+PreferredNode::~PreferredNode() { syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0); }
+
+void use_small_pages(const Buffer& buffer) {
+  if (buffer.size() > 0) madvise(buffer.data(), buffer.size(), MADV_NOHUGEPAGE);
+}
+
+void touch_new_pages(const Buffer& buffer, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t page = page_bytes();
+  for (std::uint64_t at = (begin + page - 1) / page * page; at < end; at += page)
+    *static_cast<volatile std::byte*>(buffer.data() + at) = std::byte{0};
 }
 
 std::uint64_t num_pages(const Buffer& buffer) {

@@ -36,6 +36,21 @@ std::vector<std::uint64_t> first_pages(std::uint64_t num_pages,
 void bind_parts(const Buffer& buffer, const std::vector<NodeShare>& parts,
                 TouchedPages touched = TouchedPages::stay);
 
+/// While it lives, memory that the calling thread is the first to touch, and that is bound to no
+/// node, comes from this one as long as it has some. Throws Error when the system refuses.
+class PreferredNode {
+ public:
+  explicit PreferredNode(int node);
+  ~PreferredNode();
+  PreferredNode(const PreferredNode&) = delete;
+  PreferredNode& operator=(const PreferredNode&) = delete;
+};
+/// Has memory that nothing has touched yet come in small pages, which lie on a node each.
+void use_small_pages(const Buffer& buffer);
+/// Touches the pages of bytes [begin, end) of new memory, which stay zero; of one that `begin` is
+/// in the middle of, the rest is another's to touch.
+void touch_new_pages(const Buffer& buffer, std::uint64_t begin, std::uint64_t end);
+
 /// Pages that the memory has, touched or not.
 std::uint64_t num_pages(const Buffer& buffer);
 

@@ -1,9 +1,12 @@
 #include "graphs/kv_cache.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "base/files.h"
-#include "base/numa.h"
+#include "base/log.h"
 #include "codelets/kv_store/kv_store.h"
 
 namespace sluice {
@@ -46,6 +49,13 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_
   if (homes_.size() != static_cast<std::size_t>(num_layers))
     throw Error("homes for the KV of {} layers, the model has {}", homes_.size(), num_layers);
   file_ = places.file;
+  ddr_nodes_ = places.ddr_nodes;
+  const auto num_parts = std::ssize(places.ddr_shares);
+  const std::size_t head_bytes =
+      shape_.page_bytes() / static_cast<std::size_t>(shape_.num_kv_heads);
+  if (num_parts > 1 && num_parts <= shape_.num_kv_heads &&
+      head_bytes >= static_cast<std::size_t>(sysconf(_SC_PAGESIZE)))
+    by_heads_ = places.ddr_shares;
   buffers_.reserve(homes_.size());
   file_offsets_.resize(homes_.size());
   for (const Tier home : homes_) {
@@ -59,7 +69,10 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_
     } else {
       const Buffer& buffer = buffers_.emplace_back(slab_bytes());
       if (home == Tier::cxl && !places.cxl_nodes.empty()) interleave(buffer, places.cxl_nodes);
-      if (home == Tier::ddr) interleave_if_allowed(buffer, places.ddr_nodes);
+      if (home == Tier::ddr) {
+        ddr_buffers_.push_back(buffers_.size() - 1);
+        if (by_heads_.empty()) interleave_if_allowed(buffer, ddr_nodes_);
+      }
       slabs_.push_back(home == Tier::cxl
                            ? DataHandle::of_cxl_memory(buffer.data(), slab_bytes(), CxlData::kv)
                            : DataHandle::of_memory(buffer.data(), slab_bytes()));
@@ -78,6 +91,79 @@ KvCache::KvCache(const DecoderShape& shape, std::vector<Tier> homes, const TierN
 void KvCache::commit(ThreadPool& pool) const {
   pool.run(static_cast<std::int64_t>(buffers_.size()),
            [&](std::int64_t i) { buffers_[static_cast<std::size_t>(i)].commit(); });
+}
+
+namespace {
+
+/// Where the parts' heads begin in a page, in bytes, and where the last one's end.
+std::vector<std::uint64_t> part_offsets(const DecoderShape& shape,
+                                        const std::vector<NodeShare>& parts) {
+  std::vector<std::uint64_t> offsets;
+  for (const std::uint64_t head :
+       first_pages(static_cast<std::uint64_t>(shape.num_kv_heads), parts))
+    offsets.push_back(static_cast<std::uint64_t>(shape.k_offset(static_cast<std::int64_t>(head))) *
+                      size_bytes(shape.dtype));
+  return offsets;
+}
+
+}  // namespace
+
+void KvCache::place_by_heads(ThreadPool& pool) const {
+  if (by_heads_.empty()) return;
+  try {
+    for (const NodeShare& part : by_heads_) const PreferredNode allowed(part.node);
+  } catch (const Error& error) {
+    logger().info("{}; KV lies on all nodes in turn", error.what());
+    for (const std::size_t buffer : ddr_buffers_)
+      interleave_if_allowed(buffers_[buffer], ddr_nodes_);
+    return;
+  }
+  for (const std::size_t buffer : ddr_buffers_) use_small_pages(buffers_[buffer]);
+  const std::vector<std::uint64_t> offsets = part_offsets(shape_, by_heads_);
+  constexpr std::int64_t pages_of_a_job = 64;
+  const std::int64_t jobs_of_a_slab = (num_pages_ + pages_of_a_job - 1) / pages_of_a_job;
+  pool.run(std::ssize(ddr_buffers_) * jobs_of_a_slab, [&](std::int64_t job) {
+    const Buffer& buffer = buffers_[ddr_buffers_[static_cast<std::size_t>(job / jobs_of_a_slab)]];
+    const std::int64_t first = job % jobs_of_a_slab * pages_of_a_job;
+    const std::int64_t end = std::min(num_pages_, first + pages_of_a_job);
+    for (std::size_t part = 0; part < by_heads_.size(); ++part) {
+      const PreferredNode preferred(by_heads_[part].node);
+      for (std::int64_t page = first; page < end; ++page) {
+        const std::uint64_t begin = static_cast<std::uint64_t>(page) * shape_.page_bytes();
+        touch_new_pages(buffer, begin + offsets[part], begin + offsets[part + 1]);
+      }
+    }
+  });
+}
+
+std::vector<KvCache::PartPages> KvCache::pages_by_part() const {
+  std::vector<PartPages> parts;
+  if (by_heads_.empty() || ddr_buffers_.empty()) return parts;
+  constexpr std::uint64_t most = std::uint64_t{1} << 18;
+  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::vector<std::uint64_t> offsets = part_offsets(shape_, by_heads_);
+  const std::vector<std::uint64_t> heads =
+      first_pages(static_cast<std::uint64_t>(shape_.num_kv_heads), by_heads_);
+  std::uint64_t asked = 0;
+  for (std::size_t part = 0; part < by_heads_.size(); ++part)
+    parts.push_back({.part = by_heads_[part],
+                     .num_heads = static_cast<std::int64_t>(heads[part + 1] - heads[part])});
+  for (const std::size_t index : ddr_buffers_) {
+    const Buffer& buffer = buffers_[index];
+    for (std::int64_t page = 0; page < num_pages_ && asked < most; ++page) {
+      const std::uint64_t begin = static_cast<std::uint64_t>(page) * shape_.page_bytes();
+      for (std::size_t part = 0; part < parts.size(); ++part) {
+        const std::uint64_t first = (begin + offsets[part] + page_bytes - 1) / page_bytes;
+        const std::uint64_t end = (begin + offsets[part + 1] + page_bytes - 1) / page_bytes;
+        asked += end - first;
+        parts[part].asked += end - first;
+        for (const auto& [node, count] : pages_by_node(buffer, 1, first, end)) {
+          if (node == parts[part].part.node) parts[part].found += count;
+        }
+      }
+    }
+  }
+  return parts;
 }
 
 void KvCache::fill(std::int64_t layer,

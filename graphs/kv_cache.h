@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "base/numa.h"
 #include "base/thread_pool.h"
 #include "codelets/runtime/disk_node.h"
 #include "codelets/runtime/runtime.h"
@@ -51,7 +52,9 @@ class KvFile {
 struct KvPlaces {
   std::vector<int> cxl_nodes;  ///< NUMA nodes that CXL memory is spread over; none: it is DDR
   std::vector<int> ddr_nodes;  ///< the same of DDR; none: as the system puts it
-  KvFile* file = nullptr;      ///< for slabs on a disk; outlives them
+  /// By which KV heads lie on nodes of DDR, where they can: see KvCache::place_by_heads().
+  std::vector<NodeShare> ddr_shares;
+  KvFile* file = nullptr;  ///< for slabs on a disk; outlives them
 };
 
 /// The KV cache of one cohort: a slab a layer, each one StarPU handle of `num_pages`
@@ -76,6 +79,21 @@ class KvCache {
   std::uint64_t host_bytes() const { return buffers_.size() * slab_bytes(); }
   /// Takes the memory of the slabs that live in the host's now, side by side on the pool's threads.
   void commit(ThreadPool& pool) const;
+  /// Takes the memory of slabs in DDR now, if KvPlaces has parts for it: each part's KV heads of
+  /// every page from its node, as far as that has room. The caller and the pool's threads touch it.
+  /// Pages lie in turn where there are more parts than heads, where a head's part of a page is
+  /// smaller than a page of the system's, and, with a line in the log, where the system refuses.
+  void place_by_heads(ThreadPool& pool) const;
+  /// Of the slabs that lie by heads, what lies where; empty where none does. Looks at every page
+  /// of some slabs, if there are many. Throws Error when the system does not say.
+  struct PartPages {
+    NodeShare part;
+    std::int64_t num_heads = 0;
+    std::uint64_t asked = 0;  ///< pages of the system's that were looked at
+    std::uint64_t found = 0;  ///< of those, on the part's node
+  };
+  std::vector<PartPages> pages_by_part() const;
+
   /// Fills a layer's slab: `fill` gets its bytes to write, in the host's memory. Throws Error when
   /// a disk fails.
   void fill(std::int64_t layer, const std::function<void(std::span<std::byte>)>& fill) const;
@@ -104,7 +122,10 @@ class KvCache {
   DecoderShape shape_;
   std::int64_t num_pages_;
   std::vector<Tier> homes_;
-  std::vector<Buffer> buffers_;  ///< of slabs in the host's memory
+  std::vector<Buffer> buffers_;           ///< of slabs in the host's memory
+  std::vector<NodeShare> by_heads_;       ///< parts by which heads lie; empty: none do
+  std::vector<std::size_t> ddr_buffers_;  ///< those in DDR
+  std::vector<int> ddr_nodes_;
   std::vector<DataHandle> slabs_;
   const KvFile* file_ = nullptr;
   std::vector<std::uint64_t> file_offsets_;  ///< by layer, where there is a file

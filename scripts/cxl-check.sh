@@ -260,6 +260,13 @@ bound_by_group() { # <step> <shares, as JSON>
   done
 }
 
+# Each part's heads of the KV cache lie on its node.
+kv_by_heads() { # <step> <heads of each part, as JSON>
+  jq -er --argjson heads "$2" '.kv_groups | (map("\(.pages_found) of \(.pages_asked) pages of \(.heads) heads on node \(.numa_node)") |
+    join(", ")), if map(.numa_node) == [0, 1] and map(.heads) == $heads and
+    all(.[]; .pages_asked > 0 and .pages_found >= 0.99 * .pages_asked) then empty else error end' "$results/$1/stats.json"
+}
+
 # There is a thread that may run on one processor alone, for each of these.
 has_threads_on() { # <step> <processors...>
   local step=$1 processor
@@ -288,6 +295,8 @@ check_two_sockets() {
   check "opt-static: the same tokens" same_tokens opt-static opt-ddr
   check "opt-static: a group's pages lie on its node" bound_by_group opt-static '[0.5,0.5]'
   check "opt-static: a thread on each processor" has_threads_on opt-static 0 1 2 3
+  check "opt-static: KV lies by heads" kv_by_heads opt-static '[6,6]'
+  check "opt-left-out: KV lies by heads" kv_by_heads opt-left-out '[3,9]'
   check "opt-left-out: the same tokens" same_tokens opt-left-out opt-ddr
   check "opt-left-out: a group's pages lie on its node" bound_by_group opt-left-out '[0.25,0.75]'
   check "opt-left-out: a thread on each processor that prefill has" has_threads_on opt-left-out 0 1 2 3

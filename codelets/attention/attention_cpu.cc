@@ -62,6 +62,11 @@ class Attention {
       const bool tiles = sequence.num_rows >= rows_worth_a_tile && fills_words();
       tiles ? add_tiles(sequence) : add_rows(sequence);
     }
+    // A group's jobs are neighbours, and its heads' KV lies near to it.
+    if (cpu_.pool.num_groups() > 1) {
+      std::stable_sort(jobs_.begin(), jobs_.end(),
+                       [](const Job& a, const Job& b) { return a.first_head < b.first_head; });
+    }
     parts_ = reinterpret_cast<float*>(
         cpu_.workspace.reserve(static_cast<std::size_t>(num_part_floats_) * sizeof(float)));
     chunks_done_ = std::vector<std::atomic<std::int64_t>>(static_cast<std::size_t>(num_counters_));

@@ -387,6 +387,23 @@ struct Report {
   }
 };
 
+/// Of KV that lies by heads; null where the system does not say.
+nlohmann::json kv_groups_as_json(const KvCache& kv) {
+  nlohmann::json groups = nlohmann::json::array();
+  try {
+    for (const KvCache::PartPages& group : kv.pages_by_part()) {
+      groups.push_back({{"numa_node", group.part.node},
+                        {"share", group.part.share},
+                        {"heads", group.num_heads},
+                        {"pages_asked", group.asked},
+                        {"pages_found", group.found}});
+    }
+  } catch (const Error&) {
+    return nullptr;
+  }
+  return groups;
+}
+
 void write_stats(const std::string& path, const Report& report, const std::string& model,
                  const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
                  const MovedBytes& moved, const RoutingCounts& routed) {
@@ -396,6 +413,7 @@ void write_stats(const std::string& path, const Report& report, const std::strin
   stats["threads"] = run.runtime().num_threads();
   stats["cpu_plan"] = cpu_plan_as_json(plan.demand().cpu);
   stats["tuned_gemm_shapes"] = run.tuned_gemm_shapes();
+  stats["kv_groups"] = kv_groups_as_json(run.kv().front());
   stats["prompt_tokens"] = report.totals.prompt_tokens;
   stats["generated_tokens"] = report.totals.generated_tokens;
   stats["iterations"] = report.totals.iterations;

@@ -286,7 +286,9 @@ LoadedRun::LoadedRun(RunPlan& plan)
                      cohort.homes,
                      KvPlaces{.cxl_nodes = plan.host().homes().cxl_nodes,
                               .ddr_nodes = plan.host().homes().ddr_nodes,
+                              .ddr_shares = homes.ddr_shares,
                               .file = disk_ ? disk_->kv_file() : nullptr});
+    kv_.back().place_by_heads(runtime_->setup_pool());
   }
   if (plan.accelerated() != nullptr)
     residence_ = plan.accelerated()->bring(*runtime_, *model_, kv_, plan.size());
