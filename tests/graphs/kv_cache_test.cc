@@ -27,7 +27,8 @@ class KvPlacesTest : public ::testing::Test {
   static constexpr std::int64_t num_pages = 70;
 
   static KvCache kv_of(const DecoderShape& shape, const std::vector<NodeShare>& parts) {
-    return {shape, num_layers, num_pages, {}, {.ddr_shares = parts}};
+    return {
+        shape, num_layers, num_pages, {}, {.cxl_nodes = {}, .ddr_nodes = {}, .ddr_shares = parts}};
   }
   /// Skips where a container forbids it.
   void require_placing() {
