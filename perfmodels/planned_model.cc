@@ -27,7 +27,7 @@ Together together(const CpuPlanCost& cost, const CpuPhasePlan& plan) {
   return all;
 }
 
-/// With what the groups read on all nodes in turn, as KV lies.
+/// With what the groups read on all nodes in turn.
 CpuPhasePlan without_nodes(CpuPhasePlan plan) {
   for (CpuGroup& group : plan.groups) group.numa_node.reset();
   return plan;
@@ -35,11 +35,13 @@ CpuPhasePlan without_nodes(CpuPhasePlan plan) {
 
 }  // namespace
 
-MachineProfile profile_by_plan(MachineProfile profile, const CpuPhasePlan& plan) {
+MachineProfile profile_by_plan(MachineProfile profile, const CpuPhasePlan& plan,
+                               std::int64_t num_kv_heads) {
   const CoreRates rates = core_rates(profile, 1);
   const CpuPlanCost cost(profile.cpu_cores->topology.value, rates, {});
   const Together weights = together(cost, plan);
-  const Together kv = together(cost, without_nodes(plan));
+  const bool by_heads = std::ssize(plan.groups) <= num_kv_heads;
+  const Together kv = by_heads ? weights : together(cost, without_nodes(plan));
   DeviceProfile& cpu = profile.cpu;
   const double of_cores = weights.cores / cpu.cores->value;
   const double of_memory = kv.bytes_per_s / (giga * cpu.memory_bandwidth_gb_per_s.value);
@@ -57,7 +59,7 @@ MachineProfile profile_by_plan(MachineProfile profile, const CpuPhasePlan& plan)
 
 PlannedModel::PlannedModel(const MachineProfile& profile, const ModelDimensions& model,
                            const CpuPlan& plan)
-    : prefill_(profile_by_plan(profile, plan.prefill), model),
-      decode_(profile_by_plan(profile, plan.decode), model) {}
+    : prefill_(profile_by_plan(profile, plan.prefill, model.num_kv_heads), model),
+      decode_(profile_by_plan(profile, plan.decode, model.num_kv_heads), model) {}
 
 }  // namespace sluice

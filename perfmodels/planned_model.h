@@ -6,10 +6,12 @@
 namespace sluice {
 
 /// The profile with its CPU at the rates that a phase's groups have together, by their shares as
-/// CpuPlanCost counts them: the slowest group's reading, and its arithmetic, set those of all. KV
-/// is read from all nodes in turn. What a round of the thread pool takes less than one of all cores
-/// comes off each sublayer. Throws Error where the profile does not describe its cores.
-MachineProfile profile_by_plan(MachineProfile profile, const CpuPhasePlan& plan);
+/// CpuPlanCost counts them: the slowest group's reading, and its arithmetic, set those of all. So
+/// is KV read, which lies by heads; of a model with fewer KV heads than there are groups it lies on
+/// all nodes in turn. What a round of the thread pool takes less than one of all cores comes off
+/// each sublayer. Throws Error where the profile does not describe its cores.
+MachineProfile profile_by_plan(MachineProfile profile, const CpuPhasePlan& plan,
+                               std::int64_t num_kv_heads);
 
 /// A profile's costs while the CPU computes by a plan (Sandwich sections 3.1 and 5): prefill's
 /// sublayers by its prefill plan, decode's by its decode plan. The LM head counts as decode's,

@@ -80,15 +80,22 @@ TEST(PlannedModelTest, FewerCoresMultiplyLessAndMeetSooner) {
   EXPECT_DOUBLE_EQ(costs.task_overhead_s(Device::gpu, 1), 10e-6) << "the GPU's stays";
 }
 
-TEST(PlannedModelTest, KvIsReadOfAllNodesInTurn) {
-  const PlannedModel costs(machine_with_cores(), model,
-                           {.prefill = all_of_each_node, .decode = all_of_each_node});
+TEST(PlannedModelTest, KvIsReadNearbyWhereEachGroupHasHeads) {
   const BatchShape decode = BatchShape::decode(3, 100);
   const SublayerWork qk = sublayer_work(model, Sublayer::qk, decode);
-  // Of 100 GB/s of memory attention gets 50; of 8 GB/s / 0.12, two thirds of 50.
-  const double rate = 50e9 * (8 / (0.5 / 25 + 0.5 / 5)) / 100;
-  EXPECT_DOUBLE_EQ(costs.compute_s(Device::cpu, Sublayer::qk, decode),
-                   (qk.x_bytes + qk.y_bytes) / rate + qk.flops / 5e12);
+  const auto qk_s = [&](const CpuPhasePlan& plan) {
+    return PlannedModel(machine_with_cores(), model, {.prefill = plan, .decode = plan})
+        .compute_s(Device::cpu, Sublayer::qk, decode);
+  };
+  const auto seconds_at = [&](double bytes_per_s) {
+    return (qk.x_bytes + qk.y_bytes) / bytes_per_s + qk.flops / 5e12;
+  };
+  // Of 100 GB/s of memory attention gets 50; two groups with a head each have 200 together.
+  EXPECT_DOUBLE_EQ(qk_s(all_of_each_node), seconds_at(100e9));
+  // Four groups and two heads: half of what each core reads comes at 5 GB/s.
+  CpuPhasePlan halves = groups_of({{0, 1}, {4, 5}, {2, 3}, {6, 7}});
+  for (std::size_t i = 0; i < 4; ++i) halves.groups[i].numa_node = static_cast<int>(i % 2);
+  EXPECT_DOUBLE_EQ(qk_s(halves), seconds_at(50e9 * (8 / (0.5 / 25 + 0.5 / 5)) / 100));
 }
 
 TEST(PlannedModelTest, TheSlowestGroupForItsShareCounts) {
@@ -102,7 +109,7 @@ TEST(PlannedModelTest, TheSlowestGroupForItsShareCounts) {
 
 TEST(PlannedModelTest, ProfilesWithoutCoresAreRefused) {
   const MachineProfile profile = parse_profile(round_machine().dump(), "m.json");
-  EXPECT_THROW(profile_by_plan(profile, all_as_one), Error);
+  EXPECT_THROW(profile_by_plan(profile, all_as_one, 8), Error);
 }
 
 }  // namespace
