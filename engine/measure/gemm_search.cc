@@ -4,17 +4,14 @@
 #include <utility>
 
 #include "base/median.h"
+#include "engine/measure/gain.h"
 
 namespace sluice {
 namespace {
 
 /// A kernel that takes so many times as long as another one, cut alike, is not worth a search.
 constexpr double hopeless = 1.3;
-/// How much faster another schedule must be, by the median round, and in which share of the rounds
-/// it must be faster at all; else it may be chance.
-constexpr double least_gain = 1.02;
-constexpr double most_rounds = 0.75;
-/// The same of a step of the fast start.
+/// A step of the fast start must be so many times as fast.
 constexpr double least_step_gain = 1.01;
 constexpr int step_rounds = 5;
 constexpr int start_rounds = 9;
@@ -30,22 +27,6 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
 }
 std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
-
-/// How many times as fast as `base` something is, round by round.
-struct Gain {
-  double median = 1;
-  double share = 0;  ///< of the rounds in which it is faster
-
-  bool is_sure() const { return median >= least_gain && share >= most_rounds; }
-};
-Gain gain_over(const std::vector<double>& base, const std::vector<double>& seconds) {
-  std::vector<double> ratios;
-  for (std::size_t round = 0; round < seconds.size(); ++round)
-    ratios.push_back(base[round] / seconds[round]);
-  const auto faster = std::count_if(ratios.begin(), ratios.end(), [](double r) { return r > 1; });
-  const double share = static_cast<double>(faster) / static_cast<double>(ratios.size());
-  return {.median = median(std::move(ratios)), .share = share};
-}
 
 /// Within a factor of two.
 bool is_near(std::int64_t a, std::int64_t b) { return a <= 2 * b && b <= 2 * a; }
@@ -193,7 +174,7 @@ GemmSchedule GemmSearch::fast_start(const StripTile& tile, std::int64_t rows) co
       if (!fits(grown, rows)) continue;
       const std::vector<GemmSchedule> both = {slice, grown};
       const std::vector<std::vector<double>> samples = meter_.measure(rows, both, step_rounds);
-      if (gain_over(samples[0], samples[1]).median < least_step_gain) continue;
+      if (Gain::over(samples[0], samples[1]).median < least_step_gain) continue;
       is_open[which] = true;
       slice = grown;
     }
@@ -250,7 +231,7 @@ GemmSchedule GemmSearch::fastest(std::int64_t rows, std::span<const GemmSchedule
   std::size_t best = 0;
   Gain gain;
   for (std::size_t i = 1; i < schedules.size(); ++i) {
-    const Gain of_this = gain_over(samples.front(), samples[i]);
+    const Gain of_this = Gain::over(samples.front(), samples[i]);
     if (!of_this.is_sure() || of_this.median <= gain.median) continue;
     best = i;
     gain = of_this;
@@ -269,7 +250,7 @@ TunedGemm GemmSearch::compare(std::int64_t rows, const GemmSchedule& winner) con
   // Two alone, so that the luck of the best of many does not count.
   const std::vector<GemmSchedule> both = {GemmSchedule(), winner};
   const std::vector<std::vector<double>> samples = meter_.measure(rows, both, last_rounds);
-  const Gain gain = gain_over(samples[0], samples[1]);
+  const Gain gain = Gain::over(samples[0], samples[1]);
   tuned.own_s = median(samples[0]);
   tuned.tuned_s = tuned.own_s / gain.median;
   tuned.is_used = gain.is_sure();

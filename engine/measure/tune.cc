@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/median.h"
+#include "engine/measure/gain.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +18,6 @@ using Json = nlohmann::json;
 /// Samples after which a plan may be given up.
 constexpr std::size_t fewest_samples = 2;
 constexpr double hopeless = 1.125;
-constexpr double as_good = 1.01;
 
 double shortest_median(const PhaseTuning& phase) {
   double shortest = std::numeric_limits<double>::infinity();
@@ -117,28 +117,32 @@ bool PhaseTuning::is_complete(int rounds) const {
 }
 
 CpuPhasePlan PhaseTuning::chosen() const {
-  struct Choice {
-    const TunedPlan* tuned;
-    double seconds;
-  };
-  std::vector<Choice> choices;
+  std::vector<const TunedPlan*> left;
   for (const TunedPlan& plan : plans) {
-    if (!plan.samples_s.empty() && !is_out(plan))
-      choices.push_back({&plan, median(plan.samples_s)});
+    if (!plan.samples_s.empty() && !is_out(plan)) left.push_back(&plan);
   }
-  if (choices.empty()) throw Error("no CPU plan was measured");
-  const auto shorter = [](const Choice& a, const Choice& b) { return a.seconds < b.seconds; };
-  const double best = std::min_element(choices.begin(), choices.end(), shorter)->seconds;
-  std::erase_if(choices, [&](const Choice& choice) { return choice.seconds > as_good * best; });
-  const auto rank = [](const Choice& choice) {
-    return std::tuple(choice.tuned->plan.groups.size(), choice.tuned->plan.num_cores(),
-                      choice.seconds);
+  if (left.empty()) throw Error("no CPU plan was measured");
+  const auto simplicity = [](const TunedPlan* tuned) {
+    return std::pair(tuned->plan.groups.size(), tuned->plan.num_cores());
   };
-  const Choice choice =
-      *std::min_element(choices.begin(), choices.end(),
-                        [&](const Choice& a, const Choice& b) { return rank(a) < rank(b); });
-  CpuPhasePlan plan = choice.tuned->plan;
-  plan.measured_s = choice.seconds;
+  std::stable_sort(left.begin(), left.end(), [&](const TunedPlan* a, const TunedPlan* b) {
+    return simplicity(a) < simplicity(b);
+  });
+  const TunedPlan* best = left.front();
+  for (std::size_t step = 0; step < left.size(); ++step) {  // no circle is longer
+    const TunedPlan* next = nullptr;
+    double most = 1;
+    for (const TunedPlan* other : left) {
+      const Gain gain = Gain::over(best->samples_s, other->samples_s);
+      if (!gain.is_sure() || gain.median <= most) continue;
+      next = other;
+      most = gain.median;
+    }
+    if (next == nullptr) break;
+    best = next;
+  }
+  CpuPhasePlan plan = best->plan;
+  plan.measured_s = median(best->samples_s);
   return plan;
 }
 

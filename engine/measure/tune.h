@@ -30,9 +30,9 @@ struct PhaseTuning {
   bool is_out(const TunedPlan& plan) const;
   /// Whether each plan that is not out has had so many rounds.
   bool is_complete(int rounds) const;
-  /// The plan of the shortest median, with measured_s. Of those within 1 % of it the one with the
-  /// fewest groups, then the fewest cores: what measures alike differs by chance. Throws Error
-  /// where nothing was measured.
+  /// The simplest plan, with measured_s, that none is surely faster than (Gain): the one with the
+  /// fewest groups, then the fewest cores, since what measures alike differs by chance. Throws
+  /// Error where nothing was measured.
   CpuPhasePlan chosen() const;
 };
 

@@ -69,6 +69,22 @@ TEST(TuneTest, OfPlansThatMeasureAlikeTheSimplestIsChosen) {
   EXPECT_EQ(tuning.plan().decode.measured_s, 1.009);
 }
 
+/// Rounds drift by more than plans differ.
+TEST(TuneTest, WhatIsFasterInMostRoundsIsChosen) {
+  CpuTuning tuning = tuning_of({groups_of({{0, 1}}), groups_of({{0}, {1}})}, 5);
+  tuning.prefill.plans[0].samples_s = {1, 1, 1, 1, 1};
+  std::vector<double>& simple = tuning.decode.plans[0].samples_s;
+  std::vector<double>& other = tuning.decode.plans[1].samples_s;
+  simple = {1, 1.3, 0.9, 1.2, 1.1};
+  other = simple;
+  for (double& seconds : other) seconds /= 1.03;
+  EXPECT_EQ(tuning.plan().decode.groups.size(), 2U);
+  other = {0.97, 1.34, 0.88, 1.16, 1.14};  // by 3 % now this one, now that
+  EXPECT_EQ(tuning.plan().decode.groups.size(), 1U);
+  std::swap(simple, other);
+  EXPECT_EQ(tuning.plan().decode.groups.size(), 1U);
+}
+
 TEST(TuneTest, PlansThatCannotWinAreGivenUp) {
   CpuTuning tuning = tuning_of({groups_of({{0, 1}}), groups_of({{0}})}, 5);
   std::map<int, int> measured;
