@@ -182,8 +182,9 @@ class TwoSequences {
     file_.emplace(disk(), std::filesystem::temp_directory_path(),
                   KvFile::size_of(slab_bytes, cohorts.size() * cohorts.front().homes.size()));
     for (const Layers& layers : cohorts) {
-      caches_.emplace_back(model.shape(), model.config().num_layers, 9, layers.homes,
-                           KvPlaces{.cxl_nodes = {}, .ddr_nodes = {}, .file = &*file_});
+      caches_.emplace_back(
+          model.shape(), model.config().num_layers, 9, layers.homes,
+          KvPlaces{.cxl_nodes = {}, .ddr_nodes = {}, .ddr_shares = {}, .file = &*file_});
     }
     graph_.emplace(model, caches_,
                    DecoderGraph::Options{.num_slots = 2,
