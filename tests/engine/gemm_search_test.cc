@@ -108,8 +108,10 @@ TEST(GemmSearchTest, FindsWhatTryingEverythingFinds) {
       EXPECT_EQ(tuned.rows, rows);
       EXPECT_DOUBLE_EQ(tuned.tuned_s, machine.seconds(rows, tuned.schedule));
       EXPECT_EQ(tuned.own_s, machine.seconds(rows, {}));
-      // A step of under 1 % is none, and a reused schedule may be near the best only.
-      EXPECT_LE(tuned.tuned_s, machine.best(rows) * (rows <= GemmSearch::window ? 1.03 : 1.15))
+      // A step of under 2 % is none, in two of the dimensions, and a reused schedule may be near
+      // the best only.
+      EXPECT_LE(tuned.tuned_s,
+                machine.best(rows) * (rows <= GemmSearch::window ? 1.02 * 1.02 : 1.15))
           << rows << " rows, " << threads << " threads";
     }
   }

@@ -422,9 +422,9 @@ TEST(SimulateCliTest, AMixturesRoutingMayBeRecorded) {
 
 TEST(SimulateCliTest, WrongRoutingsAreSaid) {
   const TemporaryFolder folder;
-  expect_failure(run_cli({"simulate", "--policy", "cpu-only", "--model", "opt-125m", "--policy",
-                          "cpu-only", "--routing", "zipf:1"}),
-                 2, {"--routing zipf:1", "opt-125m has no experts"});
+  expect_failure(
+      run_cli({"simulate", "--model", "opt-125m", "--policy", "cpu-only", "--routing", "zipf:1"}),
+      2, {"--routing zipf:1", "opt-125m has no experts"});
 }
 
 /// Which experts rows go through is known only where the weights are: all of them stream.
@@ -971,9 +971,10 @@ TEST(SimulateCliTest, AFolderForTemporaryFilesThatIsNoneIsSaid) {
   }
 }
 
-const Arguments on_two_sockets = {"simulate",   "--machine",       "xeon-6230-2", "--model",
-                                  "llama-160m", "--batch",         "1",           "--input-tokens",
-                                  "32",         "--output-tokens", "16",          "--json"};
+const Arguments on_two_sockets = {"simulate",    "--policy",       "cpu-only",   "--machine",
+                                  "xeon-6230-2", "--model",        "llama-160m", "--batch",
+                                  "1",           "--input-tokens", "32",         "--output-tokens",
+                                  "16",          "--json"};
 
 json simulated_by(const std::string& plan) {
   const CliResult result = run_cli(on_two_sockets + Arguments{"--cpu-plan", plan});

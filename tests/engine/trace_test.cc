@@ -126,7 +126,8 @@ TEST(TraceLinesTest, CpuPlanIsInTheHeaderAndThePicture) {
   trace.cpu_plan = R"({"decode":{"groups":[{"cores":[0],"share":1}]}})";
   EXPECT_EQ(trace_from_lines(trace_as_lines(trace), "x").cpu_plan, trace.cpu_plan);
   bool is_shown = false;
-  for (const json& event : json::parse(trace_as_perfetto(trace)).at("traceEvents"))
+  const json picture = json::parse(trace_as_perfetto(trace));
+  for (const json& event : picture.at("traceEvents"))
     is_shown = is_shown || (event["name"] == "process_labels" &&
                             event["args"]["labels"] == "CPU plan " + trace.cpu_plan);
   EXPECT_TRUE(is_shown);
