@@ -9,6 +9,8 @@
 namespace sluice {
 namespace {
 
+/// Rows of a job in which kernels are tried for the first time.
+constexpr std::int64_t most_tried_rows = 64;
 /// A kernel that takes so many times as long as another one, cut alike, is not worth a search.
 constexpr double hopeless = 1.3;
 /// A step of the fast start must be so many times as fast.
@@ -88,14 +90,17 @@ TunedGemm GemmSearch::find(std::int64_t rows) {
 }
 
 GemmSchedule GemmSearch::searched(std::int64_t rows) const {
-  std::vector<GemmSchedule> starts = {meter_.own(rows)};
+  const GemmSchedule own = meter_.own(rows);
+  std::vector<GemmSchedule> best = {own};
   for (const StripKernel& kernel : hopeful(candidates(), rows)) {
-    const GemmSchedule start = fast_start(kernel.tile, rows);
-    starts.push_back(start);
-    for (const GemmSchedule& part : whole_parts(start, rows)) starts.push_back(part);
+    std::vector<GemmSchedule> starts;
+    if (own.strip.tile == kernel.tile) starts.push_back(own);
+    starts.push_back(fast_start(kernel.tile, rows));
+    for (const GemmSchedule& part : whole_parts(GemmSchedule(starts.back()), rows))
+      starts.push_back(part);
+    best.push_back(finetune(fastest(rows, starts, step_rounds), rows));
   }
-  const GemmSchedule start = fastest(rows, starts, start_rounds);
-  return with_fetch(finetune(start, rows), rows);
+  return with_fetch(fastest(rows, best, start_rounds), rows);
 }
 
 void GemmSearch::take(const TunedGemm& found) {
@@ -119,8 +124,11 @@ GemmSearch::Kernels GemmSearch::hopeful(Kernels kernels, std::int64_t rows) cons
   std::vector<GemmSchedule> schedules;
   for (const StripKernel& kernel : kernels) {
     schedules.push_back(meter_.own(rows));
-    schedules.back().rows = round_up(schedules.back().rows, kernel.tile.rows);
-    schedules.back().strip.tile = kernel.tile;
+    GemmSchedule& schedule = schedules.back();
+    schedule.strip.tile = kernel.tile;
+    schedule.strip.block_depth = std::min(schedule.strip.block_depth, kernel.most_depth);
+    schedule.rows = round_up(std::min(rows, most_tried_rows), kernel.tile.rows);
+    if (!fits(schedule, rows)) schedule.rows = kernel.tile.rows;
   }
   std::vector<double> seconds;
   for (std::vector<double>& samples : meter_.measure(rows, schedules, step_rounds))

@@ -28,10 +28,12 @@ struct GemmMeter {
 ///   fast start   of each kernel, of all for the first `window` numbers of rows, then of the last
 ///                chosen, but for hopeless ones: rows, strips and depth of a job double while that
 ///                makes it faster
-///   finetune     from the kernels' own choice, or where they are faster from there, or from a
-///                thread's whole part by each way to cut rows and columns among threads: the step
-///                that gains most, until none does; then how far ahead memory is fetched
-///   the last word is a comparison with the kernels' own choice
+///   finetune     of each from there, from a thread's whole part by each way to cut rows and
+///   columns
+///                among threads, or from the kernels' own choice, whichever is fastest: the step
+///                that gains most, until none does
+///   the fastest of them, then how far ahead memory is fetched for it; the last word is a
+///   comparison with the kernels' own choice
 ///
 /// Once the last schedules are alike, the last one serves further rows without a search (schedule
 /// reuse), as long as a row takes no longer by it. A machine's rates drift, so one schedule is
@@ -53,8 +55,8 @@ class GemmSearch {
   using Kernels = std::vector<StripKernel>;
 
   Kernels candidates() const;
-  /// Without those that are far slower than another one where all are cut like the kernels' own
-  /// choice.
+  /// Without those that are far slower than another one where a job has all rows, or many, and all
+  /// else is like the kernels' own choice.
   Kernels hopeful(Kernels kernels, std::int64_t rows) const;
   /// The schedule that so many rows take without a search.
   std::optional<GemmSchedule> settled(std::int64_t rows) const;
