@@ -28,6 +28,12 @@ struct NodeShare {
 
   bool operator==(const NodeShare&) const = default;
 };
+/// Of the pages of a part, what lies on its node.
+struct PartPages {
+  NodeShare part;
+  std::uint64_t asked = 0;  ///< pages that were looked at
+  std::uint64_t found = 0;  ///< of those, on the part's node
+};
 /// The page at which each part begins, and the one behind the last.
 std::vector<std::uint64_t> first_pages(std::uint64_t num_pages,
                                        const std::vector<NodeShare>& parts);

@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/rounding.h"
 #include "codelets/kv_store/kv_store.h"
 
 namespace sluice {
@@ -69,10 +70,7 @@ KvCache::KvCache(const DecoderShape& shape, std::int64_t num_layers, std::int64_
     } else {
       const Buffer& buffer = buffers_.emplace_back(slab_bytes());
       if (home == Tier::cxl && !places.cxl_nodes.empty()) interleave(buffer, places.cxl_nodes);
-      if (home == Tier::ddr) {
-        ddr_buffers_.push_back(buffers_.size() - 1);
-        if (by_heads_.empty()) interleave_if_allowed(buffer, ddr_nodes_);
-      }
+      if (home == Tier::ddr && by_heads_.empty()) interleave_if_allowed(buffer, ddr_nodes_);
       slabs_.push_back(home == Tier::cxl
                            ? DataHandle::of_cxl_memory(buffer.data(), slab_bytes(), CxlData::kv)
                            : DataHandle::of_memory(buffer.data(), slab_bytes()));
@@ -108,22 +106,37 @@ std::vector<std::uint64_t> part_offsets(const DecoderShape& shape,
 
 }  // namespace
 
+std::vector<const Buffer*> KvCache::ddr_buffers() const {
+  std::vector<const Buffer*> found;
+  auto buffer = buffers_.begin();
+  for (const Tier home : homes_) {
+    if (home == Tier::ddr) found.push_back(&*buffer);
+    if (home == Tier::ddr || home == Tier::cxl) ++buffer;
+  }
+  return found;
+}
+
 void KvCache::place_by_heads(ThreadPool& pool) const {
   if (by_heads_.empty()) return;
+  const std::vector<const Buffer*> buffers = ddr_buffers();
   try {
     for (const NodeShare& part : by_heads_) const PreferredNode allowed(part.node);
+    for (const Buffer* buffer : buffers) use_small_pages(*buffer);
+    touch_by_heads(buffers, pool);
   } catch (const Error& error) {
     logger().info("{}; KV lies on all nodes in turn", error.what());
-    for (const std::size_t buffer : ddr_buffers_)
-      interleave_if_allowed(buffers_[buffer], ddr_nodes_);
-    return;
   }
-  for (const std::size_t buffer : ddr_buffers_) use_small_pages(buffers_[buffer]);
+  // What is bound stays where it is: other pages the kernel moves to who reads them (NUMA
+  // balancing).
+  for (const Buffer* buffer : buffers) interleave_if_allowed(*buffer, ddr_nodes_);
+}
+
+void KvCache::touch_by_heads(const std::vector<const Buffer*>& buffers, ThreadPool& pool) const {
   const std::vector<std::uint64_t> offsets = part_offsets(shape_, by_heads_);
   constexpr std::int64_t pages_of_a_job = 64;
-  const std::int64_t jobs_of_a_slab = (num_pages_ + pages_of_a_job - 1) / pages_of_a_job;
-  pool.run(std::ssize(ddr_buffers_) * jobs_of_a_slab, [&](std::int64_t job) {
-    const Buffer& buffer = buffers_[ddr_buffers_[static_cast<std::size_t>(job / jobs_of_a_slab)]];
+  const std::int64_t jobs_of_a_slab = divide_up(num_pages_, pages_of_a_job);
+  pool.run(std::ssize(buffers) * jobs_of_a_slab, [&](std::int64_t job) {
+    const Buffer& buffer = *buffers[static_cast<std::size_t>(job / jobs_of_a_slab)];
     const std::int64_t first = job % jobs_of_a_slab * pages_of_a_job;
     const std::int64_t end = std::min(num_pages_, first + pages_of_a_job);
     for (std::size_t part = 0; part < by_heads_.size(); ++part) {
@@ -136,29 +149,33 @@ void KvCache::place_by_heads(ThreadPool& pool) const {
   });
 }
 
-std::vector<KvCache::PartPages> KvCache::pages_by_part() const {
-  std::vector<PartPages> parts;
-  if (by_heads_.empty() || ddr_buffers_.empty()) return parts;
+std::vector<KvCache::PartHeads> KvCache::pages_by_part() const {
+  const std::vector<const Buffer*> buffers = ddr_buffers();
+  if (by_heads_.empty() || buffers.empty()) return {};
   constexpr std::uint64_t most = std::uint64_t{1} << 18;
-  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto page_bytes = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
   const std::vector<std::uint64_t> offsets = part_offsets(shape_, by_heads_);
   const std::vector<std::uint64_t> heads =
       first_pages(static_cast<std::uint64_t>(shape_.num_kv_heads), by_heads_);
-  std::uint64_t asked = 0;
+  std::vector<PartHeads> parts;
   for (std::size_t part = 0; part < by_heads_.size(); ++part)
-    parts.push_back({.part = by_heads_[part],
-                     .num_heads = static_cast<std::int64_t>(heads[part + 1] - heads[part])});
-  for (const std::size_t index : ddr_buffers_) {
-    const Buffer& buffer = buffers_[index];
+    parts.push_back(
+        {{.part = by_heads_[part]}, static_cast<std::int64_t>(heads[part + 1] - heads[part])});
+  std::uint64_t asked = 0;
+  for (const Buffer* buffer : buffers) {
     for (std::int64_t page = 0; page < num_pages_ && asked < most; ++page) {
       const std::uint64_t begin = static_cast<std::uint64_t>(page) * shape_.page_bytes();
+      const auto first_of = [&](std::size_t part) {
+        return static_cast<std::uint64_t>(
+            divide_up(static_cast<std::int64_t>(begin + offsets[part]), page_bytes));
+      };
       for (std::size_t part = 0; part < parts.size(); ++part) {
-        const std::uint64_t first = (begin + offsets[part] + page_bytes - 1) / page_bytes;
-        const std::uint64_t end = (begin + offsets[part + 1] + page_bytes - 1) / page_bytes;
-        asked += end - first;
-        parts[part].asked += end - first;
-        for (const auto& [node, count] : pages_by_node(buffer, 1, first, end)) {
-          if (node == parts[part].part.node) parts[part].found += count;
+        const std::uint64_t count = first_of(part + 1) - first_of(part);
+        asked += count;
+        parts[part].asked += count;
+        for (const auto& [node, found] :
+             pages_by_node(*buffer, 1, first_of(part), first_of(part + 1))) {
+          if (node == parts[part].part.node) parts[part].found += found;
         }
       }
     }

@@ -86,13 +86,10 @@ class KvCache {
   void place_by_heads(ThreadPool& pool) const;
   /// Of the slabs that lie by heads, what lies where; empty where none does. Looks at every page
   /// of some slabs, if there are many. Throws Error when the system does not say.
-  struct PartPages {
-    NodeShare part;
+  struct PartHeads : PartPages {
     std::int64_t num_heads = 0;
-    std::uint64_t asked = 0;  ///< pages of the system's that were looked at
-    std::uint64_t found = 0;  ///< of those, on the part's node
   };
-  std::vector<PartPages> pages_by_part() const;
+  std::vector<PartHeads> pages_by_part() const;
 
   /// Fills a layer's slab: `fill` gets its bytes to write, in the host's memory. Throws Error when
   /// a disk fails.
@@ -115,6 +112,9 @@ class KvCache {
 
  private:
   KvCache(const DecoderShape& shape, std::int64_t num_pages, std::vector<Tier> homes);
+  void touch_by_heads(const std::vector<const Buffer*>& buffers, ThreadPool& pool) const;
+  /// Of slabs in DDR.
+  std::vector<const Buffer*> ddr_buffers() const;
   std::size_t slab_bytes() const {
     return shape_.page_bytes() * static_cast<std::size_t>(num_pages_);
   }
@@ -122,9 +122,8 @@ class KvCache {
   DecoderShape shape_;
   std::int64_t num_pages_;
   std::vector<Tier> homes_;
-  std::vector<Buffer> buffers_;           ///< of slabs in the host's memory
-  std::vector<NodeShare> by_heads_;       ///< parts by which heads lie; empty: none do
-  std::vector<std::size_t> ddr_buffers_;  ///< those in DDR
+  std::vector<Buffer> buffers_;      ///< of slabs in the host's memory
+  std::vector<NodeShare> by_heads_;  ///< parts by which heads lie; empty: none do
   std::vector<int> ddr_nodes_;
   std::vector<DataHandle> slabs_;
   const KvFile* file_ = nullptr;

@@ -406,7 +406,7 @@ LoadedModel::Pages LoadedModel::layer_pages(Tier tier) const {
   return pages;
 }
 
-std::vector<LoadedModel::PartPages> LoadedModel::pages_by_part() const {
+std::vector<PartPages> LoadedModel::pages_by_part() const {
   constexpr std::uint64_t most = std::uint64_t{1} << 20;
   std::vector<PartPages> parts;
   if (parts_.empty()) return parts;

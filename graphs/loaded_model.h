@@ -70,11 +70,6 @@ class LoadedModel : private WeightMemory, public ModelWeights {
   Pages layer_pages(Tier tier) const;
   /// Of all weights that were bound to the nodes of WeightHomes::ddr_shares, what lies in the part
   /// of each. Nothing where the system refused. Throws as layer_pages() does.
-  struct PartPages {
-    NodeShare part;
-    std::uint64_t asked = 0;  ///< pages that were looked at
-    std::uint64_t found = 0;  ///< of those, on its node
-  };
   std::vector<PartPages> pages_by_part() const;
 
   /// Moves the weights in DDR that are cut by columns to where such WeightHomes::ddr_shares have

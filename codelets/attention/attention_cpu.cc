@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/rounding.h"
 #include "codelets/attention/attention.h"
 #include "codelets/kernels/strip_gemm.h"
 #include "codelets/runtime/runtime.h"
@@ -25,8 +26,6 @@ constexpr std::int64_t whole_tokens = AttentionJobs::whole_tokens;
 constexpr std::int64_t halved_tokens = 640;  // a quarter would be 160
 constexpr std::int64_t max_chunk_tokens = 1024;
 constexpr std::int64_t max_chunk_bytes = 2 << 20;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Some KV heads of one row (`num_rows` is 0), or one of a block of rows that goes through tiles.
 struct Job {

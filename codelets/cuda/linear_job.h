@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/rounding.h"
 #include "base/weight_format.h"
 #include "codelets/cuda/linear_limits.h"
 #include "codelets/kernels/linear.h"
@@ -14,9 +15,6 @@ namespace sluice::cuda {
 constexpr std::int64_t strip_columns = weight_strip_columns;
 /// Depth that a warp multiplies at once: 16 bytes of a row of x for each lane.
 constexpr std::int64_t step_depth = 32;
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
 /// What becomes of the product y of one call: dst = epilogue(y + bias), or
 /// activation(gate + gate_bias) * (y + bias), or Activation::clamped_swiglu of the two.

@@ -387,23 +387,6 @@ struct Report {
   }
 };
 
-/// Of KV that lies by heads; null where the system does not say.
-nlohmann::json kv_groups_as_json(const KvCache& kv) {
-  nlohmann::json groups = nlohmann::json::array();
-  try {
-    for (const KvCache::PartPages& group : kv.pages_by_part()) {
-      groups.push_back({{"numa_node", group.part.node},
-                        {"share", group.part.share},
-                        {"heads", group.num_heads},
-                        {"pages_asked", group.asked},
-                        {"pages_found", group.found}});
-    }
-  } catch (const Error&) {
-    return nullptr;
-  }
-  return groups;
-}
-
 void write_stats(const std::string& path, const Report& report, const std::string& model,
                  const RunPlan& plan, LoadedRun& run, const LayerPlacement& placement,
                  const MovedBytes& moved, const RoutingCounts& routed) {

@@ -426,7 +426,7 @@ std::string LayerPlacement::Part::summary() const {
       pages.every > 1 ? fmt::format(" (one in {} looked at)", pages.every) : "";
   std::string text = fmt::format("{}: {} of weights, {} of {} pages{} lie there", where, weights,
                                  pages_there(), pages.asked, sample);
-  for (const LoadedModel::PartPages& group : by_group) {
+  for (const PartPages& group : by_group) {
     text += fmt::format("; of the {:.3g} % for node {}, {} of {} pages", 100 * group.part.share,
                         group.part.node, group.found, group.asked);
   }
@@ -437,6 +437,30 @@ std::string LayerPlacement::summary() const {
   std::string lines;
   for (const Part& part : parts_) lines += part.summary() + "\n";
   return lines;
+}
+
+namespace {
+
+nlohmann::json as_json(const PartPages& group) {
+  return {{"numa_node", group.part.node},
+          {"share", group.part.share},
+          {"pages_asked", group.asked},
+          {"pages_found", group.found}};
+}
+
+}  // namespace
+
+nlohmann::json kv_groups_as_json(const KvCache& kv) {
+  nlohmann::json groups = nlohmann::json::array();
+  try {
+    for (const KvCache::PartHeads& group : kv.pages_by_part()) {
+      groups.push_back(as_json(group));
+      groups.back()["heads"] = group.num_heads;
+    }
+  } catch (const Error&) {
+    return nullptr;
+  }
+  return groups;
 }
 
 void LayerPlacement::add_to(nlohmann::json& stats) const {
@@ -458,12 +482,7 @@ void LayerPlacement::add_to(nlohmann::json& stats) const {
          {"pages_found", is_known ? nlohmann::json(part.pages_there()) : nlohmann::json()},
          {"one_page_in", part.pages.every}});
     nlohmann::json& groups = placement.back()["groups"] = nlohmann::json::array();
-    for (const LoadedModel::PartPages& group : part.by_group) {
-      groups.push_back({{"numa_node", group.part.node},
-                        {"share", group.part.share},
-                        {"pages_asked", group.asked},
-                        {"pages_found", group.found}});
-    }
+    for (const PartPages& group : part.by_group) groups.push_back(as_json(group));
     if (part.tier != Tier::cxl) continue;
     nlohmann::json& cxl = stats["cxl"];
     cxl["weight_bytes"] = part.weight_bytes;

@@ -174,6 +174,10 @@ std::vector<TierUse> tier_uses(const HostPlan& plan, const TierSettings& setting
 /// One line a tier, in bytes as people read them; as CSV and JSON in bytes.
 std::string format_tiers(const std::vector<TierUse>& uses, OutputFormat format);
 
+/// `kv_groups` of --stats: of KV that lies by heads what lies where; null where the system does not
+/// say.
+nlohmann::json kv_groups_as_json(const KvCache& kv);
+
 /// Where the packed weights of a run's layers lie that are in the host's memory, asked for against
 /// found.
 class LayerPlacement {
@@ -194,8 +198,8 @@ class LayerPlacement {
     std::vector<int> nodes;  ///< that were asked for
     std::uint64_t weight_bytes = 0;
     LoadedModel::Pages pages;
-    std::vector<LoadedModel::PartPages> by_group;  ///< where a CPU plan binds weights to nodes
-    std::string problem;                           ///< a container may forbid to ask
+    std::vector<PartPages> by_group;  ///< where a CPU plan binds weights to nodes
+    std::string problem;              ///< a container may forbid to ask
 
     std::uint64_t pages_there() const;
     std::string summary() const;

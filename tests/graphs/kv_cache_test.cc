@@ -49,13 +49,13 @@ TEST_F(KvPlacesTest, EachPartHasItsHeadsOfEveryPage) {
   const DecoderShape shape = shape_of(5);
   const KvCache kv = kv_of(shape, two_parts);
   kv.place_by_heads(pool_);
-  const std::vector<KvCache::PartPages> parts = kv.pages_by_part();
+  const std::vector<KvCache::PartHeads> parts = kv.pages_by_part();
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_EQ(parts[0].num_heads, 3);
   EXPECT_EQ(parts[1].num_heads, 2);
   const std::uint64_t pages_of_a_head = shape.page_bytes() / 5 / 4096;
   ASSERT_GE(pages_of_a_head, 1U);
-  for (const KvCache::PartPages& part : parts) {
+  for (const KvCache::PartHeads& part : parts) {
     EXPECT_EQ(part.asked, static_cast<std::uint64_t>(part.num_heads * num_layers * num_pages) *
                               pages_of_a_head);
     EXPECT_EQ(part.found, part.asked);
