@@ -49,6 +49,27 @@ class ReadProbe {
   std::int64_t num_passes_ = 0;
 };
 
+/// oneDNN's own product of [rows, in] by a weight [out, in], all of one type: in the layout that it
+/// likes best, cut as it likes among as many of OpenMP's threads as the thread that makes it asks
+/// for. What a program without kernels of its own has. Of that thread alone.
+class OneDnnProduct {
+ public:
+  /// Throws Error when this CPU has no such GEMM.
+  OneDnnProduct(std::int64_t rows, std::int64_t in, std::int64_t out, DType dtype, int threads);
+  ~OneDnnProduct();
+  OneDnnProduct(const OneDnnProduct&) = delete;
+  OneDnnProduct& operator=(const OneDnnProduct&) = delete;
+
+  std::size_t weight_bytes() const;
+  /// Takes memory for so many weights, which products take in turn.
+  void take_in_turn(std::size_t count);
+  void multiply();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// One way of multiplying [rows, in] by a packed [in, columns] from a thread's own caches.
 struct GemmCandidate {
   std::string name;

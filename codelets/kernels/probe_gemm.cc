@@ -1,3 +1,5 @@
+#include <omp.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -39,12 +41,12 @@ class OneDnnKernel {
     dnnl::stream stream;
   };
 
-  OneDnnKernel(const ProbeShape& shape, DType dtype)
-      : dtype_(dtype), engine_(dnnl::engine::kind::cpu, 0) {
-    const auto type = dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
+  OneDnnKernel(const ProbeShape& shape, DType dtype, DType result_dtype = DType::f32)
+      : dtype_(dtype), result_dtype_(result_dtype), engine_(dnnl::engine::kind::cpu, 0) {
+    const memory::data_type type = type_of(dtype);
     const memory::desc source({shape.rows, shape.in}, type, memory::format_tag::ab);
     const memory::desc weights({shape.in, shape.columns}, type, memory::format_tag::any);
-    const memory::desc result({shape.rows, shape.columns}, memory::data_type::f32,
+    const memory::desc result({shape.rows, shape.columns}, type_of(result_dtype),
                               memory::format_tag::ab);
     // The library's own scratch memory is of the thread that made a primitive; kernels for AMX need
     // some.
@@ -63,7 +65,7 @@ class OneDnnKernel {
     };
     add(DNNL_ARG_SRC, description_.src_desc(), dtype_);
     add(DNNL_ARG_WEIGHTS, description_.weights_desc(), dtype_);
-    add(DNNL_ARG_DST, description_.dst_desc(), DType::f32);
+    add(DNNL_ARG_DST, description_.dst_desc(), result_dtype_);
     if (description_.scratchpad_desc().get_size() != 0)
       add(DNNL_ARG_SCRATCHPAD, description_.scratchpad_desc(), DType::f32);
     made->stream = dnnl::stream(engine_);
@@ -73,9 +75,15 @@ class OneDnnKernel {
   void multiply(Operands& operands) const {
     primitive_.execute(operands.stream, operands.arguments);
   }
+  std::size_t weight_bytes() const { return description_.weights_desc().get_size(); }
 
  private:
+  static memory::data_type type_of(DType dtype) {
+    return dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
+  }
+
   DType dtype_;
+  DType result_dtype_;
   dnnl::engine engine_;
   dnnl::matmul::primitive_desc description_;
   dnnl::matmul primitive_;
@@ -215,6 +223,43 @@ double GemmProbe::pass(const GemmCandidate& candidate, std::int64_t products_per
   });
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return candidate.flops * static_cast<double>(products_per_job * num_jobs) / seconds;
+}
+
+struct OneDnnProduct::Impl {
+  DType dtype;
+  OneDnnKernel kernel;
+  std::unique_ptr<OneDnnKernel::Operands> operands = nullptr;
+  std::vector<Buffer> weights = {};
+  std::size_t next = 0;
+};
+
+OneDnnProduct::OneDnnProduct(std::int64_t rows, std::int64_t in, std::int64_t out, DType dtype,
+                             int threads) {
+  omp_set_num_threads(threads);
+  try {
+    impl_ = std::make_unique<Impl>(
+        Impl{.dtype = dtype, .kernel = OneDnnKernel({rows, in, out}, dtype, dtype)});
+    impl_->operands = impl_->kernel.make_operands();
+  } catch (const dnnl::error& error) {
+    throw Error("oneDNN has no {} GEMM on this CPU: {}", to_string(dtype), error.what());
+  }
+  take_in_turn(1);
+}
+
+OneDnnProduct::~OneDnnProduct() = default;
+
+std::size_t OneDnnProduct::weight_bytes() const { return impl_->kernel.weight_bytes(); }
+
+void OneDnnProduct::take_in_turn(std::size_t count) {
+  while (impl_->weights.size() < count)
+    fill_half(impl_->weights.emplace_back(weight_bytes()), impl_->dtype);
+}
+
+void OneDnnProduct::multiply() {
+  const Buffer& weight = impl_->weights[impl_->next++ % impl_->weights.size()];
+  impl_->operands->arguments.at(DNNL_ARG_WEIGHTS).set_data_handle(weight.data());
+  impl_->kernel.multiply(*impl_->operands);
+  impl_->operands->stream.wait();
 }
 
 }  // namespace sluice

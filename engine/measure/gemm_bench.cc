@@ -1,11 +1,8 @@
 #include "engine/measure/gemm_bench.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <dnnl.hpp>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -14,6 +11,7 @@
 #include "base/median.h"
 #include "base/units.h"
 #include "codelets/kernels/linear.h"
+#include "codelets/kernels/probe.h"
 #include "codelets/weights/weight_packing.h"
 #include "engine/console/interrupt.h"
 
@@ -124,69 +122,27 @@ double GemmBench::sample(std::int64_t rows, const GemmSchedule& schedule, int pr
 
 namespace {
 
-/// oneDNN's product, on threads of OpenMP.
-class OneDnnBench {
- public:
-  OneDnnBench(const GemmShape& shape, std::uint64_t model_bytes, std::int64_t rows)
-      : engine_(dnnl::engine::kind::cpu, 0) {
-    using dnnl::memory;
-    const auto type = shape.dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
-    const memory::desc source({rows, shape.in}, type, memory::format_tag::ab);
-    const memory::desc weights({shape.in, shape.out}, type, memory::format_tag::any);
-    const memory::desc result({rows, shape.out}, type, memory::format_tag::ab);
-    const dnnl::matmul::primitive_desc description({source, weights, result}, engine_);
-    primitive_ = dnnl::matmul(description);
-    x_ = memory(description.src_desc(), engine_);
-    y_ = memory(description.dst_desc(), engine_);
-    fill(shape.dtype, static_cast<std::byte*>(x_.get_data_handle()),
-         description.src_desc().get_size());
-    const std::size_t bytes = description.weights_desc().get_size();
-    const std::size_t count = count_in_turn(bytes, model_bytes);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Buffer& buffer = buffers_.emplace_back(bytes);
-      fill(shape.dtype, buffer.data(), bytes);
-      weights_.emplace_back(description.weights_desc(), engine_, buffer.data());
-    }
-    stream_ = dnnl::stream(engine_);
-  }
-
-  double sample(int products) {
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < products; ++i) {
-      primitive_.execute(stream_, {{DNNL_ARG_SRC, x_},
-                                   {DNNL_ARG_WEIGHTS, weights_[next_++ % weights_.size()]},
-                                   {DNNL_ARG_DST, y_}});
-    }
-    stream_.wait();
-    return seconds_since(start) / products;
-  }
-
- private:
-  dnnl::engine engine_;
-  dnnl::stream stream_;
-  dnnl::matmul primitive_;
-  dnnl::memory x_, y_;
-  std::vector<Buffer> buffers_;
-  std::vector<dnnl::memory> weights_;
-  std::size_t next_ = 0;
-};
-
 std::optional<double> measure_onednn(const GemmShape& shape, std::uint64_t model_bytes,
                                      std::int64_t rows, int rounds) {
-  omp_set_num_threads(shape.threads);
+  std::optional<OneDnnProduct> product;
   try {
-    OneDnnBench bench(shape, model_bytes, rows);
-    bench.sample(1);
-    const int products = products_for(bench.sample(1));
-    std::vector<double> samples;
-    for (int round = 0; round < rounds; ++round) {
-      if (interrupt_flag()) throw Interrupted();
-      samples.push_back(bench.sample(products));
-    }
-    return median(std::move(samples));
-  } catch (const dnnl::error&) {
+    product.emplace(rows, shape.in, shape.out, shape.dtype, shape.threads);
+  } catch (const Error&) {
     return std::nullopt;
   }
+  product->take_in_turn(count_in_turn(product->weight_bytes(), model_bytes));
+  const auto sample = [&](int products) {
+    if (interrupt_flag()) throw Interrupted();
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < products; ++i) product->multiply();
+    return seconds_since(start) / products;
+  };
+  sample(1);
+  const int products = products_for(sample(1));
+  std::vector<double> samples;
+  samples.reserve(static_cast<std::size_t>(rounds));
+  for (int round = 0; round < rounds; ++round) samples.push_back(sample(products));
+  return median(std::move(samples));
 }
 
 }  // namespace
