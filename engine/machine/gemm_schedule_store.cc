@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/json_fields.h"
+#include "base/rounding.h"
 #include "codelets/weights/plain.h"
 #include "engine/machine/calibration_store.h"
 
@@ -41,95 +43,55 @@ Json as_json(const TunedGemm& tuned) {
   return json;
 }
 
-std::int64_t count_strips(const GemmShape& shape) {
-  return (shape.out + strip_columns - 1) / strip_columns;
-}
-
 class Reader {
  public:
-  Reader(std::string_view where, const Topology& topology) : where_(where), topology_(topology) {}
+  Reader(std::string_view where, const Topology& topology)
+      : fields_(std::string(where)), topology_(topology) {}
 
   std::vector<TunedGemm> read(const Json& json) const {
-    if (!json.is_object()) throw Error("{}: {}, expected an object", where_, describe(json));
-    if (field(json, "topology") != topology_.shape())
+    if (fields_.at(json, "topology") != topology_.shape())
       throw Error(
           "{}: tuned on another machine: its topology is not this one's ({}); remove the file, or "
           "tune here with sluice tune --kernels --force",
-          where_, topology_.summary());
+          fields_.where(), topology_.summary());
     std::vector<TunedGemm> found;
-    for (const Json& shape : list(json, "shapes")) {
+    for (const Json& shape : fields_.list(json, "shapes")) {
       const GemmShape of = read_shape(shape);
-      for (const Json& rows : list(shape, "rows")) found.push_back(read_rows(of, rows));
+      for (const Json& rows : fields_.list(shape, "rows")) found.push_back(read_rows(of, rows));
     }
     return found;
   }
 
  private:
-  const Json& field(const Json& json, const char* key) const {
-    if (!json.is_object()) throw Error("{}: {}, expected an object", where_, describe(json));
-    const auto found = json.find(key);
-    if (found == json.end()) throw Error("{}: \"{}\" is missing", where_, key);
-    return *found;
-  }
-  const Json& list(const Json& json, const char* key) const {
-    const Json& value = field(json, key);
-    if (!value.is_array())
-      throw Error("{}: \"{}\" is {}, expected a list", where_, key, describe(value));
-    return value;
-  }
-  std::int64_t number(const Json& value, const char* key, std::int64_t least,
-                      std::int64_t most) const {
-    const auto found = whole_number(value, least, most);
-    if (!found)
-      throw Error("{}: \"{}\" is {}, expected a number from {} to {}", where_, key, describe(value),
-                  least, most);
-    return *found;
-  }
-  std::int64_t number_in(const Json& json, const char* key, std::int64_t least,
-                         std::int64_t most) const {
-    return number(field(json, key), key, least, most);
-  }
-  double seconds(const Json& json, const char* key) const {
-    const Json& value = field(json, key);
-    if (!value.is_number() || !(value.get<double>() > 0))
-      throw Error("{}: \"{}\" is {}, expected seconds", where_, key, describe(value));
-    return value.get<double>();
-  }
-
-  bool truth(const Json& json, const char* key) const {
-    const Json& value = field(json, key);
-    if (!value.is_boolean())
-      throw Error("{}: \"{}\" is {}, expected true or false", where_, key, describe(value));
-    return value.get<bool>();
-  }
-
   GemmShape read_shape(const Json& json) const {
-    const Json& dtype = field(json, "dtype");
+    const Json& dtype = fields_.at(json, "dtype");
     if (dtype != to_string(DType::f32) && dtype != to_string(DType::bf16))
-      throw Error("{}: \"dtype\" is {}, expected \"f32\" or \"bf16\"", where_, describe(dtype));
-    return {.in = number_in(json, "in", 1, most_elements),
-            .out = number_in(json, "out", 1, most_elements),
-            .dtype = dtype == to_string(DType::f32) ? DType::f32 : DType::bf16,
-            .threads = static_cast<int>(number_in(json, "threads", 1, ThreadPool::max_threads)),
-            .groups = static_cast<int>(number_in(json, "groups", 1, ThreadPool::max_threads))};
+      throw Error("{}: \"dtype\" is {}, expected \"f32\" or \"bf16\"", fields_.where(),
+                  describe(dtype));
+    return {
+        .in = fields_.number(json, "in", 1, most_elements),
+        .out = fields_.number(json, "out", 1, most_elements),
+        .dtype = dtype == to_string(DType::f32) ? DType::f32 : DType::bf16,
+        .threads = static_cast<int>(fields_.number(json, "threads", 1, ThreadPool::max_threads)),
+        .groups = static_cast<int>(fields_.number(json, "groups", 1, ThreadPool::max_threads))};
   }
 
   TunedGemm read_rows(const GemmShape& shape, const Json& json) const {
     return {.shape = shape,
-            .rows = number_in(json, "rows", 1, most_elements),
+            .rows = fields_.number(json, "rows", 1, most_elements),
             .schedule = read_schedule(shape, json),
-            .tuned_s = seconds(json, "tuned_s"),
-            .own_s = seconds(json, "own_s"),
-            .is_used = truth(json, "is_used")};
+            .tuned_s = fields_.seconds(json, "tuned_s"),
+            .own_s = fields_.seconds(json, "own_s"),
+            .is_used = fields_.truth(json, "is_used")};
   }
 
   GemmSchedule read_schedule(const GemmShape& shape, const Json& json) const {
-    const Json& tile = list(json, "tile");
+    const Json& tile = fields_.list(json, "tile");
     if (tile.size() != 2)
-      throw Error("{}: \"tile\" is {}, expected rows and columns", where_, describe(tile));
+      throw Error("{}: \"tile\" is {}, expected rows and columns", fields_.where(), describe(tile));
     GemmSchedule schedule;
-    schedule.strip.tile = {.rows = number(tile[0], "tile", 1, most_elements),
-                           .columns = number(tile[1], "tile", 1, most_elements)};
+    schedule.strip.tile = {.rows = fields_.number_of(tile[0], "tile", 1, most_elements),
+                           .columns = fields_.number_of(tile[1], "tile", 1, most_elements)};
     const std::span<const StripKernel> kernels = gemm_kernels(
         {.in = shape.in, .out = shape.out, .format = WeightFormat::plain(shape.dtype)});
     if (std::none_of(kernels.begin(), kernels.end(),
@@ -137,21 +99,22 @@ class Reader {
       throw Error(
           "{}: a kernel for {} x {} numbers, which this CPU has not; tune with sluice tune "
           "--kernels --force",
-          where_, schedule.strip.tile.rows, schedule.strip.tile.columns);
-    schedule.strip.block_depth = number_in(json, "block_depth", strip_depth_step, most_elements);
+          fields_.where(), schedule.strip.tile.rows, schedule.strip.tile.columns);
+    schedule.strip.block_depth =
+        fields_.number(json, "block_depth", strip_depth_step, most_elements);
     if (schedule.strip.block_depth % strip_depth_step != 0)
-      throw Error("{}: \"block_depth\" is {}, expected a multiple of {}", where_,
+      throw Error("{}: \"block_depth\" is {}, expected a multiple of {}", fields_.where(),
                   schedule.strip.block_depth, strip_depth_step);
     if (json.contains("fetch_bytes"))
-      schedule.strip.fetch_bytes = number_in(json, "fetch_bytes", 0, most_fetch_bytes);
-    schedule.strips = number_in(json, "job_strips", 1, count_strips(shape));
+      schedule.strip.fetch_bytes = fields_.number(json, "fetch_bytes", 0, most_fetch_bytes);
+    schedule.strips = fields_.number(json, "job_strips", 1, divide_up(shape.out, strip_columns));
     schedule.rows =
-        number_in(json, "job_rows", 1, most_sums_of_a_job / (schedule.strips * strip_columns));
+        fields_.number(json, "job_rows", 1, most_sums_of_a_job / (schedule.strips * strip_columns));
     return schedule;
   }
 
   static constexpr std::int64_t most_fetch_bytes = std::int64_t{1} << 20;
-  std::string where_;
+  JsonFields fields_;
   const Topology& topology_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/median.h"
+#include "base/rounding.h"
 #include "engine/measure/gain.h"
 
 namespace sluice {
@@ -24,11 +25,6 @@ constexpr int most_steps = 16;
 constexpr double as_long = 1.03;
 /// Schedules that must be alike for the last one to serve further rows.
 constexpr int alike_in_a_row = 3;
-
-std::int64_t round_up(std::int64_t value, std::int64_t step) {
-  return (value + step - 1) / step * step;
-}
-std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
 
 /// Within a factor of two.
 bool is_near(std::int64_t a, std::int64_t b) { return a <= 2 * b && b <= 2 * a; }
@@ -72,7 +68,7 @@ GemmSearch::GemmSearch(const GemmShape& shape, std::span<const StripKernel> kern
                        GemmMeter meter)
     : shape_(shape), kernels_(kernels), meter_(std::move(meter)) {}
 
-std::int64_t GemmSearch::num_strips() const { return parts(shape_.out, strip_columns); }
+std::int64_t GemmSearch::num_strips() const { return divide_up(shape_.out, strip_columns); }
 
 TunedGemm GemmSearch::find(std::int64_t rows) {
   std::optional<TunedGemm> tuned;
@@ -160,8 +156,9 @@ bool GemmSearch::fits(const GemmSchedule& schedule, std::int64_t rows) const {
                                    [&](const StripKernel& each) { return each.tile == tile; });
   const std::int64_t most_depth =
       std::min(kernel->most_depth, round_up(shape_.in, strip_depth_step));
-  const std::int64_t jobs = parts(rows, schedule.rows) * parts(num_strips(), schedule.strips);
-  const std::int64_t most_jobs = parts(rows, tile.rows) * num_strips();
+  const std::int64_t jobs =
+      divide_up(rows, schedule.rows) * divide_up(num_strips(), schedule.strips);
+  const std::int64_t most_jobs = divide_up(rows, tile.rows) * num_strips();
   return schedule.rows <= round_up(rows, tile.rows) && schedule.strips <= num_strips() &&
          schedule.strip.block_depth <= most_depth &&
          schedule.rows * schedule.strips * strip_columns <= most_sums_of_a_job &&
@@ -197,8 +194,8 @@ std::vector<GemmSchedule> GemmSearch::whole_parts(const GemmSchedule& like,
     if (shape_.threads % of_rows != 0) continue;
     const std::int64_t of_columns = shape_.threads / of_rows;
     GemmSchedule part = like;
-    part.rows = round_up(parts(rows, of_rows), like.strip.tile.rows);
-    part.strips = parts(num_strips(), of_columns);
+    part.rows = round_up(divide_up(rows, of_rows), like.strip.tile.rows);
+    part.strips = divide_up(num_strips(), of_columns);
     if (fits(part, rows)) found.push_back(part);
   }
   return found;

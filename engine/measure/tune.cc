@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_fields.h"
 #include "base/median.h"
 #include "engine/measure/gain.h"
 
@@ -40,57 +41,40 @@ Json as_json(const PhaseTuning& phase) {
 class TuningReader {
  public:
   TuningReader(std::string_view where, const Topology& topology)
-      : where_(where), topology_(topology) {}
+      : fields_(std::string(where)), topology_(topology) {}
 
   CpuTuning read(const Json& json) const {
-    if (!json.is_object()) throw Error("{}: {}, expected an object", where_, describe(json));
-    if (field(json, "topology") != topology_.shape())
-      throw Error("{}: measured on another machine: its topology is not this one's ({})", where_,
-                  topology_.summary());
-    CpuTuning tuning;
-    const Json& model = field(json, "model");
-    if (!model.is_string())
-      throw Error("{}: \"model\" is {}, expected a name", where_, describe(model));
-    tuning.model = model.get<std::string>();
-    tuning.rounds = static_cast<int>(number(json, "rounds", 1, 1000));
-    tuning.prefill = phase(field(json, "prefill"), "prefill");
-    tuning.decode = phase(field(json, "decode"), "decode");
-    return tuning;
+    if (fields_.at(json, "topology") != topology_.shape())
+      throw Error("{}: measured on another machine: its topology is not this one's ({})",
+                  fields_.where(), topology_.summary());
+    return {.model = fields_.text(json, "model"),
+            .rounds = static_cast<int>(fields_.number(json, "rounds", 1, 1000)),
+            .prefill = phase(fields_.at(json, "prefill"), "prefill"),
+            .decode = phase(fields_.at(json, "decode"), "decode")};
   }
 
  private:
-  const Json& field(const Json& json, const char* key) const {
-    const auto found = json.find(key);
-    if (found == json.end()) throw Error("{}: \"{}\" is missing", where_, key);
-    return *found;
-  }
-  std::int64_t number(const Json& json, const char* key, std::int64_t least,
-                      std::int64_t most) const {
-    const Json& value = field(json, key);
-    const auto found = whole_number(value, least, most);
-    if (!found)
-      throw Error("{}: \"{}\" is {}, expected a number from {} to {}", where_, key, describe(value),
-                  least, most);
-    return *found;
-  }
   PhaseTuning phase(const Json& json, const std::string& name) const {
     if (!json.is_object())
-      throw Error("{}: {} is {}, expected an object", where_, name, describe(json));
-    PhaseTuning phase{.rows = number(json, "rows", 1, most_tokens),
-                      .context = number(json, "context", 0, most_tokens),
+      throw Error("{}: {} is {}, expected an object", fields_.where(), name, describe(json));
+    PhaseTuning phase{.rows = fields_.number(json, "rows", 1, most_tokens),
+                      .context = fields_.number(json, "context", 0, most_tokens),
                       .plans = {}};
-    const Json& plans = field(json, "plans");
+    const Json& plans = fields_.at(json, "plans");
     if (!plans.is_array() || plans.empty())
-      throw Error("{}: {}.plans is {}, expected a list of plans", where_, name, describe(plans));
+      throw Error("{}: {}.plans is {}, expected a list of plans", fields_.where(), name,
+                  describe(plans));
     for (const Json& plan : plans) {
       TunedPlan& tuned = phase.plans.emplace_back();
-      tuned.plan = read_cpu_phase_plan(plan, where_, name, topology_);
-      const Json& samples = field(plan, "samples_s");
+      tuned.plan = read_cpu_phase_plan(plan, fields_.where(), name, topology_);
+      const Json& samples = fields_.at(plan, "samples_s");
       if (!samples.is_array())
-        throw Error("{}: {}.samples_s is {}, expected a list", where_, name, describe(samples));
+        throw Error("{}: {}.samples_s is {}, expected a list", fields_.where(), name,
+                    describe(samples));
       for (const Json& sample : samples) {
         if (!sample.is_number() || !(sample.get<double>() > 0))
-          throw Error("{}: {}.samples_s has {}, expected seconds", where_, name, describe(sample));
+          throw Error("{}: {}.samples_s has {}, expected seconds", fields_.where(), name,
+                      describe(sample));
         tuned.samples_s.push_back(sample.get<double>());
       }
     }
@@ -98,7 +82,7 @@ class TuningReader {
   }
 
   static constexpr std::int64_t most_tokens = std::int64_t{1} << 32;
-  std::string where_;
+  JsonFields fields_;
   const Topology& topology_;
 };
 
