@@ -199,10 +199,6 @@ struct AmxOrderKernel : Avx512Kernel<MultiplyAdd, Vectors> {
   }
 };
 
-}  // namespace
-
-namespace {
-
 using WideDots = Avx512Kernel<DotProducts, strip_vectors>;
 using NarrowDots = Avx512Kernel<DotProducts, strip_vectors / 2>;
 using WideWidened = Avx512Kernel<MultiplyAdd, strip_vectors>;

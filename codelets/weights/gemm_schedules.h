@@ -49,8 +49,6 @@ class GemmSchedules {
   /// Null where there is none.
   const GemmSchedule* find(const GemmShape& shape, std::int64_t rows) const;
 
-  bool empty() const { return shapes_.empty(); }
-
  private:
   std::map<GemmShape, std::map<std::int64_t, GemmSchedule>> shapes_;
 };

@@ -47,6 +47,34 @@ class StripTest : public ::testing::TestWithParam<StripCase> {
     return pack_strip({.dtype = dtype(), .rows = rows.data(), .columns = columns, .depth = depth},
                       strip.data(), arithmetic());
   }
+  /// Strips of random numbers, one behind the other.
+  Buffer strips_of(std::int64_t strips, std::int64_t depth) {
+    const std::size_t each = strip_bytes(depth, dtype());
+    Buffer b(static_cast<std::size_t>(strips) * each);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(strips); ++i) {
+      const Operand weight = test::make_operand(random_.floats(strip_columns * depth), dtype());
+      pack_strip(
+          {.dtype = dtype(), .rows = weight.data(), .columns = strip_columns, .depth = depth},
+          b.data() + i * each, arithmetic());
+    }
+    return b;
+  }
+  /// C = A B of dense rows and all strips.
+  static StripGemm call_of(const Operand& a, std::int64_t rows, std::int64_t depth, const Buffer& b,
+                           std::int64_t strips, std::vector<float>& c) {
+    const bool is_f32 = dtype() == DType::f32;
+    return {.dtype = dtype(),
+            .rows = rows,
+            .depth = depth,
+            .a = is_f32 ? nullptr : reinterpret_cast<const std::uint16_t*>(a.data()),
+            .wide_a = is_f32 ? a.values.data() : nullptr,
+            .a_stride = depth,
+            .b = b.data(),
+            .strips = strips,
+            .c = c.data(),
+            .c_stride = strips * strip_columns,
+            .arithmetic = arithmetic()};
+  }
   Random random_{91};
 };
 INSTANTIATE_TEST_SUITE_P(Each, StripTest,
@@ -186,37 +214,20 @@ TEST_P(StripTest, ProductMatchesReferenceAndRowsAreAlone) {
 TEST_P(StripTest, StripsSideBySideAreTheSame) {
   constexpr std::int64_t depth = 674;
   constexpr std::int64_t strips = 3;
-  const std::size_t each = strip_bytes(depth, dtype());
-  const Buffer b(strips * each);
-  for (std::size_t i = 0; i < strips; ++i) {
-    const Operand weight = test::make_operand(random_.floats(strip_columns * depth), dtype());
-    pack_strip({.dtype = dtype(), .rows = weight.data(), .columns = strip_columns, .depth = depth},
-               b.data() + i * each, arithmetic());
-  }
+  const Buffer b = strips_of(strips, depth);
   for (const std::int64_t rows : {1, 7}) {
     const Operand a = test::make_operand(random_.floats(rows * depth), dtype());
-    const bool is_f32 = dtype() == DType::f32;
     std::vector<float> together(static_cast<std::size_t>(rows * strips * strip_columns));
     std::vector<float> apart = together;
     for (const StripSource source : {StripSource::cache, StripSource::memory}) {
-      StripGemm call{.dtype = dtype(),
-                     .rows = rows,
-                     .depth = depth,
-                     .a = is_f32 ? nullptr : reinterpret_cast<const std::uint16_t*>(a.data()),
-                     .wide_a = is_f32 ? a.values.data() : nullptr,
-                     .a_stride = depth,
-                     .b = b.data(),
-                     .strips = strips,
-                     .c = together.data(),
-                     .c_stride = strips * strip_columns,
-                     .source = source,
-                     .arithmetic = arithmetic()};
+      StripGemm call = call_of(a, rows, depth, b, strips, together);
+      call.source = source;
       strip_gemm(call);
       call.strips = 1;
       call.c = apart.data();
       for (std::int64_t i = 0; i < strips; ++i) {
         strip_gemm(call);
-        call.b += each;
+        call.b += strip_bytes(depth, dtype());
         call.c += strip_columns;
       }
       EXPECT_EQ(together, apart) << rows << " rows";
@@ -241,33 +252,15 @@ TEST_P(StripTest, SchedulesChangeNoBit) {
   schedules.push_back({.fetch_bytes = 8192});
   schedules.push_back({.block_depth = 64});
   for (const std::int64_t depth : depths({2, 66, 674, 4098})) {
-    const std::size_t each = strip_bytes(depth, dtype());
-    const Buffer b(strips * each);
-    for (std::size_t i = 0; i < strips; ++i) {
-      const Operand weight = test::make_operand(random_.floats(strip_columns * depth), dtype());
-      pack_strip(
-          {.dtype = dtype(), .rows = weight.data(), .columns = strip_columns, .depth = depth},
-          b.data() + i * each, arithmetic());
-    }
+    const Buffer b = strips_of(strips, depth);
     for (const std::int64_t rows : {1, 2, 5, 13, 33}) {
       const Operand a = test::make_operand(random_.floats(rows * depth), dtype());
-      const bool is_f32 = dtype() == DType::f32;
       for (const StripSource source : {StripSource::cache, StripSource::memory}) {
         std::vector<float> own(static_cast<std::size_t>(rows * strips * strip_columns), 0.25F);
         const std::vector<float> before = own;
-        StripGemm call{.dtype = dtype(),
-                       .rows = rows,
-                       .depth = depth,
-                       .a = is_f32 ? nullptr : reinterpret_cast<const std::uint16_t*>(a.data()),
-                       .wide_a = is_f32 ? a.values.data() : nullptr,
-                       .a_stride = depth,
-                       .b = b.data(),
-                       .strips = strips,
-                       .c = own.data(),
-                       .c_stride = strips * strip_columns,
-                       .accumulate = rows % 2 == 1,
-                       .source = source,
-                       .arithmetic = arithmetic()};
+        StripGemm call = call_of(a, rows, depth, b, strips, own);
+        call.accumulate = rows % 2 == 1;
+        call.source = source;
         strip_gemm(call);
         for (const StripSchedule& schedule : schedules) {
           std::vector<float> c = before;
@@ -284,22 +277,10 @@ TEST_P(StripTest, SchedulesChangeNoBit) {
 }
 
 TEST_P(StripTest, SchedulesOfOtherCpusAreRefused) {
-  const Buffer strip(strip_bytes(64, dtype()));
-  const std::vector<float> a(64);
+  const Buffer b = strips_of(1, 64);
+  const Operand a = test::make_operand(random_.floats(64), dtype());
   std::vector<float> c(strip_columns);
-  StripGemm call{.dtype = dtype(),
-                 .rows = 1,
-                 .depth = 64,
-                 .a = reinterpret_cast<const std::uint16_t*>(a.data()),
-                 .a_stride = 64,
-                 .b = strip.data(),
-                 .c = c.data(),
-                 .c_stride = strip_columns,
-                 .arithmetic = arithmetic()};
-  if (dtype() == DType::f32) {
-    call.a = nullptr;
-    call.wide_a = a.data();
-  }
+  StripGemm call = call_of(a, 1, 64, b, 1, c);
   call.schedule = {.tile = {.rows = 5, .columns = 48}};
   testing::expect_error([&] { strip_gemm(call); }, {"5 x 48"});
   call.schedule = {.block_depth = 65};

@@ -66,4 +66,19 @@ inline MachineProfile patched_machine(const std::string& patch) {
   return parse_profile(machine.dump(), "round.json");
 }
 
+/// round_machine() with two nodes of four cores. A node's memory gives 40 to 100 GB/s, other nodes'
+/// 20 GB/s to all cores of one; a round of eight threads takes 8 us.
+inline nlohmann::json machine_with_cores() {
+  nlohmann::json machine = round_machine();
+  machine["cpu"].update(nlohmann::json::parse(R"({
+    "topology": {"value": "pack:2 numa:1 core:4 pu:1", "source": "test"},
+    "node_bandwidth_gb_per_s": {"over": "cores", "points": [[1, 40], [4, 100]], "source": "test"},
+    "remote_bandwidth_gb_per_s": {"value": 20, "source": "test"},
+    "round_us": {"over": "threads", "points": [[1, 1], [8, 8]], "source": "test"},
+    "contention": [{"cores": 2, "bandwidth_gb_per_s":
+                    {"over": "cores", "points": [[1, 40], [2, 60]], "source": "test"}}]
+  })"));
+  return machine;
+}
+
 }  // namespace sluice

@@ -9,22 +9,10 @@
 namespace sluice {
 namespace {
 
-using nlohmann::json;
-
-/// round_machine() with two nodes of four cores, of which neighbours share a path to memory. A node
-/// gives 40 to 100 GB/s, other nodes' memory 20 GB/s to all cores of one; a round of eight threads
-/// takes 8 us, of two 2 us.
-MachineProfile machine_with_cores() {
-  json machine = round_machine();
-  machine["cpu"].update(json::parse(R"({
-    "task_overhead_us": {"value": 9, "source": "test"},
-    "topology": {"value": "pack:2 numa:1 core:4 pu:1", "source": "test"},
-    "node_bandwidth_gb_per_s": {"over": "cores", "points": [[1, 40], [4, 100]], "source": "test"},
-    "remote_bandwidth_gb_per_s": {"value": 20, "source": "test"},
-    "round_us": {"over": "threads", "points": [[1, 1], [8, 8]], "source": "test"},
-    "contention": [{"cores": 2, "bandwidth_gb_per_s":
-                    {"over": "cores", "points": [[1, 40], [2, 60]], "source": "test"}}]
-  })"));
+/// A round of eight threads is 8 of the 9 us that a sublayer takes, of two it is 2 us.
+MachineProfile planned_machine() {
+  nlohmann::json machine = machine_with_cores();
+  machine["cpu"]["task_overhead_us"]["value"] = 9;
   return parse_profile(machine.dump(), "m.json");
 }
 
@@ -61,7 +49,7 @@ double fc2_s(const BatchShape& shape, double bytes_per_s, double flop_per_s) {
 }
 
 TEST(PlannedModelTest, EachPhaseComputesByItsOwnGroups) {
-  const PlannedModel costs(machine_with_cores(), model,
+  const PlannedModel costs(planned_machine(), model,
                            {.prefill = all_as_one, .decode = all_of_each_node});
   // A node's four cores share its 100 GB/s: each 25, two beside each other 50 of their 60.
   const BatchShape decode = BatchShape::decode(3, 100);
@@ -72,7 +60,7 @@ TEST(PlannedModelTest, EachPhaseComputesByItsOwnGroups) {
 }
 
 TEST(PlannedModelTest, FewerCoresMultiplyLessAndMeetSooner) {
-  const PlannedModel costs(machine_with_cores(), model,
+  const PlannedModel costs(planned_machine(), model,
                            {.prefill = all_of_each_node, .decode = one_of_each_node});
   const BatchShape decode = BatchShape::decode(3, 100);
   EXPECT_DOUBLE_EQ(fc2_s(costs, decode), fc2_s(decode, 80e9, 2.5e12));
@@ -84,7 +72,7 @@ TEST(PlannedModelTest, KvIsReadNearbyWhereEachGroupHasHeads) {
   const BatchShape decode = BatchShape::decode(3, 100);
   const SublayerWork qk = sublayer_work(model, Sublayer::qk, decode);
   const auto qk_s = [&](const CpuPhasePlan& plan) {
-    return PlannedModel(machine_with_cores(), model, {.prefill = plan, .decode = plan})
+    return PlannedModel(planned_machine(), model, {.prefill = plan, .decode = plan})
         .compute_s(Device::cpu, Sublayer::qk, decode);
   };
   const auto seconds_at = [&](double bytes_per_s) {
@@ -102,7 +90,7 @@ TEST(PlannedModelTest, TheSlowestGroupForItsShareCounts) {
   CpuPhasePlan uneven = all_of_each_node;
   uneven.groups[0].share = 0.25;
   uneven.groups[1].share = 0.75;
-  const PlannedModel costs(machine_with_cores(), model, {.prefill = uneven, .decode = uneven});
+  const PlannedModel costs(planned_machine(), model, {.prefill = uneven, .decode = uneven});
   const BatchShape decode = BatchShape::decode(1, 1);
   EXPECT_DOUBLE_EQ(fc2_s(costs, decode), fc2_s(decode, 100e9 / 0.75, 10e12 * 4 / 0.75 / 8));
 }
