@@ -130,7 +130,7 @@ std::uint64_t pages_of(const DataHandle& data) {
 
 /// To one part and back to none.
 void expect_moves(LoadedModel& model, int node) {
-  const std::vector<LoadedModel::PartPages> before = model.pages_by_part();
+  const std::vector<PartPages> before = model.pages_by_part();
   model.move_parts({{node, 1}});
   ASSERT_EQ(model.pages_by_part().size(), 1U);
   EXPECT_EQ(model.pages_by_part()[0].asked, before[0].asked + before[1].asked);
@@ -162,13 +162,13 @@ TEST(WeightPartsTest, LieOnTheirNodesAndAreTheSameWeights) {
         pages += pages_of(there);
       }
     }
-    const std::vector<LoadedModel::PartPages> parts = bound.pages_by_part();
+    const std::vector<PartPages> parts = bound.pages_by_part();
     if (parts.empty()) GTEST_SKIP() << "the system refuses to bind memory";
     ASSERT_EQ(parts.size(), 2U);
     EXPECT_EQ(parts[0].part, homes.ddr_shares[0]);
     expect_moves(bound, node);
     EXPECT_EQ(parts[0].asked + parts[1].asked, pages) << name << ": experts are not among them";
-    for (const LoadedModel::PartPages& part : parts) EXPECT_EQ(part.found, part.asked) << name;
+    for (const PartPages& part : parts) EXPECT_EQ(part.found, part.asked) << name;
   }
 }
 
