@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/commands/options/simulated_host_options.h"
 #include "engine/commands/simulator.h"
 #include "engine/console/interrupt.h"
 #include "engine/console/progress.h"
 #include "engine/machine/compute.h"
 #include "engine/machine/machine_costs.h"
+#include "engine/plan/cpu_plan_report.h"
 #include "engine/plan/points.h"
 #include "engine/plan/policy_choice.h"
 #include "engine/replay/outcome_json.h"
@@ -25,7 +28,7 @@ namespace {
 /// One replay.
 struct Job {
   std::string machine;  ///< name or file
-  MachineCosts costs;
+  PlannedCosts planned;
   std::string policy;  ///< name or file
   std::size_t kind = 0;
   Arrivals arrivals;
@@ -47,7 +50,7 @@ class Replays {
 
   /// Throws Error.
   ReplayOutcome estimate(const Job& job, const std::function<void(std::int64_t)>& progress) const {
-    const CostModel& costs = *job.costs.model;
+    const CostModel& costs = *job.planned.costs.model;
     LoadedPolicy policy(job.policy, asked_.policy_options);
     const MachinePlan plan = plan_serving_on(costs, policy, asked_.serving.limits);
     PolicyRun run(policy.policy(), costs, plan.plan.workload, plan.kv);
@@ -99,48 +102,50 @@ class Replays {
     point = named_point(asked_.workloads, job.kind, job.arrivals,
                         asked_.workloads.requests(job.kind, job.arrivals));
     point.model = asked_.model;
-    point.machine = job.costs.machine;
+    point.machine = job.planned.costs.machine;
     point.policy = LoadedPolicy(job.policy, asked_.policy_options).name();
+    if (const std::optional<CpuPlanReport>& plan = job.planned.cpu_plan)
+      point.cpu_plan = json_text(cpu_plan_report_json(*plan));
     add_outcome(point, outcome, asked_.slo);
     job.replayed.timeline = outcome.timeline;
   }
 
   std::string name_of(const Job& job) const {
-    return fmt::format("{} on {} with {}, {}, {}", asked_.model, job.costs.machine, job.policy,
-                       asked_.workloads.name_of(job.kind), to_string(job.arrivals));
+    return fmt::format("{} on {} with {}, {}, {}", asked_.model, job.planned.costs.machine,
+                       job.policy, asked_.workloads.name_of(job.kind), to_string(job.arrivals));
   }
 
  private:
   void add(const std::string& machine) {
-    const MachineCosts costs = simulated_costs(machine, model_dimensions(config_, default_dtype),
+    const MachineCosts whole = simulated_costs(machine, model_dimensions(config_, default_dtype),
                                                asked_.model, asked_.host);
-    say_if_carried(costs, asked_.model);
+    say_if_carried(whole, asked_.model);
+    std::vector<PlannedCosts> by_kind;
+    for (std::size_t kind = 0; kind < asked_.workloads.num_kinds(); ++kind) {
+      by_kind.push_back(
+          costs_by_cpu_plan(whole, machine, asked_.host.cpu_plan, mean_workload(kind)));
+      if (const std::optional<CpuPlanReport>& plan = by_kind.back().cpu_plan)
+        fmt::print(stderr, "sluice: CPU plan {} on {}, {}: {}\n", plan->name, whole.machine,
+                   asked_.workloads.name_of(kind), summary_of(plan->plan));
+    }
+    const MachineCosts& first = by_kind.front().costs;
     for (const std::string& policy : asked_.policies) {
-      const std::string chosen = policy == any_policy ? fastest_policy(*costs.model) : policy;
-      say_unused_pool(costs, chosen);
-      for (std::size_t kind = 0; kind < asked_.workloads.num_kinds(); ++kind) {
+      const std::string chosen = policy == any_policy ? fastest_policy(*first.model) : policy;
+      say_unused_pool(first, chosen);
+      for (std::size_t kind = 0; kind < by_kind.size(); ++kind) {
         for (const Arrivals& arrivals : asked_.workloads.arrivals)
-          jobs_.push_back({machine, costs, chosen, kind, arrivals, {}, ""});
+          jobs_.push_back({machine, by_kind[kind], chosen, kind, arrivals, {}, ""});
       }
     }
   }
 
-  /// Of requests of mean lengths, as many as run at once.
+  Workload mean_workload(std::size_t kind) const {
+    return asked_.workloads.mean_workload(kind, asked_.serving.limits.max_sequences);
+  }
+
   std::string fastest_policy(const CostModel& costs) const {
-    const std::vector<TracedRequest> requests =
-        asked_.workloads.requests(0, {.kind = ArrivalKind::all});
-    Workload workload{.batch = std::min(asked_.serving.limits.max_sequences, std::ssize(requests)),
-                      .input_tokens = 0,
-                      .output_tokens = 0};
-    for (const TracedRequest& request : requests) {
-      workload.input_tokens += request.input_tokens;
-      workload.output_tokens += request.output_tokens;
-    }
-    workload.input_tokens /= std::ssize(requests);
-    workload.output_tokens =
-        std::max<std::int64_t>(1, workload.output_tokens / std::ssize(requests));
     const LoadedPolicies known = load_known_policies({});
-    const std::vector<Candidate> candidates = plan_with_each(known, costs, workload);
+    const std::vector<Candidate> candidates = plan_with_each(known, costs, mean_workload(0));
     const Candidate& chosen = fastest(candidates);
     fmt::print(stderr, "sluice: {}\n", explain_choice(candidates, chosen));
     return chosen.policy->name();
@@ -187,7 +192,7 @@ void simulate_all(Replays& replays) {
   std::map<std::string, std::string> machines;
   for (const Job& job : replays.jobs()) {
     if (!machines.contains(job.machine))
-      machines[job.machine] = simulator.add_machine(*job.costs.model);
+      machines[job.machine] = simulator.add_machine(*job.planned.costs.model);
   }
   run_jobs(replays.jobs().size(), "simulating", [&](std::size_t i) {
     Job& job = replays.jobs()[i];
@@ -236,7 +241,7 @@ std::vector<ReplayedPoint> replay_on_machines(const MachineReplays& asked, Repla
   for (const Job& job : jobs) {
     if (job.problem.empty()) {
       points.push_back(job.replayed);
-    } else if (said.emplace(job.costs.machine, job.policy, job.problem).second) {
+    } else if (said.emplace(job.planned.costs.machine, job.policy, job.problem).second) {
       fmt::print(stderr, "sluice: {}: {}\n", replays.name_of(job), job.problem);
     }
   }

@@ -82,7 +82,7 @@ class ReplayCommand {
  private:
   int on_machines() {
     for (const char* option :
-         {"dtype", "cpu-plan", "hbm", "cuda-graphs", "ddr", "disk", "cxl-nodes", "kv-tier"}) {
+         {"dtype", "hbm", "cuda-graphs", "ddr", "disk", "cxl-nodes", "kv-tier"}) {
       if (line_.given(option))
         throw UsageError("--{} has no part in --machine, which says what there is", option);
     }

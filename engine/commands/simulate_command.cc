@@ -107,14 +107,10 @@ class Simulations {
   /// The machine's costs while its cores compute as --cpu-plan says.
   MachineCosts by_cpu_plan(const MachineCosts& whole, const std::string& machine,
                            const Workload& workload) const {
-    if (!host_.cpu_plan) return whole;
-    if (workload.batch == as_many_as_fit)
+    if (host_.cpu_plan && workload.batch == as_many_as_fit)
       throw UsageError(
           "--cpu-plan goes by how many sequences there are; name a number with --batch");
-    const MachineProfile profile = load_profile(machine);
-    return costs_by_cpu_plan(
-        whole, profile,
-        report_cpu_plan(*host_.cpu_plan, profile, whole.model->model(), workload).plan);
+    return costs_by_cpu_plan(whole, machine, host_.cpu_plan, workload).costs;
   }
 
   void load(const std::string& policy) {

@@ -53,14 +53,18 @@ int run_replay(const CommandLine::Arguments& arguments) {
   const auto& model = line.get<std::string>("model");
   const ModelConfig config = find_model_config(model);
   const SimulatedHost host = read_simulated_host(line);
-  const MachineCosts costs = simulated_costs(line.get<std::string>("machine"),
-                                             model_dimensions(config, default_dtype), model, host);
+  const auto& machine = line.get<std::string>("machine");
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
   ServingSettings serving = read_serving(line);
   serving.limits.max_model_len = serving.max_model_len.value_or(config.max_positions);
   EngineOptions options;
   serving.apply_to(options);
   const ReplayWorkloads workloads = read_replay_workloads(line);
+  const MachineCosts costs =
+      costs_by_cpu_plan(
+          simulated_costs(machine, model_dimensions(config, default_dtype), model, host), machine,
+          host.cpu_plan, workloads.mean_workload(0, serving.limits.max_sequences))
+          .costs;
   const Arrivals& arrivals = workloads.arrivals.front();
   const ReplayOutcome outcome = simulate_replay(
       {.config = config,
@@ -107,18 +111,13 @@ int run(const CommandLine::Arguments& arguments) {
     dimensions.weight_bits = bits;
   mixture.route(model, dimensions);
   const SimulatedHost host = read_simulated_host(line);
-  MachineCosts costs = simulated_costs(machine, dimensions, model, host);
   LoadedPolicy policy(line.get<std::string>("policy"), read_policy_options(line));
   policy.policy().set_host_tiers(read_host_tiers(line));
   const Workload workload = {.batch = line.get<std::int64_t>("batch"),
                              .input_tokens = line.get<std::int64_t>("input-tokens"),
                              .output_tokens = line.get<std::int64_t>("output-tokens")};
-  std::optional<CpuPlanReport> cpu_plan;
-  if (host.cpu_plan) {
-    const MachineProfile profile = load_profile(machine);
-    cpu_plan = report_cpu_plan(*host.cpu_plan, profile, dimensions, workload);
-    costs = costs_by_cpu_plan(std::move(costs), profile, cpu_plan->plan);
-  }
+  const auto [costs, cpu_plan] = costs_by_cpu_plan(
+      simulated_costs(machine, dimensions, model, host), machine, host.cpu_plan, workload);
   TraceSession trace(read_trace_folder(line));
   if (cpu_plan) trace.computed_by(json_text(cpu_plan_report_json(*cpu_plan)));
   const auto run_point = [&] {

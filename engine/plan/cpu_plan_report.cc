@@ -62,17 +62,25 @@ std::string groups_table(const CpuPhasePlan& phase) {
   return text;
 }
 
-std::string describe(const char* name, const CpuPhasePlan& phase, double memory_share) {
+std::string cores_in_groups(const CpuPhasePlan& phase) {
   const std::size_t groups = phase.groups.size();
-  std::string text =
-      fmt::format("{}: {} an iteration, {:.0f} % of the memory's limit; {} cores in {} group{}\n",
-                  name, seconds_text(phase.predicted_s.value_or(0)), 100 * memory_share,
-                  phase.num_cores(), groups, groups == 1 ? "" : "s");
+  return fmt::format("{} cores in {} group{}", phase.num_cores(), groups, groups == 1 ? "" : "s");
+}
+
+std::string describe(const char* name, const CpuPhasePlan& phase, double memory_share) {
+  std::string text = fmt::format("{}: {} an iteration, {:.0f} % of the memory's limit; {}\n", name,
+                                 seconds_text(phase.predicted_s.value_or(0)), 100 * memory_share,
+                                 cores_in_groups(phase));
   text += groups_table(phase);
   if (!phase.left_out.empty())
     text += fmt::format("    left out: {} cores: {}\n", phase.left_out.size(),
                         cores_text(phase.left_out));
   return text;
+}
+
+std::string summary_of(const CpuPhasePlan& phase) {
+  return cores_in_groups(phase) +
+         (phase.left_out.empty() ? "" : fmt::format(", {} left out", phase.left_out.size()));
 }
 
 }  // namespace
@@ -110,11 +118,24 @@ MachineCosts costs_by_cpu_plan(MachineCosts costs, const MachineProfile& profile
   return costs;
 }
 
+PlannedCosts costs_by_cpu_plan(MachineCosts costs, const std::string& machine,
+                               const std::optional<std::string>& name, const Workload& workload) {
+  if (!name) return {std::move(costs), std::nullopt};
+  const MachineProfile profile = load_profile(machine);
+  CpuPlanReport report = report_cpu_plan(*name, profile, costs.model->model(), workload);
+  MachineCosts planned = costs_by_cpu_plan(std::move(costs), profile, report.plan);
+  return {std::move(planned), std::move(report)};
+}
+
 nlohmann::ordered_json cpu_plan_report_json(const CpuPlanReport& report) {
   nlohmann::json json = as_json(report.plan, report.topology);
   json["prefill"]["memory_share"] = report.memory_share.prefill;
   json["decode"]["memory_share"] = report.memory_share.decode;
   return json;
+}
+
+std::string summary_of(const CpuPlan& plan) {
+  return fmt::format("prefill {}; decode {}", summary_of(plan.prefill), summary_of(plan.decode));
 }
 
 std::string describe_cpu_plan(const CpuPlanReport& report) {

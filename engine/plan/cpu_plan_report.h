@@ -1,6 +1,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "base/cpu_plan.h"
@@ -38,8 +39,22 @@ CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& pro
 MachineCosts costs_by_cpu_plan(MachineCosts costs, const MachineProfile& profile,
                                const CpuPlan& plan);
 
+/// A machine's costs, and the plan for its CPU's cores that they are by, where one was asked for.
+struct PlannedCosts {
+  MachineCosts costs;
+  std::optional<CpuPlanReport> cpu_plan;
+};
+
+/// The costs while the CPU computes by the plan `name` of report_cpu_plan(), made for such a
+/// workload; without a name as they are. `machine` is a profile's name or file.
+PlannedCosts costs_by_cpu_plan(MachineCosts costs, const std::string& machine,
+                               const std::optional<std::string>& name, const Workload& workload);
+
 /// As as_json() of a CpuPlan; each phase also has `memory_share`.
 nlohmann::ordered_json cpu_plan_report_json(const CpuPlanReport& report);
+
+/// "prefill 40 cores in 2 groups; decode 36 cores in 2 groups, 4 left out"
+std::string summary_of(const CpuPlan& plan);
 
 /// For each phase the groups, the cores left out, seconds of an iteration and its share of the
 /// memory's limit.

@@ -246,7 +246,10 @@ std::string format_replay(OutputFormat format, const std::vector<ReplayPoint>& p
   if (format == OutputFormat::csv) return format_objects(format, flat_objects(points));
   if (format == OutputFormat::json) {
     Json objects = Json::array();
-    for (const ReplayPoint& point : points) objects.push_back(json_of(point));
+    for (const ReplayPoint& point : points) {
+      objects.push_back(json_of(point));
+      if (!point.cpu_plan.empty()) objects.back()["cpu_plan"] = Json::parse(point.cpu_plan);
+    }
     return format_objects(format, objects);
   }
   if (points.empty()) return "no points\n";

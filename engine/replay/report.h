@@ -19,6 +19,7 @@ struct ReplayPoint {
   std::string policy;
   std::string workload;  ///< a trace's file, or "uniform:1000,100"
   std::string arrivals;  ///< "poisson:2"
+  std::string cpu_plan;  ///< of a described machine's cores, a JSON object; empty without one
   std::uint64_t seed = 0;
   std::optional<double> rate_per_s;  ///< at which requests come; of a trace, its mean
   ReplayStatistics statistics;

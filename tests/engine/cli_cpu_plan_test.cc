@@ -268,8 +268,13 @@ TEST_F(CliCpuPlanTest, BadPlansAreRefusedInOneLine) {
   refused({"--domains", "2"}, 2, {"--domains is gone", "--cpu-plan static"});
   expect_failure(run_cli({"info", "--topology", "pack:0"}), 1, {"topology \"pack:0\"", "hwloc"});
   expect_failure(run_cli({"info", "--topology", "pack:1 core:2", "--memory"}), 2, {"--memory"});
-  expect_failure(run_cli({"replay", "--machine", "spr-a100", "--cpu-plan", "static"}), 2,
-                 {"--cpu-plan has no part in --machine"});
+  const Arguments replay = {"replay",     "--estimate", "--model",   "opt-30b",
+                            "--requests", "2",          "--lengths", "uniform:50,4"};
+  expect_failure(run_cli(replay + Arguments{"--machine", "spr-a100", "--cpu-plan", "static"}), 1,
+                 {"--cpu-plan", "spr-a100 does not describe its CPU's cores"});
+  expect_failure(
+      run_cli(replay + Arguments{"--machine", "xeon-6151-2", "--cpu-plan", "/nonexistent.json"}), 1,
+      {"--cpu-plan /nonexistent.json"});
 }
 
 }  // namespace

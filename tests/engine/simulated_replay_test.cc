@@ -63,10 +63,40 @@ INSTANTIATE_TEST_SUITE_P(
              {"--machine", "spr-a100", "--model", "opt-30b", "--policy", "flexgen,all-cpu",
               "--lengths", "uniform:200,20", "--requests", "12", "--arrivals", "all",
               "--max-sequences", "8"}},
+        Case{"CoresInGroups",
+             {"--machine", "xeon-6151-2", "--model", "sheared-llama-1.3b", "--policy", "cpu-only",
+              "--cpu-plan", "static", "--lengths", "uniform:100,20", "--requests", "12",
+              "--arrivals", "closed:4"}},
         Case{"ProcessorAlone",
              {"--machine", "g4-4xlarge", "--model", "llama-2-7b", "--policy", "cpu-only",
               "--lengths", "uniform:100,20", "--requests", "12", "--arrivals", "closed:4"}}),
     [](const auto& one) { return one.param.name; });
+
+/// One request after the other, as `plan` counts them: tokens after the first take as long.
+TEST(SimulatedReplayCliTest, CoresComputeByTheirPlan) {
+  const auto seconds_over_plan = [](const std::string& name) {
+    const Arguments same = {"--machine", "xeon-6151-2", "--model", "sheared-llama-1.3b",
+                            "--policy",  "cpu-only",    "--json",  "--cpu-plan",
+                            name};
+    const CliResult planned = run_cli(
+        Arguments{"plan", "--batch", "1", "--input-tokens", "100", "--output-tokens", "40"} + same);
+    EXPECT_EQ(planned.exit_code, 0) << planned.err;
+    const CliResult replayed =
+        run_cli(Arguments{"replay", "--estimate", "--lengths", "uniform:100,40", "--requests", "4",
+                          "--arrivals", "closed:1", "--max-sequences", "1"} +
+                same);
+    EXPECT_EQ(replayed.exit_code, 0) << replayed.err;
+    EXPECT_NE(replayed.err.find("CPU plan " + name + " on xeon-6151-2"), std::string::npos)
+        << replayed.err;
+    const json point = json::parse(replayed.out).at(0);
+    const json plan = json::parse(planned.out).at(0);
+    for (const char* phase : {"prefill", "decode"})
+      EXPECT_EQ(point["cpu_plan"][phase]["groups"], plan["cpu_plan"][phase]["groups"]) << name;
+    return point["tpot_s"]["mean"].get<double>() / plan["tpot_s"].get<double>();
+  };
+  EXPECT_NEAR(seconds_over_plan("interleaved"), 1, 0.02);
+  EXPECT_NEAR(seconds_over_plan("static"), 1, 0.02);
+}
 
 TEST(SimulatedReplayCliTest, TheSameSeedGivesTheSameBytes) {
   const Arguments arguments = {"replay",        "--machine",  "g4-4xlarge",  "--model",

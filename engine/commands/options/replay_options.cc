@@ -39,6 +39,19 @@ std::int64_t ReplayWorkloads::longest_tokens() const {
   return longest;
 }
 
+Workload ReplayWorkloads::mean_workload(std::size_t kind, std::int64_t max_sequences) const {
+  const std::vector<TracedRequest> all = requests(kind, {.kind = ArrivalKind::all});
+  Workload workload{
+      .batch = std::min(max_sequences, std::ssize(all)), .input_tokens = 0, .output_tokens = 0};
+  for (const TracedRequest& request : all) {
+    workload.input_tokens += request.input_tokens;
+    workload.output_tokens += request.output_tokens;
+  }
+  workload.input_tokens /= std::ssize(all);
+  workload.output_tokens = std::max<std::int64_t>(1, workload.output_tokens / std::ssize(all));
+  return workload;
+}
+
 void declare_replay_workloads(CommandLine& line) {
   line.options().add_options()  //
       ("trace", po::value<std::string>(),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/replay/arrivals.h"
+#include "perfmodels/footprint.h"
 
 namespace sluice {
 
@@ -26,6 +27,9 @@ struct ReplayWorkloads {
   std::vector<TracedRequest> requests(std::size_t kind, const Arrivals& how) const;
   /// Tokens of the longest request, prompt and output; at least 2.
   std::int64_t longest_tokens() const;
+  /// Requests of mean lengths, as many as there are, or `max_sequences`: what policies and plans
+  /// for cores are chosen for.
+  Workload mean_workload(std::size_t kind, std::int64_t max_sequences) const;
 };
 
 /// --trace, --format, --lengths, --arrivals, --requests and --seed.
