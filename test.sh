@@ -13,9 +13,9 @@ Steps, in this order; all but fuzz unless --only names some:
   tsan     the same under the thread sanitizer
   fuzz     only the tests labelled "fuzz" (release runs them too)
 
---turn is what continuous integration runs: release and lint whole, but of asan and tsan only one, and of its tests a
-quarter. Which ones, the number of commits says, so that eight commits in a row run all of them. A clean clone takes
-about an hour on two cores, and two hours without --turn.
+--turn is what continuous integration runs: release and lint whole, but of asan and tsan only one, and of its test
+programs a quarter. Which ones, the number of commits says, so that eight commits in a row run all of them. A clean clone
+takes about an hour on two cores, and two hours without --turn.
 
 Other arguments go to ctest, such as -R REGEX; then only release is run, unless --only says otherwise. Under sanitizers
 REGEX is matched with the names of test programs, such as graphs_test.
@@ -52,18 +52,19 @@ jobs=$(nproc)
 tidy_dir=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/tidy
 readonly jobs tidy_dir
 
-# take_turn: of the steps that were chosen, and of the quarters into which sanitizers' tests are cut (sluice_test()).
+# take_turn: of the steps that were chosen, and of the quarters into which sanitizers' test programs are cut
+# (sluice_take_quarter()). Others are not even built.
 take_turn() {
-  local commits left_out=tsan quarter other_quarters
+  local commits left_out=tsan quarter
   commits=$(git rev-list --count HEAD)
   if ((commits % 2 == 1)); then left_out=asan; fi
   quarter=$((commits / 2 % 4))
-  other_quarters=0123
-  other_quarters=${other_quarters/$quarter/}
   mapfile -t steps < <(printf '%s\n' "${steps[@]}" | grep -vx "$left_out")
-  of_quarter=(-E "_test_[$other_quarters]\$")
+  quarter_target=("quarter_$quarter")
+  of_quarter=(-L "^quarter_$quarter\$")
   say "commit $commits: the turn of quarter $quarter of 0 to 3, without $left_out"
 }
+quarter_target=()
 of_quarter=()
 
 # run_tests <step> <preset> [ctest's options]
@@ -104,12 +105,12 @@ run_fuzz() {
 }
 
 run_asan() {
-  build asan
+  build asan "${quarter_target[@]}"
   run_tests asan asan -L '^fast$' "${of_quarter[@]}"
 }
 
 run_tsan() {
-  build tsan
+  build tsan "${quarter_target[@]}"
   run_tests tsan tsan -L '^fast$' "${of_quarter[@]}"
 }
 

@@ -18,14 +18,14 @@ sluice_precompile(sluice_base ${precompiled} TARGETS sluice_perfmodels sluice_mo
 sluice_precompile(sluice_codelets ${precompiled} <starpu.h> TARGETS sluice_graphs)
 sluice_precompile(sluice_runs ${precompiled} <boost/program_options.hpp> <starpu.h> TARGETS sluice_engine)
 
-# sluice_precompile_test(TARGET): the tests share one set, which the first of them compiles.
+# sluice_precompile_test(TARGET): the tests share one set, which an executable of its own compiles, so that no test program
+# waits for another one.
 function(sluice_precompile_test target)
-  get_property(owner GLOBAL PROPERTY sluice_precompiled_tests)
-  if(NOT owner)
-    set_property(GLOBAL PROPERTY sluice_precompiled_tests ${target})
-    sluice_precompile(${target} ${precompiled} <gtest/gtest.h>)
-  else()
-    target_precompile_headers(${target} REUSE_FROM ${owner})
-    set_target_properties(${target} PROPERTIES PCH_WARN_INVALID OFF)
+  if(NOT TARGET sluice_test_headers)
+    add_executable(sluice_test_headers EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/support/headers.cc)
+    target_link_libraries(sluice_test_headers PRIVATE sluice::models GTest::gtest_main sluice_options)
+    sluice_precompile(sluice_test_headers ${precompiled} <gtest/gtest.h>)
   endif()
+  target_precompile_headers(${target} REUSE_FROM sluice_test_headers)
+  set_target_properties(${target} PROPERTIES PCH_WARN_INVALID OFF)
 endfunction()

@@ -1,0 +1,1 @@
+// The program that compiles what tests include most (cmake/precompiled.cmake). It has no tests.
