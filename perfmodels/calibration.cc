@@ -144,8 +144,9 @@ ModelDimensions read_model(const ProfileField& field) {
 }
 
 CalibrationSetup read_setup(const ProfileField& field) {
-  field.expect_keys({"cpu", "cores", "threads", "domains", "isa", "dtype", "device"});
+  field.expect_keys({"cpu", "cores", "threads", "domains", "isa", "dtype", "device", "cpu_plan"});
   const auto device = field.find("device");
+  const auto cpu_plan = field.find("cpu_plan");
   // Files of versions that had them.
   if (const auto domains = field.find("domains");
       domains && whole(*domains, domains->positive()) > 1)
@@ -156,7 +157,8 @@ CalibrationSetup read_setup(const ProfileField& field) {
           .threads = read_count(field, "threads"),
           .isa = field.at("isa").text(),
           .dtype = field.at("dtype").text(),
-          .device = device ? device->text() : ""};
+          .device = device ? device->text() : "",
+          .cpu_plan = cpu_plan ? cpu_plan->text() : ""};
 }
 
 CalibrationSample read_sample(const ProfileField& field) {
@@ -294,6 +296,7 @@ std::string format_calibration(const Calibration& calibration) {
                    {"isa", setup.isa},
                    {"dtype", setup.dtype}};
   if (!setup.device.empty()) json["setup"]["device"] = setup.device;
+  if (!setup.cpu_plan.empty()) json["setup"]["cpu_plan"] = setup.cpu_plan;
   json["model"] = json_of(calibration.model);
   json["ddr_bytes"] = calibration.ddr_bytes;
   json["repetitions"] = calibration.repetitions;

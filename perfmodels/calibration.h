@@ -86,8 +86,10 @@ struct CalibrationSetup {
   std::int64_t threads = 0;
   std::string isa;    ///< of oneDNN
   std::string dtype;  ///< of GEMM operands and KV
-  std::string
-      device;  ///< the accelerator that computes, and whose links are measured; empty: the CPU
+  /// The accelerator that computes, and whose links are measured; empty: the CPU.
+  std::string device;
+  /// How the threads' cores were cut into groups, in words; empty: one group of all in both phases.
+  std::string cpu_plan = {};
 
   bool operator==(const CalibrationSetup&) const = default;
 };

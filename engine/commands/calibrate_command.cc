@@ -54,6 +54,7 @@ struct Settings {
   DType dtype = DType::bf16;
   CpuUse cpu;
   Accelerator accelerator;  ///< that is measured; none: the CPU
+  std::string cpu_plan;     ///< as --cpu-plan says it; empty: it does not
   CalibrationSetup setup;
   int repeat = 3;
   OutputFormat format = OutputFormat::table;
@@ -68,6 +69,7 @@ struct Settings {
     if (accelerator.kind == Accelerator::Kind::cuda) text += " --device cuda";
     if (accelerator.kind == Accelerator::Kind::stand_in)
       text += fmt::format(" --device standin:{}MiB", accelerator.memory_bytes >> 20);
+    if (!cpu_plan.empty()) text += " --cpu-plan " + cpu_plan;
     return text;
   }
 };
@@ -84,14 +86,16 @@ Settings read_settings(const CommandLine& line) {
   settings.dtype = choose_dtype(dtype);
   decoder_shape(settings.config, settings.dtype);  // throws for shapes that cannot run
   settings.cpu = read_cpu_use(line);
+  if (line.given("cpu-plan")) settings.cpu_plan = line.get<std::string>("cpu-plan");
   if (line.given("device") || line.given("hbm")) {
     settings.accelerator =
         find_accelerator(read_device(line))
             .sized_for(settings.config, settings.dtype,
                        largest_calibration_iteration(settings.config, settings.dtype));
   }
-  settings.setup = calibration_setup(settings.dtype, settings.cpu.num_threads(),
-                                     settings.accelerator.calibration_name());
+  settings.setup =
+      calibration_setup(settings.dtype, settings.cpu.num_threads(),
+                        settings.accelerator.calibration_name(), settings.cpu.cut_text());
   return settings;
 }
 
@@ -105,10 +109,11 @@ struct AcceleratedPart {
   static constexpr Workload workload = {.batch = 1, .input_tokens = 1, .output_tokens = 1};
 
   AcceleratedPart(const Settings& settings, std::int64_t num_layers, LoadedPolicy& loaded)
-      : costs(run_costs(
-            model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
-            {.dtype = settings.dtype, .threads = static_cast<int>(settings.setup.threads)},
-            settings.accelerator)),
+      : costs(run_costs(model_dimensions(with_layers(settings.config, num_layers), settings.dtype),
+                        {.dtype = settings.dtype,
+                         .threads = static_cast<int>(settings.setup.threads),
+                         .cpu_plan = settings.setup.cpu_plan},
+                        settings.accelerator)),
         run(settings.accelerator, loaded, *costs.model, workload, {}),
         policy(loaded.policy(), *costs.model, workload, {}) {}
 };
@@ -253,6 +258,7 @@ std::string describe_objects(const Settings& settings, const Calibration& calibr
   json["device"] = to_string(settings.device());
   json["dtype"] = settings.setup.dtype;
   json["threads"] = settings.setup.threads;
+  json["cpu_plan"] = Json(cpu_plan_as_json(settings.cpu));
   json["file"] = file_of(settings);
   json["batches"] = calibration.points.size();
   json["repetitions"] = calibration.repetitions;
@@ -288,8 +294,9 @@ std::string describe(const Settings& settings, const Calibration& calibration) {
   const auto table = settings.format == OutputFormat::markdown ? format_markdown : format_table;
   const MachineRates& rates = costs.rates();
   return table(rows) +
-         fmt::format("\none layer in {}, {} threads, at {}, {}; task overhead {:.1f} us\n",
+         fmt::format("\none layer in {}, {} threads{}, at {}, {}; task overhead {:.1f} us\n",
                      settings.setup.dtype, settings.setup.threads,
+                     settings.setup.cpu_plan.empty() ? "" : ", " + settings.setup.cpu_plan,
                      range_text(calibration, rates.read_bandwidth_bytes_per_s,
                                 &MachineRates::read_bandwidth_bytes_per_s, 1e9, "GB/s"),
                      range_text(calibration, rates.gemm_flop_per_s, &MachineRates::gemm_flop_per_s,

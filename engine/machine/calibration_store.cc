@@ -36,6 +36,13 @@ std::string file_name_of(const std::string& text) {
   return name.empty() ? "unknown" : name;
 }
 
+/// FNV-1a: the same in every version of the program.
+std::uint32_t checksum(const std::string& text) {
+  std::uint32_t sum = 2166136261U;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 16777619U;
+  return sum;
+}
+
 }  // namespace
 
 fs::path calibration_folder(const CalibrationSetup& setup) {
@@ -44,14 +51,16 @@ fs::path calibration_folder(const CalibrationSetup& setup) {
                      file_name_of(setup.isa), kernel_generation);
 }
 
-CalibrationSetup calibration_setup(DType dtype, int threads, std::string device) {
+CalibrationSetup calibration_setup(DType dtype, int threads, std::string device,
+                                   std::string cpu_plan) {
   const CpuTopology topology = read_cpu_topology();
   return {.cpu = topology.model_name.empty() ? "unknown" : topology.model_name,
           .cores = static_cast<std::int64_t>(topology.cores.size()),
           .threads = threads,
           .isa = onednn_isa_name(),
           .dtype = std::string(to_string(dtype)),
-          .device = std::move(device)};
+          .device = std::move(device),
+          .cpu_plan = std::move(cpu_plan)};
 }
 
 fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& whole_model) {
@@ -69,6 +78,7 @@ fs::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& 
   if (model.head_bits > 0) name += fmt::format("-head{}bits", model.head_bits);
   name += fmt::format("-{}-threads{}", setup.dtype, setup.threads);
   if (!setup.device.empty()) name += "-on-" + file_name_of(setup.device);
+  if (!setup.cpu_plan.empty()) name += fmt::format("-plan-{:08x}", checksum(setup.cpu_plan));
   return calibration_folder(setup) / (name + ".json");
 }
 

@@ -11,15 +11,16 @@
 namespace sluice {
 
 /// What a calibration on this machine with these threads holds for; `device`: an accelerator's
-/// name, empty for the CPU.
-CalibrationSetup calibration_setup(DType dtype, int threads, std::string device = "");
+/// name, empty for the CPU; `cpu_plan`: CpuUse::cut_text().
+CalibrationSetup calibration_setup(DType dtype, int threads, std::string device = "",
+                                   std::string cpu_plan = "");
 
 /// Where calibrations of this machine and kernel_generation are kept: a folder of the user's data
 /// folder.
 std::filesystem::path calibration_folder(const CalibrationSetup& setup);
 
-/// Where it is kept: in that folder a file a model's layer shape, GEMM type, number of threads and
-/// accelerator.
+/// Where it is kept: in that folder a file a model's layer shape, GEMM type, number of threads,
+/// accelerator and CPU plan.
 std::filesystem::path calibration_path(const CalibrationSetup& setup, const ModelDimensions& model);
 
 /// What is stored there, finished or not; nothing when there is no file. Throws Error when it

@@ -6,6 +6,7 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "codelets/weights/plain.h"
+#include "engine/console/core_list.h"
 #include "graphs/model_weights.h"
 #include "models/model.h"
 
@@ -61,6 +62,33 @@ std::vector<NodeShare> CpuUse::node_shares() const {
     shares.push_back({.node = *group.numa_node, .share = group.share});
   }
   return shares;
+}
+
+namespace {
+
+bool is_uncut(const CpuPhasePlan& phase, std::size_t num_cores) {
+  return phase.groups.size() == 1 && phase.groups.front().cores.size() == num_cores &&
+         !phase.groups.front().numa_node;
+}
+
+std::string cut_text_of(const CpuPhasePlan& phase) {
+  std::string text;
+  for (const CpuGroup& group : phase.groups) {
+    if (!text.empty()) text += " | ";
+    text += cores_text(group.cores);
+    if (group.numa_node) text += fmt::format("@{}", *group.numa_node);
+    if (phase.groups.size() > 1) text += fmt::format(" {:.6g}", group.share);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string CpuUse::cut_text() const {
+  if (!plan || (is_uncut(plan->prefill, cores.size()) && is_uncut(plan->decode, cores.size())))
+    return "";
+  return fmt::format("prefill {}; decode {}", cut_text_of(plan->prefill),
+                     cut_text_of(plan->decode));
 }
 
 namespace {

@@ -37,6 +37,10 @@ struct CpuUse {
   /// no node.
   std::vector<NodeShare> node_shares() const;
   int num_threads() const { return static_cast<int>(cores.size()); }
+  /// The plan in words, which tell plans apart: "prefill 0-3; decode 0-1@0 0.5 | 2-3@1 0.5" with
+  /// each group's node and share. Empty where all cores are one group in both phases, bound to no
+  /// node.
+  std::string cut_text() const;
 };
 
 /// The plan in force as `cpu_plan` of --stats, bench --json and info --json.

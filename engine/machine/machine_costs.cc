@@ -32,6 +32,21 @@ std::string name_of(const ModelDimensions& calibrated, DType dtype) {
   return fmt::format("a model of {} wide layers", calibrated.hidden_size);
 }
 
+struct FoundCalibration {
+  Calibration calibration;
+  std::string carried_from;  ///< MachineCosts::carried_from
+};
+
+/// The model's own, or the nearest other one, carried over.
+std::optional<FoundCalibration> find_calibration(const CalibrationSetup& setup,
+                                                 const ModelDimensions& model, DType dtype) {
+  if (auto own = read_calibration(setup, model); own && own->complete())
+    return FoundCalibration{std::move(*own), ""};
+  const std::optional<Calibration> nearest = nearest_calibration(setup, model);
+  if (!nearest) return std::nullopt;
+  return FoundCalibration{transferred(*nearest, model), name_of(nearest->model, dtype)};
+}
+
 }  // namespace
 
 std::string rates_text(const MachineRates& rates) {
@@ -42,20 +57,20 @@ std::string rates_text(const MachineRates& rates) {
 std::optional<MachineCosts> calibrated_costs(const ModelDimensions& model, const HostUse& use,
                                              const std::optional<MachineRates>& rates,
                                              const std::string& device) {
-  const CalibrationSetup setup = calibration_setup(use.dtype, use.threads, device);
-  std::optional<Calibration> found = read_calibration(setup, model);
-  std::string carried_from;
-  if (!found || !found->complete()) {
-    found = nearest_calibration(setup, model);
-    if (!found) return std::nullopt;
-    carried_from = name_of(found->model, use.dtype);
-    found = transferred(*found, model);
+  CalibrationSetup setup = calibration_setup(use.dtype, use.threads, device, use.cpu_plan);
+  std::optional<FoundCalibration> found = find_calibration(setup, model, use.dtype);
+  if (!found && !setup.cpu_plan.empty()) {
+    setup.cpu_plan.clear();
+    found = find_calibration(setup, model, use.dtype);
   }
-  auto costs = std::make_unique<MeasuredModel>(*found, model);
+  if (!found) return std::nullopt;
+  auto costs = std::make_unique<MeasuredModel>(found->calibration, model);
   std::string source = fmt::format("calibrated at {}", rates_text(costs->rates()));
+  if (setup.cpu_plan != use.cpu_plan) source += " without the CPU plan";
   if (rates) *costs = costs->at_rates(*rates);
-  if (!carried_from.empty()) source = fmt::format("carried over from {}, {}", carried_from, source);
-  return MachineCosts{this_machine, std::move(source), true, std::move(carried_from),
+  if (!found->carried_from.empty())
+    source = fmt::format("carried over from {}, {}", found->carried_from, source);
+  return MachineCosts{this_machine, std::move(source), true, std::move(found->carried_from),
                       std::move(costs)};
 }
 

@@ -27,6 +27,7 @@ struct CxlMemory {
 struct HostUse {
   DType dtype = DType::bf16;
   int threads = 1;
+  std::string cpu_plan = {};  ///< CpuUse::cut_text()
   std::optional<CxlMemory> cxl = std::nullopt;
 };
 
@@ -51,8 +52,9 @@ MachineProfile host_profile(const MachineRates& rates, const std::string& source
 MachineProfile profile_of_host(const MachineCosts& costs);
 
 /// This machine's CPU as a finished calibration has it: the model's own, or the nearest other one,
-/// carried over to its sizes (transferred()); nothing when there is none. Throws Error when the
-/// model's own cannot be read.
+/// carried over to its sizes (transferred()); nothing when there is none. Where none was made by
+/// the CPU plan of `use`, one of uncut cores stands in, and the source says so. Throws Error when
+/// the model's own cannot be read.
 /// `rates`: of the moment that is predicted, instead of the calibration's median ones.
 /// `device`: not the CPU, but an accelerator with its links, by its calibration_name().
 std::optional<MachineCosts> calibrated_costs(

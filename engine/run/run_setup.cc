@@ -26,6 +26,7 @@ MachineCosts costs_of(const RunDemand& demand, const HostPlan& host,
   return run_costs(model_dimensions(demand.model.config, demand.dtype),
                    {.dtype = demand.dtype,
                     .threads = demand.cpu.num_threads(),
+                    .cpu_plan = demand.cpu.cut_text(),
                     .cxl = cxl_memory(host, demand.tiers)},
                    accelerator);
 }

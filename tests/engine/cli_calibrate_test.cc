@@ -157,6 +157,43 @@ TEST_F(CalibratedTest, GenerateExplains) {
   EXPECT_EQ(result.err.find("twice the link"), std::string::npos);
 }
 
+/// Decode leaves out all cores but one. Whoever has one core alone takes the plan of no group.
+TEST_F(CalibratedTest, APlanHasACalibrationOfItsOwn) {
+  const std::vector<std::string> before = files_in(*data);
+  const CliResult info = run_with(*data, {"info", "--json"});
+  json plan = json::parse(info.out)["cpu_plan"];
+  json& decode = plan["decode"];
+  const json cores = decode["groups"][0]["cores"];
+  if (cores.size() < 2) GTEST_SKIP() << "one core, which no plan can leave out";
+  decode["groups"][0]["cores"] = {cores[0]};
+  for (std::size_t i = 1; i < cores.size(); ++i) decode["left_out"].push_back(cores[i]);
+  const TemporaryFolder folder;
+  const std::string path = folder.file("plan.json");
+  std::ofstream(path) << plan;
+  const auto source = [&](const Arguments& more) {
+    const CliResult result = run_with(
+        *data, Arguments{"generate", "--prompt", "Once", "--max-tokens", "2", "--explain"} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::size_t at = result.err.find("calibrated at");
+    EXPECT_NE(at, std::string::npos) << result.err;
+    return result.err.substr(at, result.err.find('\n', at) - at);
+  };
+  const Arguments by_plan = {"--cpu-plan", path};
+  EXPECT_NE(source(by_plan).find("without the CPU plan"), std::string::npos);
+  EXPECT_EQ(source({}).find("without the CPU plan"), std::string::npos);
+  EXPECT_EQ(source({"--cpu-plan", "interleaved"}), source({}));
+
+  const CliResult made = run_with(*data, calibrate_tiny(by_plan + Arguments{"--json"}));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const json said = json::parse(made.out)[0];
+  EXPECT_EQ(said["cpu_plan"]["decode"]["groups"][0]["cores"], json::array({cores[0]}));
+  const std::string file = said["file"];
+  EXPECT_EQ(std::count(before.begin(), before.end(), file), 0) << file;
+  EXPECT_EQ(files_in(*data).size(), before.size() + 1);
+  EXPECT_EQ(source(by_plan).find("without the CPU plan"), std::string::npos);
+  EXPECT_GT(std::filesystem::remove(file), 0U);
+}
+
 TEST_F(CalibratedTest, InfoCountsIt) {
   const CliResult result = run_with(*data, {"info"});
   EXPECT_NE(result.out.find("calibrated     1 model, "), std::string::npos) << result.out;

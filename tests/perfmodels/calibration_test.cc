@@ -121,6 +121,12 @@ INSTANTIATE_TEST_SUITE_P(
                 {"links.0.bytes_us.1.0", "more bytes"}}),
     [](const auto& test) { return test.param.name; });
 
+TEST(CalibrationTest, APlansComesBackFromItsFile) {
+  Calibration written = round_calibration(smooth_attention_s);
+  written.setup.cpu_plan = "prefill 0-1; decode 0";
+  EXPECT_EQ(parse_calibration(format_calibration(written), "a.json").setup, written.setup);
+}
+
 TEST(CalibrationTest, AnAcceleratorsComesBackFromItsFile) {
   const Calibration written = accelerator_calibration(smooth_attention_s);
   const Calibration read = parse_calibration(format_calibration(written), "a.json");
