@@ -1,7 +1,10 @@
 #include "base/cpu_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,6 +26,9 @@ class PlanReader {
     topology.root().for_each(TopologyLevel::processor, [&](const TopologyNode& processor) {
       processors_[processor.os_index] = processor.allowed;
     });
+    for (const std::vector<int>& threads : topology.threads_of_cores()) {
+      for (const int thread : threads) core_of_[thread] = threads.front();
+    }
     for (const TopologyMemory& memory : topology.memories()) nodes_.insert(memory.os_index);
   }
 
@@ -37,6 +43,9 @@ class PlanReader {
   }
 
  private:
+  /// The cores that a phase has named, and by which hardware thread.
+  using Seen = std::map<int, int>;
+
   const Json& field(const Json& json, const char* key, std::string_view of) const {
     if (!json.is_object())
       throw Error("{}: {}{}, expected an object", where_, of.empty() ? "" : fmt::format("{}: ", of),
@@ -50,7 +59,7 @@ class PlanReader {
 
   CpuPhasePlan phase(const Json& json, const std::string& name) const {
     CpuPhasePlan plan;
-    std::set<int> seen;
+    Seen seen;
     const std::string what = fmt::format("{}.groups", name);
     const Json& groups = field(json, "groups", name);
     if (!groups.is_array())
@@ -64,6 +73,7 @@ class PlanReader {
     if (std::abs(sum - 1) > share_tolerance)
       throw Error("{}: {}: the shares add up to {:.6g}, expected 1", where_, what, sum);
     for (CpuGroup& group : plan.groups) group.share /= sum;
+    expect_keys(json, name, {"groups", "left_out", "predicted_s", "measured_s", "memory_share"});
     if (const auto left_out = json.find("left_out"); left_out != json.end())
       plan.left_out = cores(*left_out, fmt::format("{}.left_out", name), seen);
     plan.predicted_s = seconds(json, "predicted_s", name);
@@ -71,7 +81,7 @@ class PlanReader {
     return plan;
   }
 
-  CpuGroup group(const Json& json, const std::string& what, std::set<int>& seen) const {
+  CpuGroup group(const Json& json, const std::string& what, Seen& seen) const {
     CpuGroup group{.cores = cores(field(json, "cores", what), fmt::format("{}.cores", what), seen)};
     if (group.cores.empty())
       throw Error("{}: {} has no core; name one, or leave the group out", where_, what);
@@ -87,10 +97,11 @@ class PlanReader {
       throw Error("{}: {}.share is {}, expected a number above 0, at most 1", where_, what,
                   describe(share));
     group.share = share.get<double>();
+    expect_keys(json, what, {"cores", "numa_node", "share"});
     return group;
   }
 
-  std::vector<int> cores(const Json& json, const std::string& what, std::set<int>& seen) const {
+  std::vector<int> cores(const Json& json, const std::string& what, Seen& seen) const {
     if (!json.is_array())
       throw Error("{}: {} is {}, expected a list", where_, what, describe(json));
     std::vector<int> cores;
@@ -106,8 +117,13 @@ class PlanReader {
       if (!there->second)
         throw Error("{}: {}: core {} may not be used by this process (its affinity or cgroup)",
                     where_, what, core);
-      if (!seen.insert(core).second)
+      const auto [taken, is_new] = seen.emplace(core_of_.at(core), core);
+      if (!is_new && taken->second == core)
         throw Error("{}: {}: core {} stands twice in its phase", where_, what, core);
+      if (!is_new)
+        throw Error(
+            "{}: {}: {} and {} are hardware threads of one core; name one of them in a phase",
+            where_, what, taken->second, core);
       cores.push_back(core);
     }
     return cores;
@@ -121,9 +137,20 @@ class PlanReader {
     return found->get<double>();
   }
 
+  /// Which keys an object of a plan may have, so that a misspelt one is not lost.
+  void expect_keys(const Json& json, const std::string& what,
+                   std::initializer_list<std::string_view> keys) const {
+    for (const auto& [key, value] : json.items()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        throw Error("{}: {}: unknown key \"{}\", expected {}", where_, what, key,
+                    fmt::join(keys, ", "));
+    }
+  }
+
   static constexpr std::int64_t max_number = 1 << 20;
   std::string where_;
   std::map<int, bool> processors_;  ///< whether each may be used
+  std::map<int, int> core_of_;      ///< by hardware thread: the first one of its core
   std::set<int> nodes_;
 };
 
@@ -210,6 +237,8 @@ nlohmann::json as_json(const CpuPlan& plan, const Topology& topology) {
 
 CpuPlan read_cpu_plan(const nlohmann::json& json, std::string_view where,
                       const Topology& topology) {
+  // What `sluice plan --json` prints of one point.
+  if (json.is_array() && json.size() == 1) return read_cpu_plan(json.front(), where, topology);
   if (json.is_object() && json.contains("cpu_plan"))
     return read_cpu_plan(json.at("cpu_plan"), where, topology);
   if (json.is_object() && json.contains("topology") && json.at("topology") != topology.shape())

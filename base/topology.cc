@@ -284,6 +284,19 @@ std::vector<int> Topology::cores() const {
   return result;
 }
 
+std::vector<std::vector<int>> Topology::threads_of_cores() const {
+  std::vector<std::vector<int>> result;
+  const bool has_cores = count(TopologyLevel::core) > 0;
+  root_.for_each(has_cores ? TopologyLevel::core : TopologyLevel::processor,
+                 [&](const TopologyNode& core) {
+                   std::vector<int>& threads = result.emplace_back();
+                   core.for_each(TopologyLevel::processor, [&](const TopologyNode& processor) {
+                     threads.push_back(processor.os_index);
+                   });
+                 });
+  return result;
+}
+
 int Topology::numa_node_of(int processor) const {
   int result = -1;
   root_.for_each(TopologyLevel::numa_node, [&](const TopologyNode& node) {

@@ -68,6 +68,8 @@ class Topology {
   /// The first allowed hardware thread of each core that has one, from the left: what threads are
   /// bound to.
   std::vector<int> cores() const;
+  /// All hardware threads of each core, allowed or not, from the left.
+  std::vector<std::vector<int>> threads_of_cores() const;
   /// The NUMA node of a hardware thread, or -1.
   int numa_node_of(int processor) const;
 

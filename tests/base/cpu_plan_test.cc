@@ -94,6 +94,36 @@ INSTANTIATE_TEST_SUITE_P(
         BadPlan{"/decode/predicted_s", "-1", "decode.predicted_s is -1, expected seconds"},
         BadPlan{"/topology", "\"machine(0)\"", "a plan of another machine"}));
 
+TEST(CpuPlanTest, ACoreHasOneThread) {
+  const Topology topology = Topology::described_by("pack:1 core:2 pu:2");
+  const auto plan = [&](const Json& cores) {
+    const Json phase = {{"groups", {{{"cores", cores}, {"share", 1}}}}};
+    return read_cpu_plan({{"prefill", phase}, {"decode", phase}}, "p.json", topology);
+  };
+  EXPECT_EQ(plan({1, 2}).decode.groups[0].cores, (std::vector{1, 2}));
+  expect_error(
+      [&] {
+        plan({2, 0, 3});
+      },
+      {"p.json: prefill.groups[0].cores: 2 and 3 are hardware threads of one core"});
+}
+
+TEST(CpuPlanTest, NoKeyIsLost) {
+  Json json = some_plan();
+  json["decode"]["leftout"] = {7};
+  expect_error([&] { read(json); }, {"p.json: decode: unknown key \"leftout\"", "left_out"});
+  json = some_plan();
+  json["decode"]["groups"][0]["node"] = 0;
+  expect_error([&] { read(json); },
+               {"decode.groups[0]: unknown key \"node\", expected cores, numa_node, share"});
+}
+
+TEST(CpuPlanTest, APlansListOfOnePointIsRead) {
+  const Json json = as_json(read(some_plan()), two_nodes());
+  EXPECT_EQ(read(Json::array({{{"cpu_plan", json}, {"model", "toy"}}})), read(some_plan()));
+  expect_error([&] { read(Json::array({json, json})); }, {"2", "expected an object"});
+}
+
 TEST(CpuPlanTest, NeedsBothPhases) {
   Json json = some_plan();
   json.erase("decode");
