@@ -13,6 +13,13 @@ namespace {
 
 using Groups = std::vector<std::vector<int>>;
 
+/// Trees that differ in the order of cores alone are one plan.
+Groups in_order(Groups groups) {
+  for (std::vector<int>& cores : groups) std::sort(cores.begin(), cores.end());
+  std::sort(groups.begin(), groups.end());
+  return groups;
+}
+
 class Search {
  public:
   Search(const Topology& topology, const PlanScore& score, const PlanSearchOptions& options)
@@ -56,7 +63,7 @@ class Search {
     ++result_.num_trees;
     double best = std::numeric_limits<double>::infinity();
     for (const Groups& groups : horizontal_cuts(tree, options_.most_groups))
-      best = std::min(best, seconds_of(groups));
+      best = std::min(best, seconds_of(in_order(groups)));
     return best;
   }
 

@@ -84,6 +84,22 @@ TEST(CpuPlanSearchTest, FullPlansHaveAllCoresAndGroupsTheirNodes) {
   EXPECT_EQ(counts, (std::set<std::size_t>{1, 2, 4, 8}));
 }
 
+/// Two trees may have the same cores in another order.
+TEST(CpuPlanSearchTest, FindsNoPlanTwice) {
+  for (const char* text : {"pack:2 numa:1 core:4 pu:2", "pack:1 numa:1 l3:2 core:6 pu:1"}) {
+    const PlanSearch search =
+        search_plans(Topology::described_by(text), Contention{}, {.top = 100000});
+    std::set<std::set<std::set<int>>> seen;
+    for (const FoundPlan& found : search.best) {
+      std::set<std::set<int>> groups;
+      for (const CpuGroup& group : found.plan.groups)
+        groups.emplace(group.cores.begin(), group.cores.end());
+      EXPECT_TRUE(seen.insert(groups).second) << text;
+    }
+    EXPECT_GT(seen.size(), 10U);
+  }
+}
+
 /// The fastest of all sets of cores in one group or in two halves.
 double best_of_all(int cores, const PlanScore& score) {
   double best = 1e9;
