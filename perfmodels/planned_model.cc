@@ -37,7 +37,7 @@ CpuPhasePlan without_nodes(CpuPhasePlan plan) {
 
 MachineProfile profile_by_plan(MachineProfile profile, const CpuPhasePlan& plan,
                                std::int64_t num_kv_heads) {
-  const CoreRates rates = core_rates(profile, 1);
+  const CoreRates rates = core_rates(profile);
   const CpuPlanCost cost(profile.cpu_cores->topology.value, rates, {});
   const Together weights = together(cost, plan);
   const bool by_heads = std::ssize(plan.groups) <= num_kv_heads;

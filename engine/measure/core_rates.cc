@@ -45,14 +45,14 @@ class CoreMeter {
   }
 
   CoreRates measure() {
-    CoreRates rates{.node_bandwidth = Curve(node_bandwidth()),
-                    .remote_bandwidth = 0,
-                    .round_s = Curve(round_s()),
-                    .core_flop_per_s = 0};
-    rates.remote_bandwidth = remote_bandwidth().value_or(rates.node_bandwidth.at(pool_.size()));
+    const Curve near(node_bandwidth());
+    const double far = remote_bandwidth().value_or(near.at(pool_.size()));
+    const Curve rounds(round_s());
     pool_.follow(0);
-    rates.core_flop_per_s = GemmProbe(pool_, dtype_).measure() / pool_.size();
-    return rates;
+    return {.node_bandwidth = near,
+            .remote_bandwidth = far,
+            .round_s = rounds,
+            .core_flop_per_s = GemmProbe(pool_, dtype_).measure() / pool_.size()};
   }
 
  private:

@@ -31,9 +31,13 @@ PhaseCost phase_cost(const MachineProfile& profile, const ModelDimensions& model
                      const Workload& workload, const SequenceWork& sequence) {
   const std::vector<SequenceWork> sequences(static_cast<std::size_t>(workload.batch), sequence);
   const PlanWork work = plan_work(model, sequences);
+  const BatchShape shape = {.phase = sequence.rows > 1 ? Phase::prefill : Phase::decode,
+                            .batch = workload.batch,
+                            .rows = sequence.rows,
+                            .context = sequence.context + sequence.rows};
   return {.work = work,
           .seconds = CpuPlanCost(profile.cpu_cores->topology.value,
-                                 core_rates(profile, workload.batch * sequence.rows), work)};
+                                 core_rates(profile, model, shape), work)};
 }
 
 CpuPlan named_plan(const std::string& name, const Topology& topology, const PhaseCost& prefill,
@@ -78,12 +82,12 @@ std::string describe(const char* name, const CpuPhasePlan& phase, double memory_
   return text;
 }
 
+}  // namespace
+
 std::string summary_of(const CpuPhasePlan& phase) {
   return cores_in_groups(phase) +
          (phase.left_out.empty() ? "" : fmt::format(", {} left out", phase.left_out.size()));
 }
-
-}  // namespace
 
 CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& profile,
                               const ModelDimensions& model, const Workload& workload) {
@@ -105,7 +109,7 @@ CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& pro
   const double bytes_per_s = profile.cpu.memory_bandwidth_gb_per_s.value * giga;
   const auto predict = [&](const PhaseCost& cost, CpuPhasePlan& plan) {
     plan.predicted_s = cost.seconds(plan);
-    return cost.work.bytes / bytes_per_s / *plan.predicted_s;
+    return cost.work.bytes() / bytes_per_s / *plan.predicted_s;
   };
   report.memory_share = {.prefill = predict(prefill, report.plan.prefill),
                          .decode = predict(decode, report.plan.decode)};

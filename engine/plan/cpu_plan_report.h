@@ -53,7 +53,9 @@ PlannedCosts costs_by_cpu_plan(MachineCosts costs, const std::string& machine,
 /// As as_json() of a CpuPlan; each phase also has `memory_share`.
 nlohmann::ordered_json cpu_plan_report_json(const CpuPlanReport& report);
 
-/// "prefill 40 cores in 2 groups; decode 36 cores in 2 groups, 4 left out"
+/// "36 cores in 2 groups, 4 left out"
+std::string summary_of(const CpuPhasePlan& phase);
+/// The same of both: "prefill 40 cores in 2 groups; decode 36 cores in 2 groups, 4 left out"
 std::string summary_of(const CpuPlan& plan);
 
 /// For each phase the groups, the cores left out, seconds of an iteration and its share of the

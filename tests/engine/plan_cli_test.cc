@@ -611,6 +611,30 @@ TEST(PlanCliTest, CpuPlanIsInWhatThePlanPredicts) {
               0.25 * by_node);
 }
 
+/// Also where products and attention meet different limits.
+TEST(PlanCliTest, TheFastestCpuPlanIsNoSlowerThanNamedOnes) {
+  for (const char* machine : {"xeon-6230-2", "epyc-7h12-2", "kunpeng-920-4"}) {
+    for (const char* batch : {"1", "32", "128"}) {
+      const auto tpot_s = [&](const char* name) {
+        return plan_json({"--model", "sheared-llama-1.3b", "--machine", machine, "--policy",
+                          "cpu-only", "--batch", batch, "--cpu-plan", name})[0]["tpot_s"]
+            .get<double>();
+      };
+      const double found = tpot_s("auto");
+      for (const char* name : {"static", "interleaved"})
+        EXPECT_LE(found, 1.01 * tpot_s(name)) << machine << ", " << batch << " beside " << name;
+    }
+  }
+}
+
+TEST(PlanCliTest, WhatPlanPrintsIsAPlan) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("plan.json");
+  const Arguments found = on_two_sockets + Arguments{"--cpu-plan", "auto", "--json"};
+  std::ofstream(path) << plan(found).out;
+  EXPECT_EQ(cpu_plan_json(path)["decode"]["groups"], cpu_plan_json("auto")["decode"]["groups"]);
+}
+
 TEST(PlanCliTest, CpuPlansMayBeGivenAgain) {
   const TemporaryFolder folder;
   const std::string path = folder.file("plan.json");

@@ -53,7 +53,8 @@ void ask(const sluice::CostModel& costs) {
 void plan_cores(const sluice::MachineProfile& profile) {
   if (!profile.cpu_cores) return;
   const sluice::Topology& topology = profile.cpu_cores->topology.value;
-  const sluice::CpuPlanCost cost(topology, core_rates(profile, 4),
+  const sluice::CpuPlanCost cost(topology,
+                                 core_rates(profile, model(), sluice::BatchShape::decode(4, 60)),
                                  plan_work(model(), {{.rows = 4, .context = 60}}));
   require(cost(sluice::static_plan(topology.cores(), topology).decode) > 0);
 }

@@ -50,7 +50,7 @@ TEST(CoresProfileTest, MayBeMissing) {
   const MachineProfile profile = parse_profile(round_machine().dump(), "m.json");
   EXPECT_FALSE(profile.cpu_cores);
   try {
-    core_rates(profile, 1);
+    core_rates(profile);
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
@@ -60,7 +60,7 @@ TEST(CoresProfileTest, MayBeMissing) {
 }
 
 TEST(CoresProfileTest, RatesAreBytesAndSeconds) {
-  const CoreRates rates = core_rates(profile_with("[]"), 512);
+  const CoreRates rates = core_rates(profile_with("[]"), {}, BatchShape::prefill(1, 512));
   EXPECT_DOUBLE_EQ(rates.node_bandwidth.at(4), 100e9);
   EXPECT_DOUBLE_EQ(rates.remote_bandwidth, 20e9);
   EXPECT_DOUBLE_EQ(rates.round_s.at(8), 8e-6);
@@ -72,8 +72,8 @@ TEST(CoresProfileTest, RatesAreBytesAndSeconds) {
 TEST(CoresProfileTest, TheRateOfGemmsGoesByTheRows) {
   const MachineProfile profile = profile_with(R"([{"op": "replace", "path": "/cpu/gemm_tflop_per_s",
       "value": {"over": "rows", "points": [[1, 0.8], [8, 8]], "source": "test"}}])");
-  EXPECT_DOUBLE_EQ(core_rates(profile, 1).core_flop_per_s, 0.1e12);
-  EXPECT_DOUBLE_EQ(core_rates(profile, 8).core_flop_per_s, 1e12);
+  EXPECT_DOUBLE_EQ(core_rates(profile).core_flop_per_s, 0.1e12);
+  EXPECT_DOUBLE_EQ(core_rates(profile, {}, BatchShape::decode(8, 100)).core_flop_per_s, 1e12);
 }
 
 // By hand: 10 GB. Static: 5 GB at 100 GB/s for each node, 50 ms. Interleaved: half near, at
@@ -82,11 +82,13 @@ TEST(CoresProfileTest, TheRateOfGemmsGoesByTheRows) {
 TEST(CoresProfileTest, TimesAreThoseOnPaper) {
   const MachineProfile profile = profile_with(R"([{"op": "remove", "path": "/cpu/contention"}])");
   const Topology& topology = profile.cpu_cores->topology.value;
-  const CpuPlanCost cost(topology, core_rates(profile, 1), {.bytes = 10e9, .rounds = 100});
+  const CpuPlanCost cost(topology, core_rates(profile),
+                         {.products = {{.bytes = 10e9}}, .rounds = 100});
   EXPECT_NEAR(cost(static_plan(topology.cores(), topology).decode), 0.0508, 1e-9);
   EXPECT_NEAR(cost(interleaved_plan(topology.cores()).decode), 0.1508, 1e-9);
   // Arithmetic: 20 TFLOP at 10 TFLOP/s.
-  const CpuPlanCost prefill(topology, core_rates(profile, 512), {.bytes = 10e9, .flops = 20e12});
+  const CpuPlanCost prefill(topology, core_rates(profile, {}, BatchShape::prefill(1, 512)),
+                            {.products = {{.bytes = 10e9, .flops = 20e12}}});
   EXPECT_NEAR(prefill(static_plan(topology.cores(), topology).prefill), 2, 1e-9);
 }
 
@@ -103,12 +105,12 @@ TEST(PlanWorkTest, IsThatOnPaper) {
                                  .ffn_size = 8,
                                  .vocab_size = 10};
   const PlanWork work = plan_work(model, {{.rows = 1, .context = 3}});
-  EXPECT_DOUBLE_EQ(work.bytes, 2 * (2 * 144 + 40 + 2 * 16));
-  EXPECT_DOUBLE_EQ(work.flops, 2 * (2 * 144 + 40) + 2 * 64);
+  EXPECT_DOUBLE_EQ(work.bytes(), 2 * (2 * 144 + 40 + 2 * 16));
+  EXPECT_DOUBLE_EQ(work.flops(), 2 * (2 * 144 + 40) + 2 * 64);
   EXPECT_EQ(work.rounds, 13);
   const PlanWork two = plan_work(model, {{.rows = 1, .context = 3}, {.rows = 1, .context = 3}});
-  EXPECT_DOUBLE_EQ(two.bytes - work.bytes, 2 * 2 * 16) << "weights are read once";
-  EXPECT_DOUBLE_EQ(two.flops, 2 * work.flops);
+  EXPECT_DOUBLE_EQ(two.bytes() - work.bytes(), 2 * 2 * 16) << "weights are read once";
+  EXPECT_DOUBLE_EQ(two.flops(), 2 * work.flops());
 }
 
 // Llama 3.2 1B by hand: 16 layers of 2048 x (2048 + 2 x 512), 2048 x 2048 and 3 x 2048 x 8192
@@ -126,8 +128,8 @@ TEST(PlanWorkTest, OfAStepOfDecodingIsThatByHand) {
   const double layer = 2048.0 * (2048 + 2 * 512) + 2048.0 * 2048 + 3 * 2048.0 * 8192;
   const double weights = 16 * layer + 2048.0 * 128256;
   const PlanWork work = plan_work(model, {{.rows = 1, .context = 99, .logit_rows = 1}});
-  EXPECT_DOUBLE_EQ(work.bytes, 2 * (weights + 16 * 100 * 2.0 * 512));
-  EXPECT_DOUBLE_EQ(work.flops, 2 * weights + 16 * 4.0 * 2048 * 100);
+  EXPECT_DOUBLE_EQ(work.bytes(), 2 * (weights + 16 * 100 * 2.0 * 512));
+  EXPECT_DOUBLE_EQ(work.flops(), 2 * weights + 16 * 4.0 * 2048 * 100);
   EXPECT_EQ(work.rounds, 97);
 }
 
@@ -237,8 +239,8 @@ class ShippedCoresTest : public testing::TestWithParam<std::string> {};
 TEST_P(ShippedCoresTest, AreSearchedWithinAMinute) {
   const MachineProfile profile = load_profile(GetParam());
   const Topology& topology = profile.cpu_cores->topology.value;
-  const CpuPlanCost cost(topology, core_rates(profile, 1),
-                         {.bytes = 2.7e9, .flops = 2.7e9, .rounds = 145});
+  const CpuPlanCost cost(topology, core_rates(profile),
+                         {.products = {{.bytes = 2.7e9, .flops = 2.7e9}}, .rounds = 145});
   const auto start = std::chrono::steady_clock::now();
   const PlanSearch found = search_plans(topology, cost);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));

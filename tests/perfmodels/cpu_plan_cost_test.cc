@@ -17,7 +17,7 @@ CoreRates rates() {
           .core_flop_per_s = 50e9};
 }
 
-constexpr PlanWork reading = {.bytes = 10e9};
+const PlanWork reading = {.products = {{.bytes = 10e9}}};
 
 CpuPhasePlan plan_of(std::vector<CpuGroup> groups) { return {.groups = std::move(groups)}; }
 
@@ -43,11 +43,52 @@ TEST(CpuPlanCostTest, WhatIsElsewhereComesByTheSlowerWay) {
 }
 
 TEST(CpuPlanCostTest, TheSlowestGroupAndTheRoundsSetTheTime) {
-  const CpuPlanCost cost(machine(), rates(), {.bytes = 10e9, .flops = 80e9, .rounds = 1000});
+  const CpuPlanCost cost(machine(), rates(),
+                         {.products = {{.bytes = 10e9, .flops = 80e9}}, .rounds = 1000});
   const CpuPhasePlan uneven = plan_of({{.cores = {0, 1}, .numa_node = 0, .share = 0.6},
                                        {.cores = {4, 5}, .numa_node = 1, .share = 0.4}});
   // 48 GFLOP by two cores of 50 GFLOP/s each; four threads meet a thousand times.
   EXPECT_NEAR(cost.seconds(uneven), 0.48 + 1000 * 4e-6, 1e-9);
+}
+
+/// One stage reads 10 GB at 90 GB/s a node, the next one computes 80 GFLOP at 8 x 50 GFLOP/s.
+TEST(CpuPlanCostTest, StagesFollowEachOther) {
+  const CpuPhasePlan both = static_plan({0, 1, 2, 3, 4, 5, 6, 7}, machine()).decode;
+  const PlanWork::Stage read = {.bytes = 10e9, .flops = 1e9};
+  const PlanWork::Stage compute = {.bytes = 1e6, .flops = 80e9};
+  const CpuPlanCost cost(machine(), rates(), {.products = {read, compute}});
+  EXPECT_NEAR(cost.seconds(both), 10e9 / 180e9 + 80e9 / 400e9, 1e-9);
+  CoreRates adding = rates();
+  adding.combine = Combine::sum;
+  EXPECT_NEAR(CpuPlanCost(machine(), adding, {.products = {read, compute}}).seconds(both),
+              10.001e9 / 180e9 + 81e9 / 400e9, 1e-9);
+}
+
+/// Two KV heads lie in two groups' memory. Of one head there is KV on both nodes.
+TEST(CpuPlanCostTest, AttentionHasRatesOfItsOwn) {
+  const CpuPhasePlan both = static_plan({0, 1, 2, 3, 4, 5, 6, 7}, machine()).decode;
+  CoreRates halved = rates();
+  halved.attention_bandwidth_share = 0.5;
+  halved.core_attention_flop_per_s = 10e9;
+  const auto seconds = [&](const PlanWork& work) {
+    return CpuPlanCost(machine(), halved, work).seconds(both);
+  };
+  EXPECT_NEAR(seconds({.attention = {.bytes = 9e9, .flops = 1}, .num_kv_heads = 2}), 0.1, 1e-9);
+  // Half near at 90 / 4 GB/s a core, half far at 20 / 4 GB/s.
+  const double all_cores = 8 / (0.5 / 22.5e9 + 0.5 / 5e9);
+  EXPECT_NEAR(seconds({.attention = {.bytes = 9e9, .flops = 1}, .num_kv_heads = 1}),
+              9e9 / (all_cores / 2), 1e-9);
+  EXPECT_NEAR(seconds({.attention = {.bytes = 1, .flops = 8e9}}), 0.1, 1e-9);
+}
+
+/// A core is named by any of its hardware threads.
+TEST(CpuPlanCostTest, AnyHardwareThreadStandsForItsCore) {
+  const Topology two_threads = Topology::described_by("pack:2 numa:1 core:4 pu:2");
+  const CpuPlanCost cost(two_threads, rates(), reading);
+  const auto on = [](std::vector<int> cores) {
+    return plan_of({{.cores = std::move(cores), .numa_node = 0}});
+  };
+  EXPECT_DOUBLE_EQ(cost.seconds(on({1, 3, 4})), cost.seconds(on({0, 2, 4})));
 }
 
 TEST(CpuPlanCostTest, CoresThatShareSomethingLimitEachOther) {
@@ -73,7 +114,7 @@ TEST(CpuPlanCostTest, SearchLeavesOutOneCoreOfEachFour) {
        .round_s = Curve({{1, 1e-6}, {32, 4e-6}}),
        .core_flop_per_s = 20e9,
        .contention = {{.cores = 4, .bandwidth = Curve({{1, 6e9}, {3, 15e9}, {4, 10e9}})}}},
-      {.bytes = 2.7e9, .rounds = 170});
+      {.products = {{.bytes = 2.7e9}}, .rounds = 170});
   const CpuPhasePlan best = search_plans(small_kunpeng, cost).best.front().plan;
   EXPECT_EQ(best.num_cores(), 24);
   EXPECT_EQ(best.groups.size() % 4, 0U) << "each group on one node";
