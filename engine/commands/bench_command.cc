@@ -375,7 +375,7 @@ int run_sweep(const Settings& settings, DType dtype) {
   settings.weights.use_on(name, model);
   if (settings.plot) check_writable(*settings.plot);
   Runtime runtime({.cores = settings.cpu.cores, .groups = settings.cpu.groups()});
-  follow_kept_gemm_schedules(dtype);
+  follow_kept_gemm_schedules(dtype, settings.cpu);
   ProgressBar bar("measuring");
   const std::vector<SweepPoint> points =
       sweep(model, runtime,

@@ -130,7 +130,7 @@ struct Machine {
       : policy(settings.accelerator ? "gpu-only" : "cpu-only", {}),
         limits(limits_of(settings)),
         runtime(planned(settings)) {
-    follow_kept_gemm_schedules(settings.dtype);
+    follow_kept_gemm_schedules(settings.dtype, settings.cpu);
     if (settings.accelerator.kind == Accelerator::Kind::cuda)
       gpu = gpu_rates(settings.accelerator.gpu);
     limits.rates = gpu ? *gpu

@@ -203,13 +203,16 @@ std::string describe(const Json& result) {
                         its["placement"].get<std::string>());
   }
   if (result.contains("cpu_plan")) {
+    std::vector<std::string> phases;
     for (const char* phase : {"prefill", "decode"}) {
       const Json& plan = result["cpu_plan"][phase];
-      std::size_t cores = 0;
-      for (const Json& group : plan["groups"]) cores += group["cores"].size();
-      text += fmt::format("{:8}{} cores in {} groups, {} left out\n", phase, cores,
-                          plan["groups"].size(), plan["left_out"].size());
+      CpuPhasePlan counted;
+      for (const Json& group : plan["groups"])
+        counted.groups.push_back({.cores = group["cores"].get<std::vector<int>>()});
+      counted.left_out = plan["left_out"].get<std::vector<int>>();
+      phases.push_back(fmt::format("{} {}", phase, summary_of(counted)));
     }
+    text += fmt::format("CPU plan {}\n", fmt::join(phases, "; "));
   }
   text += fmt::format("\ntime to first token {}, per token {}, {} tokens/s, latency {}\n",
                       seconds_text(result["ttft_s"].get<double>()),

@@ -125,7 +125,7 @@ std::int64_t prompt_rows(const ModelDimensions& model, const ModelConfig& config
   const double flop_per_s = rates.core_flop_per_s * static_cast<double>(cores);
   std::int64_t rows = most_prompt_rows;
   while (rows > fewest_prompt_rows &&
-         prefill_work(model, rows).flops > prefill_sample_s * flop_per_s)
+         prefill_work(model, rows).flops() > prefill_sample_s * flop_per_s)
     rows /= 2;
   return std::min(rows, config.max_positions);
 }
@@ -195,10 +195,14 @@ std::optional<CpuTuning> left_over(const Settings& settings, const std::string& 
   std::error_code error;
   if (settings.force || settings.dry_run || !std::filesystem::exists(file, error))
     return std::nullopt;
-  CpuTuning tuning = read_cpu_tuning(parse_json(read_file(file), file, DuplicateKeys::refuse), file,
-                                     settings.topology);
-  tuning.rounds = std::max(tuning.rounds, settings.rounds);
-  return tuning;
+  try {
+    CpuTuning tuning = read_cpu_tuning(parse_json(read_file(file), file, DuplicateKeys::refuse),
+                                       file, settings.topology);
+    tuning.rounds = std::max(tuning.rounds, settings.rounds);
+    return tuning;
+  } catch (const Error& problem) {
+    throw Error("{}; --force begins anew", problem.what());
+  }
 }
 
 /// The model with all that its plans need, loaded once for all of them.

@@ -166,14 +166,10 @@ class KernelTuner {
 
   /// What earlier calls have kept.
   void read() {
-    std::error_code error;
-    if (std::filesystem::exists(file_, error)) {
-      try {
-        found_ = read_tuned_gemms(parse_json(read_file(file_), file_, DuplicateKeys::refuse), file_,
-                                  topology_);
-      } catch (const Error&) {
-        if (!order_.force) throw;  // what it says is to be done now
-      }
+    try {
+      found_ = kept_gemms(order_.dtype);
+    } catch (const Error&) {
+      if (!order_.force) throw;  // what it says is to be done now
     }
     if (!order_.force) return;
     std::erase_if(found_, [&](const TunedGemm& tuned) { return is_ordered(tuned.shape); });
@@ -298,10 +294,17 @@ class KernelTuner {
         "\nown: as the kernels choose by themselves; faster by: own / tuned, measured anew; of "
         "limit: by what these threads\nread of memory and multiply in caches; beside it: oneDNN's "
         "time / tuned\n");
-    if (const std::optional<double> mean = mean_gain(2, 64))
-      std::cout << fmt::format("geometric mean of own / tuned, 2 to 64 rows: {:.3f}\n", *mean);
-    std::cout << fmt::format("{} numbers of rows searched; {}; runs on this machine use it\n",
-                             num_searched_, file_);
+    const std::int64_t most = std::min<std::int64_t>(64, order_.most_rows);
+    if (const std::optional<double> mean = mean_gain(2, most))
+      std::cout << fmt::format("geometric mean of own / tuned, 2 to {} rows: {:.3f}\n", most,
+                               *mean);
+    const bool any_used = std::any_of(found_.begin(), found_.end(), [&](const TunedGemm& tuned) {
+      return tuned.is_used && is_ordered(tuned.shape);
+    });
+    std::cout << fmt::format("{} numbers of rows searched; {}; {}\n", num_searched_, file_,
+                             any_used
+                                 ? "runs with as many threads and groups use what is faster"
+                                 : "nothing is faster, so runs keep to the kernels' own choice");
   }
 
   std::optional<double> mean_gain(std::int64_t least, std::int64_t most) const {

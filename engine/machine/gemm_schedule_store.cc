@@ -50,10 +50,8 @@ class Reader {
 
   std::vector<TunedGemm> read(const Json& json) const {
     if (fields_.at(json, "topology") != topology_.shape())
-      throw Error(
-          "{}: tuned on another machine: its topology is not this one's ({}); remove the file, or "
-          "tune here with sluice tune --kernels --force",
-          fields_.where(), topology_.summary());
+      throw Error("{}: tuned on another machine: its topology is not this one's ({})",
+                  fields_.where(), topology_.summary());
     std::vector<TunedGemm> found;
     for (const Json& shape : fields_.list(json, "shapes")) {
       const GemmShape of = read_shape(shape);
@@ -96,10 +94,8 @@ class Reader {
         {.in = shape.in, .out = shape.out, .format = WeightFormat::plain(shape.dtype)});
     if (std::none_of(kernels.begin(), kernels.end(),
                      [&](const StripKernel& kernel) { return kernel.tile == schedule.strip.tile; }))
-      throw Error(
-          "{}: a kernel for {} x {} numbers, which this CPU has not; tune with sluice tune "
-          "--kernels --force",
-          fields_.where(), schedule.strip.tile.rows, schedule.strip.tile.columns);
+      throw Error("{}: a kernel for {} x {} numbers, which this CPU has not", fields_.where(),
+                  schedule.strip.tile.rows, schedule.strip.tile.columns);
     schedule.strip.block_depth =
         fields_.number(json, "block_depth", strip_depth_step, most_elements);
     if (schedule.strip.block_depth % strip_depth_step != 0)
@@ -164,16 +160,34 @@ std::filesystem::path gemm_schedule_path(DType dtype) {
   return folder / "gemm-schedules" / (std::string(to_string(dtype)) + ".json");
 }
 
-std::int64_t follow_kept_gemm_schedules(DType dtype) {
+std::vector<TunedGemm> kept_gemms(DType dtype) {
   const std::filesystem::path path = gemm_schedule_path(dtype);
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return 0;
+  if (!std::filesystem::exists(path, error)) return {};
   const std::string name = path.string();
-  const std::vector<TunedGemm> found = read_tuned_gemms(
-      parse_json(read_file(name), name, DuplicateKeys::refuse), name, Topology::of_this_machine());
+  try {
+    return read_tuned_gemms(parse_json(read_file(name), name, DuplicateKeys::refuse), name,
+                            Topology::of_this_machine());
+  } catch (const Error& problem) {
+    throw Error("{}; remove the file, or make it anew with sluice tune --kernels --force",
+                problem.what());
+  }
+}
+
+std::int64_t follow_kept_gemm_schedules(DType dtype, const CpuUse& cpu) {
+  const std::vector<TunedGemm> found = kept_gemms(dtype);
   follow_gemm_schedules(schedules_of(found));
+  const auto shares_so = [&](const GemmShape& shape, const CpuPhasePlan& phase) {
+    return shape.threads == phase.num_cores() && shape.groups == std::ssize(phase.groups);
+  };
   std::set<GemmShape> shapes;
-  for (const TunedGemm& tuned : found) shapes.insert(tuned.shape);
+  for (const TunedGemm& tuned : found) {
+    const GemmShape& shape = tuned.shape;
+    const bool is_of_run =
+        cpu.plan ? shares_so(shape, cpu.plan->prefill) || shares_so(shape, cpu.plan->decode)
+                 : shape.threads == cpu.num_threads() && shape.groups == 1;
+    if (tuned.is_used && is_of_run) shapes.insert(shape);
+  }
   return std::ssize(shapes);
 }
 

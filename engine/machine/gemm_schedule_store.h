@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/topology.h"
 #include "codelets/weights/gemm_schedules.h"
+#include "engine/machine/compute.h"
 
 namespace sluice {
 
@@ -43,8 +44,12 @@ std::vector<TunedGemm> read_tuned_gemms(const nlohmann::json& json, std::string_
 /// kernel_generation, a file a GEMM type, for all models.
 std::filesystem::path gemm_schedule_path(DType dtype);
 
-/// Has products follow what is kept there, if anything is; the number of shapes that have
-/// schedules. Throws Error as read_tuned_gemms() does, and where the file cannot be read.
-std::int64_t follow_kept_gemm_schedules(DType dtype);
+/// What is kept there; nothing where there is no file. Throws Error as read_tuned_gemms() does, and
+/// where the file cannot be read, and says what would help.
+std::vector<TunedGemm> kept_gemms(DType dtype);
+
+/// Has products follow kept_gemms(); the number of shapes for which a run on these cores has
+/// schedules that beat the kernels' own choice. Throws Error as that does.
+std::int64_t follow_kept_gemm_schedules(DType dtype, const CpuUse& cpu);
 
 }  // namespace sluice

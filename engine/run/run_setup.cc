@@ -253,7 +253,8 @@ WeightHomes with_parts(WeightHomes homes, const RunDemand& demand, std::uint64_t
 }  // namespace
 
 LoadedRun::LoadedRun(RunPlan& plan)
-    : plan_(plan), tuned_gemm_shapes_(follow_kept_gemm_schedules(plan.demand().dtype)) {
+    : plan_(plan),
+      tuned_gemm_shapes_(follow_kept_gemm_schedules(plan.demand().dtype, plan.demand().cpu)) {
   const RunDemand& demand = plan.demand();
   if (plan.host().uses_disk()) {
     disk_.emplace(plan.host(), *demand.tiers.disk, demand.model, demand.dtype,

@@ -57,15 +57,19 @@ CpuUse use_of(CpuPlan plan, const std::string& name, std::optional<int> threads)
 std::optional<CpuPlan> tuned_plan(const CommandLine& line, const Topology& topology) {
   const std::string& name = line.get<std::string>("model");
   ModelConfig config = find_model_config(name);
-  read_weight_choice(line).use_on(name, config);
+  const WeightChoice weights = read_weight_choice(line);
+  weights.use_on(name, config);
   // What is said of f16 is said where the run chooses its type.
   const DType dtype = read_dtype(line) == DType::f32 ? DType::f32 : default_dtype;
   std::optional<CpuPlan> plan = tuned_cpu_plan(dtype, model_dimensions(config, dtype), topology);
   if (!plan) {
+    std::string command = "sluice tune --model " + name;
+    if (dtype == DType::f32) command += " --dtype f32";
+    for (const std::string& argument : weights.arguments()) command += " " + argument;
+    const std::size_t cores = topology.cores().size();
     fmt::print(stderr,
-               "sluice: --cpu-plan auto: {} is not tuned here (sluice tune --model {}); going on "
-               "with static\n",
-               name, name);
+               "sluice: --cpu-plan auto: {} is not tuned on {} core{} ({}); going on with static\n",
+               name, cores, cores == 1 ? "" : "s", command);
   }
   return plan;
 }
