@@ -73,7 +73,8 @@ class PlanReader {
     if (std::abs(sum - 1) > share_tolerance)
       throw Error("{}: {}: the shares add up to {:.6g}, expected 1", where_, what, sum);
     for (CpuGroup& group : plan.groups) group.share /= sum;
-    expect_keys(json, name, {"groups", "left_out", "predicted_s", "measured_s", "memory_share"});
+    expect_keys(json, name,
+                {"groups", "left_out", "predicted_s", "measured_s", "memory_share", "samples_s"});
     if (const auto left_out = json.find("left_out"); left_out != json.end())
       plan.left_out = cores(*left_out, fmt::format("{}.left_out", name), seen);
     plan.predicted_s = seconds(json, "predicted_s", name);
@@ -243,9 +244,14 @@ CpuPlan read_cpu_plan(const nlohmann::json& json, std::string_view where,
     return read_cpu_plan(json.at("cpu_plan"), where, topology);
   if (json.is_object() && json.contains("topology") && json.at("topology") != topology.shape())
     throw Error(
-        "{}: a plan of another machine: its topology is not this one's ({}); begin with what "
-        "sluice info --json says here",
-        where, topology.summary());
+        "{}: a plan of another machine: its topology is not {} ({}); begin with what {} says",
+        where, topology.is_this_machine() ? "this one's" : "the described one's",
+        topology.summary(),
+        topology.is_this_machine()
+            ? "sluice info --json"
+            : "sluice plan --cpu-plan static --json, or info --topology --json,");
+  if (json.is_object() && json.contains("prefill") && json.at("prefill").contains("plans"))
+    throw Error("{}: plans that sluice tune compares, of which none is chosen yet", where);
   return PlanReader(where, topology).read(json);
 }
 

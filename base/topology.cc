@@ -241,9 +241,10 @@ Topology Topology::described_by(const std::string& file_or_text) {
     std::optional<Topology> described = synthetic(file_or_text);
     if (described) return *std::move(described);
     throw Error(
-        "topology \"{}\": no such file, and hwloc does not read it as a synthetic text; give "
-        "something like \"pack:2 numa:1 l3:4 core:8 pu:2\"",
-        file_or_text);
+        "topology \"{}\": {}, and hwloc does not read it as a synthetic text; give something like "
+        "\"pack:2 numa:1 l3:4 core:8 pu:2\"",
+        file_or_text,
+        std::filesystem::exists(file_or_text, ignored) ? "not a file" : "no such file");
   }
   HwlocPtr hwloc = new_hwloc();
   if (hwloc_topology_set_xml(hwloc.get(), file_or_text.c_str()) != 0 ||
@@ -315,7 +316,9 @@ std::string Topology::summary() const {
         TopologyLevel::l2, TopologyLevel::core, TopologyLevel::processor}) {
     const int nodes = count(level);
     const bool always = level == TopologyLevel::package || level == TopologyLevel::core;
-    if (nodes > before || (always && nodes > 0)) parts.push_back(plural(nodes, to_string(level)));
+    if (nodes > before || (always && nodes > 0) ||
+        (parts.empty() && level == TopologyLevel::processor))
+      parts.push_back(plural(nodes, to_string(level)));
     before = std::max(before, nodes);
   }
   return fmt::format("{}", fmt::join(parts, ", "));

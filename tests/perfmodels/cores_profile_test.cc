@@ -86,10 +86,10 @@ TEST(CoresProfileTest, TimesAreThoseOnPaper) {
                          {.products = {{.bytes = 10e9}}, .rounds = 100});
   EXPECT_NEAR(cost(static_plan(topology.cores(), topology).decode), 0.0508, 1e-9);
   EXPECT_NEAR(cost(interleaved_plan(topology.cores()).decode), 0.1508, 1e-9);
-  // Arithmetic: 20 TFLOP at 10 TFLOP/s.
+  // Arithmetic: 20 TFLOP at 10 TFLOP/s. This profile adds reading to it: 50 ms.
   const CpuPlanCost prefill(topology, core_rates(profile, {}, BatchShape::prefill(1, 512)),
                             {.products = {{.bytes = 10e9, .flops = 20e12}}});
-  EXPECT_NEAR(prefill(static_plan(topology.cores(), topology).prefill), 2, 1e-9);
+  EXPECT_NEAR(prefill(static_plan(topology.cores(), topology).prefill), 2.05, 1e-9);
 }
 
 // By hand, 2 layers of hidden 4, q 4, kv 2, ffn 8, 10 words, 2 bytes an element, one new token
