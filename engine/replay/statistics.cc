@@ -41,7 +41,13 @@ void count_throughput(ReplayStatistics& statistics, const Requests& completed) {
   const std::size_t begin = completed.size() * 3 / 10;
   const std::size_t end = completed.size() * 7 / 10;
   const double span_s = completed[end].last_token_s - completed[begin].last_token_s;
-  if (span_s <= 0) return;
+  // Of requests that end in one iteration, whose tokens come at about the same time, nothing tells.
+  double shortest_s = 0;
+  for (const FinishedRequest& request : completed) {
+    if (const std::optional<double> tpot_s = request.tpot_s())
+      shortest_s = shortest_s > 0 ? std::min(shortest_s, *tpot_s) : *tpot_s;
+  }
+  if (span_s <= 0 || span_s < shortest_s) return;
   std::int64_t tokens = 0;
   for (std::size_t i = begin + 1; i <= end; ++i) tokens += completed[i].output_tokens;
   statistics.requests_per_s = static_cast<double>(end - begin) / span_s;

@@ -43,6 +43,20 @@ TEST(ReplayStatisticsTest, PercentilesAreLinearBetweenValues) {
   EXPECT_FALSE(distribution({}));
 }
 
+/// Three requests that end within a millisecond have no rate of thousands a second.
+TEST(ReplayStatisticsTest, WhatEndsInOneIterationHasNoRate) {
+  std::vector<FinishedRequest> requests;
+  for (int i = 0; i < 3; ++i) {
+    FinishedRequest& request = requests.emplace_back();
+    request.first_token_s = 0.5;
+    request.last_token_s = 0.8 + 1e-4 * i;
+    request.output_tokens = 4;
+  }
+  EXPECT_FALSE(replay_statistics(requests, std::nullopt).requests_per_s);
+  requests.back().last_token_s = 1.3;
+  EXPECT_DOUBLE_EQ(replay_statistics(requests, std::nullopt).requests_per_s.value(), 2 / 0.5);
+}
+
 // Literals of numpy 2.4.6 for the same requests: numpy.mean, numpy.percentile.
 TEST(ReplayStatisticsTest, MatchesNumpyInAnyOrder) {
   for (const bool reversed : {false, true}) {
