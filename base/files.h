@@ -22,6 +22,19 @@ void write_file(const std::string& path, const std::function<std::string()>& nex
 /// umask. What is there already stays as it is.
 std::error_code make_private_folders(const std::filesystem::path& path);
 
+/// While it lives, no other process has a lock of this folder: what reads a file there and writes
+/// it again goes by what is there. Where the file system knows no locks, it holds nothing.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
 /// Writes all of `text`; `path` is what errors name. Throws Error.
 void write_all(int fd, const std::string& text, const std::string& path);
 

@@ -48,8 +48,9 @@ void declare_options(CommandLine& line) {
       ("dry-run", po::bool_switch(), "show the plans that would run, and run none of them")  //
       ("topology", po::value<std::string>(),
        "with --dry-run: another machine's processors, a file that lstopo --of xml has written or "
-       "hwloc's synthetic text; predicted by this machine's rates")                    //
-      ("json", po::bool_switch(), "print one JSON object, which --cpu-plan can read")  //
+       "hwloc's synthetic text; predicted by this machine's rates")  //
+      ("json", po::bool_switch(),
+       "print one JSON object, which --cpu-plan can read once a plan is chosen")  //
       ("kernels", po::bool_switch(),
        "find schedules of matrix products instead of plans: kernels, and how rows and columns are "
        "dealt out, for each number of rows")  //
@@ -205,6 +206,16 @@ std::optional<CpuTuning> left_over(const Settings& settings, const std::string& 
   }
 }
 
+/// What an earlier call has found, which holds until this one is over.
+std::optional<CpuPlan> previous_plan(const Settings& settings, const ModelConfig& config) {
+  try {
+    return tuned_cpu_plan(settings.dtype, model_dimensions(config, settings.dtype),
+                          Topology::of_this_machine());
+  } catch (const Error&) {
+    return std::nullopt;  // is written over
+  }
+}
+
 /// The model with all that its plans need, loaded once for all of them.
 class PlanRunner {
  public:
@@ -355,6 +366,7 @@ int run_tune(const CommandLine::Arguments& arguments) {
   } else if (!tuning->is_complete()) {
     fmt::print(stderr, "sluice: going on with {}\n", file);
   }
+  if (!settings.dry_run) tuning->previous = previous_plan(settings, config);
   if (!settings.dry_run && tuning->is_complete()) {
     fmt::print(stderr, "sluice: {} is tuned already; --force measures again\n", settings.model);
   } else if (!settings.dry_run) {

@@ -207,11 +207,27 @@ class KernelTuner {
     }
   }
 
+  /// Of shapes that this call does not tune.
+  std::vector<TunedGemm> kept_by_others() const {
+    std::vector<TunedGemm> kept;
+    try {
+      kept = kept_gemms(order_.dtype);
+    } catch (const Error&) {  // --force writes over it
+    }
+    std::erase_if(kept, [&](const TunedGemm& tuned) { return is_ordered(tuned.shape); });
+    return kept;
+  }
+
   void save() const {
     if (const std::error_code error =
             make_private_folders(std::filesystem::path(file_).parent_path()))
       throw Error("cannot make the folder of {}: {}", file_, error.message());
-    write_file(file_, json_text(as_json(found_, topology_), 1) + "\n");
+    // Another tuning may have saved its own meanwhile.
+    const FolderLock lock(std::filesystem::path(file_).parent_path());
+    std::vector<TunedGemm> all = kept_by_others();
+    std::copy_if(found_.begin(), found_.end(), std::back_inserter(all),
+                 [&](const TunedGemm& tuned) { return is_ordered(tuned.shape); });
+    write_file(file_, json_text(as_json(all, topology_), 1) + "\n");
   }
 
   /// Of the moment: a machine's rates drift.

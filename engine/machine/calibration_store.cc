@@ -36,14 +36,13 @@ std::string file_name_of(const std::string& text) {
   return name.empty() ? "unknown" : name;
 }
 
-/// FNV-1a: the same in every version of the program.
+}  // namespace
+
 std::uint32_t checksum(const std::string& text) {
   std::uint32_t sum = 2166136261U;
   for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 16777619U;
   return sum;
 }
-
-}  // namespace
 
 fs::path calibration_folder(const CalibrationSetup& setup) {
   return fs::path(environment().data_dir) / "calibration" /

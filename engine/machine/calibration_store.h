@@ -15,6 +15,9 @@ namespace sluice {
 CalibrationSetup calibration_setup(DType dtype, int threads, std::string device = "",
                                    std::string cpu_plan = "");
 
+/// Stands for a text in a file's name: the same in every version of the program (FNV-1a).
+std::uint32_t checksum(const std::string& text);
+
 /// Where calibrations of this machine and kernel_generation are kept: a folder of the user's data
 /// folder.
 std::filesystem::path calibration_folder(const CalibrationSetup& setup);

@@ -12,7 +12,7 @@
 namespace sluice {
 
 /// Where `sluice tune` keeps what it measures of a model: beside the calibrations of this machine
-/// and kernel_generation, a file a model's layer shape, GEMM type and number of cores.
+/// and kernel_generation, a file a model's layer shape, GEMM type and set of cores.
 std::filesystem::path cpu_plan_path(DType dtype, const ModelDimensions& model,
                                     const Topology& topology);
 

@@ -314,7 +314,9 @@ MachineCosts simulated_costs(const std::string& machine, const ModelDimensions& 
     return profile_costs(machine, model);
   }
   if (host.cpu_plan)
-    throw Error("--cpu-plan is of a profile's cores in a simulation; name one with --machine");
+    throw Error(
+        "--cpu-plan: --machine this is predicted by what was measured without a plan; leave it "
+        "out, or give a profile that describes its cores with --machine");
   HostUse use = default_host_use();
   if (host.threads) use.threads = *host.threads;
   std::optional<MachineCosts> found = calibrated_costs(model, use, host.rates);

@@ -157,7 +157,11 @@ nlohmann::json as_json(const CpuTuning& tuning, const Topology& topology) {
                {"prefill", as_json(tuning.prefill)},
                {"decode", as_json(tuning.decode)},
                {"topology", topology.shape()}};
-  if (tuning.is_complete()) json["cpu_plan"] = as_json(tuning.plan(), topology);
+  if (tuning.is_complete()) {
+    json["cpu_plan"] = as_json(tuning.plan(), topology);
+  } else if (tuning.previous) {
+    json["cpu_plan"] = as_json(*tuning.previous, topology);
+  }
   return json;
 }
 

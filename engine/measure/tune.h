@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,7 @@ struct CpuTuning {
   int rounds = 5;
   PhaseTuning prefill = {};
   PhaseTuning decode = {};
+  std::optional<CpuPlan> previous = std::nullopt;  ///< what holds until it is complete
 
   bool is_complete() const { return prefill.is_complete(rounds) && decode.is_complete(rounds); }
   CpuPlan plan() const { return {.prefill = prefill.chosen(), .decode = decode.chosen()}; }
@@ -63,7 +65,8 @@ struct TuningSteps {
 void run_tuning(CpuTuning& tuning, const TuningSteps& steps);
 
 /// {"model", "rounds", "prefill": {"rows", "context", "plans": [{"groups", ..., "samples_s"}]},
-/// "decode", "topology"} and, once it is complete, "cpu_plan".
+/// "decode", "topology"} and "cpu_plan": its own once it is complete, else the previous one, if
+/// there was one.
 nlohmann::json as_json(const CpuTuning& tuning, const Topology& topology);
 /// Reads that. `where` names it in messages. Throws Error, in one line, where a field is missing or
 /// of another kind, and where it is another machine's.

@@ -47,6 +47,15 @@ TEST_F(WriteFileTest, FullDiskLeavesWhatWasThere) {
   EXPECT_EQ(num_entries(folder), 1U);
 }
 
+TEST(ReadFileTest, ReadsThatFailHalfwayAreErrors) {
+  try {
+    read_file("/proc/self/mem");
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("cannot read /proc/self/mem: "), 0U) << error.what();
+  }
+}
+
 TEST_F(WriteFileTest, FolderIsRefused) {
   expect_error([&] { write_file(folder.path().string(), "x"); }, {"cannot write"});
   expect_error([&] { write_file(folder.file("none/x"), "x"); }, {"cannot write", "No such file"});

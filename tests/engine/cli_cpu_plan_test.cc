@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -130,6 +131,30 @@ TEST_F(CliTuneTest, FindsAPlanThatAutoUses) {
   EXPECT_EQ(json::parse(again.out)["cpu_plan"], found["cpu_plan"]);
 }
 
+/// Who may use other cores, as many, has another plan.
+TEST_F(CliTuneTest, APlanHoldsForItsCores) {
+  const std::vector<int> cores = Topology::of_this_machine().cores();
+  if (cores.size() < 2) GTEST_SKIP() << "one core";
+  const auto on = [&](int core, const Arguments& arguments) {
+    return testing::CliProcess("/usr/bin/env",
+                               Arguments{"XDG_DATA_HOME=" + folder_.file("data"), "taskset", "-c",
+                                         std::to_string(core), testing::sluice_program()} +
+                                   arguments)
+        .wait();
+  };
+  const Arguments tune = {"tune", "--model", "tiny", "--repeat", "2"};
+  const Arguments run = generate + Arguments{"--cpu-plan", "auto"};
+  ASSERT_EQ(on(cores[0], tune).exit_code, 0);
+  EXPECT_EQ(on(cores[0], run).err.find("is not tuned"), std::string::npos);
+  const CliResult other = on(cores[1], run);
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_NE(other.err.find("is not tuned on 1 core (sluice tune --model tiny)"), std::string::npos)
+      << other.err;
+  EXPECT_EQ(on(cores[1], tune).exit_code, 0);
+  for (const int core : {cores[0], cores[1]})
+    EXPECT_EQ(on(core, run).err.find("is not tuned"), std::string::npos);
+}
+
 TEST_F(CliTuneTest, DryRunShowsPlansAndKeepsNothing) {
   const CliResult here = tune({"--dry-run", "--json"});
   ASSERT_EQ(here.exit_code, 0) << here.err;
@@ -211,6 +236,24 @@ TEST_F(CliTuneKernelsTest, RunsFollowWhatIsFoundAndSayTheSame) {
   EXPECT_NE(again.out.find("\n0 numbers of rows searched"), std::string::npos) << again.out;
   const json more = json::parse(tune_kernels({"--json"}, "4").out);
   EXPECT_EQ(more["searched"], shapes) << "only what is new";
+}
+
+TEST_F(CliTuneKernelsTest, TwoAtOnceKeepWhatBothHaveFound) {
+  const auto start = [&](const char* threads) {
+    return std::make_unique<testing::CliProcess>(
+        "/usr/bin/env",
+        Arguments{"XDG_DATA_HOME=" + folder_.file("data"), testing::sluice_program(), "tune",
+                  "--model", "tiny", "--kernels", "--rows", "2", "--threads", threads});
+  };
+  if (Topology::of_this_machine().cores().size() < 2) GTEST_SKIP() << "one core";
+  const auto one = start("1");
+  const auto two = start("2");
+  ASSERT_EQ(one->wait().exit_code, 0);
+  ASSERT_EQ(two->wait().exit_code, 0);
+  const json again = json::parse(
+      run({"tune", "--model", "tiny", "--kernels", "--rows", "2", "--threads", "1", "--json"}).out);
+  EXPECT_EQ(again["searched"], 0);
+  EXPECT_EQ(json::parse(tune_kernels({"--json"}, "2").out)["searched"], 0);
 }
 
 TEST_F(CliTuneKernelsTest, BadInputIsOneLine) {

@@ -152,6 +152,21 @@ TEST(TuneTest, ItsFileIsAPlan) {
   EXPECT_EQ(as_json(read_cpu_tuning(stored, "stored", four_cores()), four_cores()), stored);
 }
 
+TEST(TuneTest, ThePlanThatWasFoundHoldsUntilThereIsAnother) {
+  CpuTuning tuning = tuning_of({groups_of({{0, 1}, {2, 3}}), groups_of({{0, 1, 2}})}, 2);
+  EXPECT_FALSE(as_json(tuning, four_cores()).contains("cpu_plan"));
+  tuning.previous = interleaved_plan({0, 1, 2, 3});
+  EXPECT_EQ(read_cpu_plan(as_json(tuning, four_cores()), "the file", four_cores()),
+            *tuning.previous);
+  run_tuning(tuning, {.measure = [](TunedPhase, const CpuPhasePlan&) { return 1.0; }});
+  EXPECT_EQ(read_cpu_plan(as_json(tuning, four_cores()), "the file", four_cores()).decode.groups,
+            groups_of({{0, 1, 2}}).groups);
+  tuning.previous.reset();
+  tuning.rounds = 3;
+  expect_error([&] { read_cpu_plan(as_json(tuning, four_cores()), "the file", four_cores()); },
+               {"the file", "none is chosen yet"});
+}
+
 TEST(TuneTest, DamagedFilesAreRefusedInOneLine) {
   CpuTuning tuning = tuning_of({groups_of({{0, 1}})}, 1);
   const json good = as_json(tuning, four_cores());
