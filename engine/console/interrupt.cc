@@ -21,7 +21,9 @@ void say(std::string_view text) {
 
 void on_interrupt(int signal) {
   last_signal = signal;
-  if (interrupted.exchange(true)) _exit(interrupted_exit_code);
+  if (!interrupted.exchange(true)) return;
+  say("sluice: interrupted\n");
+  _exit(interrupted_exit_code);
 }
 
 void on_abort(int /*signal*/) {
