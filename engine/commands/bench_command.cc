@@ -353,6 +353,7 @@ int run_tests(const Settings& settings, DType dtype, const BenchModel& opened, R
       .policy_reason = policy.describe(),
       .threads = run.runtime().num_threads(),
       .cpu_plan = cpu_plan_as_json(settings.cpu),
+      .cut_text = settings.cpu.cut_text(),
       .tuned_gemm_shapes = run.tuned_gemm_shapes(),
       .load_s = run.load_s(),
       .gemm_bf16_flop_per_s =

@@ -186,6 +186,7 @@ std::string format_bench(OutputFormat format, const BenchContext& context,
     const Rows rows = bench_rows(context, results);
     return (format == OutputFormat::table ? format_table(rows) : format_markdown(rows)) + "\n" +
            probe_line(context, results) +
+           (context.cut_text.empty() ? "" : fmt::format("CPU plan: {}\n", context.cut_text)) +
            fmt::format("loaded and packed in {:.2f} s, {:.2f} GB/s; {}\n", context.load_s,
                        static_cast<double>(context.weight_bytes) * 1e-9 / context.load_s,
                        context.policy_reason);

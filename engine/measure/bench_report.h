@@ -52,7 +52,8 @@ struct BenchContext {
   std::string policy;
   std::string policy_reason;  ///< in words, with its name
   int threads = 1;
-  nlohmann::json cpu_plan;  ///< how the cores are cut up
+  nlohmann::json cpu_plan;    ///< how the cores are cut up
+  std::string cut_text = {};  ///< CpuUse::cut_text()
   /// Shapes of products that follow what `sluice tune --kernels` has found.
   std::int64_t tuned_gemm_shapes = 0;
   double load_s = 0;  ///< from opening the model to packed weights

@@ -1,4 +1,5 @@
 // Plans for the CPU's cores from outside: what they give, and what is refused.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -80,6 +81,18 @@ TEST_F(CliCpuPlanTest, CoresThatThreadsShareStandInThePlanOnce) {
   const json reported = json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
   EXPECT_EQ(reported["cpu_plan"]["decode"]["groups"][0]["cores"], cores);
   EXPECT_EQ(run_cli(generate + Arguments{"--cpu-plan", stats}).out, result.out);
+}
+
+TEST_F(CliCpuPlanTest, BenchSaysThePlan) {
+  const Arguments bench = {"bench", "--model", "tiny", "-p", "8", "-n", "4", "--repeat", "1"};
+  const CliResult by_plan = run_cli(bench + Arguments{"--cpu-plan", write(decode_on_one())});
+  EXPECT_EQ(by_plan.exit_code, 0) << by_plan.err;
+  const int last = Topology::of_this_machine().cores().back();
+  if (last > 0) {
+    EXPECT_NE(by_plan.out.find(fmt::format("; decode {}\n", last)), std::string::npos)
+        << by_plan.out;
+  }
+  EXPECT_EQ(run_cli(bench).out.find("CPU plan"), std::string::npos);
 }
 
 /// With a data folder of its own, where nothing is tuned.

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "engine/console/core_list.h"
+#include "engine/machine/compute.h"
 #include "tests/support/expect_error.h"
 
 namespace sluice {
@@ -190,6 +191,18 @@ TEST(TuneTest, DamagedFilesAreRefusedInOneLine) {
                {"tuned.json", "\"prefill\" is missing"});
   expect_error([&] { read_cpu_tuning(json(3), "tuned.json", four_cores()); },
                {"3, expected an object"});
+}
+
+TEST(CpuUseTest, APlansTextTellsItFromOthers) {
+  const std::vector<int> cores = {0, 1, 2, 3};
+  EXPECT_EQ((CpuUse{.cores = cores}).cut_text(), "");
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = interleaved_plan(cores)}).cut_text(), "");
+  CpuPlan plan = static_plan(cores, four_cores());
+  plan.prefill = interleaved_plan(cores).prefill;
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(),
+            "prefill 0-3; decode 0-1@0 0.5 | 2-3@1 0.5");
+  plan.decode = {.groups = {{.cores = {0, 1, 2}}}, .left_out = {3}};
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(), "prefill 0-3; decode 0-2");
 }
 
 TEST(CoreListTest, RunsHaveAStep) {
