@@ -82,13 +82,23 @@ std::string cut_text_of(const CpuPhasePlan& phase) {
   return text;
 }
 
+CpuPhasePlan without_nodes(CpuPhasePlan phase) {
+  for (CpuGroup& group : phase.groups) group.numa_node.reset();
+  return phase;
+}
+
 }  // namespace
 
-std::string CpuUse::cut_text() const {
-  if (!plan || (is_uncut(plan->prefill, cores.size()) && is_uncut(plan->decode, cores.size())))
-    return "";
-  return fmt::format("prefill {}; decode {}", cut_text_of(plan->prefill),
-                     cut_text_of(plan->decode));
+std::string CpuUse::cut_text() const { return cut_text(read_cpu_topology().numa_nodes.size()); }
+
+std::string CpuUse::cut_text(std::size_t num_numa_nodes) const {
+  if (!plan) return "";
+  CpuPlan shown = *plan;
+  if (num_numa_nodes < 2)
+    shown = {.prefill = without_nodes(shown.prefill), .decode = without_nodes(shown.decode)};
+  if (is_uncut(shown.prefill, cores.size()) && is_uncut(shown.decode, cores.size())) return "";
+  return fmt::format("prefill {}; decode {}", cut_text_of(shown.prefill),
+                     cut_text_of(shown.decode));
 }
 
 namespace {

@@ -38,9 +38,10 @@ struct CpuUse {
   std::vector<NodeShare> node_shares() const;
   int num_threads() const { return static_cast<int>(cores.size()); }
   /// The plan in words, which tell plans apart: "prefill 0-3; decode 0-1@0 0.5 | 2-3@1 0.5" with
-  /// each group's node and share. Empty where all cores are one group in both phases, bound to no
-  /// node.
+  /// each group's share, and its node where the machine has several. Empty where all cores are one
+  /// group in both phases, bound to none of several nodes.
   std::string cut_text() const;
+  std::string cut_text(std::size_t num_numa_nodes) const;
 };
 
 /// The plan in force as `cpu_plan` of --stats, bench --json and info --json.

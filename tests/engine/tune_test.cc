@@ -195,14 +195,17 @@ TEST(TuneTest, DamagedFilesAreRefusedInOneLine) {
 
 TEST(CpuUseTest, APlansTextTellsItFromOthers) {
   const std::vector<int> cores = {0, 1, 2, 3};
-  EXPECT_EQ((CpuUse{.cores = cores}).cut_text(), "");
-  EXPECT_EQ((CpuUse{.cores = cores, .plan = interleaved_plan(cores)}).cut_text(), "");
+  EXPECT_EQ((CpuUse{.cores = cores}).cut_text(2), "");
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = interleaved_plan(cores)}).cut_text(2), "");
   CpuPlan plan = static_plan(cores, four_cores());
   plan.prefill = interleaved_plan(cores).prefill;
-  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(),
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(2),
             "prefill 0-3; decode 0-1@0 0.5 | 2-3@1 0.5");
+  plan.decode = {.groups = {{.cores = cores, .numa_node = 0}}};
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(2), "prefill 0-3; decode 0-3@0");
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(1), "") << "there is no other node";
   plan.decode = {.groups = {{.cores = {0, 1, 2}}}, .left_out = {3}};
-  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(), "prefill 0-3; decode 0-2");
+  EXPECT_EQ((CpuUse{.cores = cores, .plan = plan}).cut_text(2), "prefill 0-3; decode 0-2");
 }
 
 TEST(CoreListTest, RunsHaveAStep) {
