@@ -82,8 +82,8 @@ class CpuPlanCost {
     std::vector<Counts> sharing;
   };
   Load load_of(const CpuPhasePlan& plan) const;
-  /// `node`: whose memory is read; nothing: all nodes' in turn.
-  double bandwidth(const Load& load, const CpuGroup& group, std::optional<int> node) const;
+  /// `from`: whose memory is read; nothing: all nodes' in turn.
+  double bandwidth(const Load& load, const CpuGroup& group, std::optional<int> from) const;
   double stage_s(const PlanWork::Stage& stage, double bytes_per_s, double flop_per_s) const;
 
   CoreRates rates_;
