@@ -167,7 +167,7 @@ class KernelTuner {
   /// What earlier calls have kept.
   void read() {
     try {
-      found_ = kept_gemms(order_.dtype);
+      found_ = kept_gemms(order_.dtype, topology_);
     } catch (const Error&) {
       if (!order_.force) throw;  // what it says is to be done now
     }
@@ -211,7 +211,7 @@ class KernelTuner {
   std::vector<TunedGemm> kept_by_others() const {
     std::vector<TunedGemm> kept;
     try {
-      kept = kept_gemms(order_.dtype);
+      kept = kept_gemms(order_.dtype, topology_);
     } catch (const Error&) {  // --force writes over it
     }
     std::erase_if(kept, [&](const TunedGemm& tuned) { return is_ordered(tuned.shape); });

@@ -160,14 +160,14 @@ std::filesystem::path gemm_schedule_path(DType dtype) {
   return folder / "gemm-schedules" / (std::string(to_string(dtype)) + ".json");
 }
 
-std::vector<TunedGemm> kept_gemms(DType dtype) {
+std::vector<TunedGemm> kept_gemms(DType dtype, const Topology& topology) {
   const std::filesystem::path path = gemm_schedule_path(dtype);
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
   const std::string name = path.string();
   try {
     return read_tuned_gemms(parse_json(read_file(name), name, DuplicateKeys::refuse), name,
-                            Topology::of_this_machine());
+                            topology);
   } catch (const Error& problem) {
     throw Error("{}; remove the file, or make it anew with sluice tune --kernels --force",
                 problem.what());
@@ -175,7 +175,9 @@ std::vector<TunedGemm> kept_gemms(DType dtype) {
 }
 
 std::int64_t follow_kept_gemm_schedules(DType dtype, const CpuUse& cpu) {
-  const std::vector<TunedGemm> found = kept_gemms(dtype);
+  std::error_code error;
+  if (!std::filesystem::exists(gemm_schedule_path(dtype), error)) return 0;
+  const std::vector<TunedGemm> found = kept_gemms(dtype, Topology::of_this_machine());
   follow_gemm_schedules(schedules_of(found));
   const auto shares_so = [&](const GemmShape& shape, const CpuPhasePlan& phase) {
     return shape.threads == phase.num_cores() && shape.groups == std::ssize(phase.groups);

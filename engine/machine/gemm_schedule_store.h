@@ -46,7 +46,7 @@ std::filesystem::path gemm_schedule_path(DType dtype);
 
 /// What is kept there; nothing where there is no file. Throws Error as read_tuned_gemms() does, and
 /// where the file cannot be read, and says what would help.
-std::vector<TunedGemm> kept_gemms(DType dtype);
+std::vector<TunedGemm> kept_gemms(DType dtype, const Topology& topology);
 
 /// Has products follow kept_gemms(); the number of shapes for which a run on these cores has
 /// schedules that beat the kernels' own choice. Throws Error as that does.
