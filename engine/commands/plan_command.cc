@@ -220,9 +220,10 @@ class Planner {
   void add_by_cpu_plan(const std::string& model, const MachineCosts& costs, const Workload& asked,
                        std::vector<PlanPoint>& points) {
     const Workload workload = plan_with_each(policies_, *costs.model, asked).front().workload;
-    const MachineProfile profile = load_profile(lists_.machines.front());
-    cpu_plan_ = report_cpu_plan(*settings_.cpu_plan, profile, costs.model->model(), workload);
-    add(model, costs_by_cpu_plan(costs, profile, cpu_plan_->plan), workload, points);
+    PlannedCosts planned =
+        costs_by_cpu_plan(costs, lists_.machines.front(), settings_.cpu_plan, workload);
+    cpu_plan_ = std::move(planned.cpu_plan);
+    add(model, planned.costs, workload, points);
   }
 
   void add(const std::string& model, const MachineCosts& costs, const Workload& workload,

@@ -28,10 +28,10 @@ struct PhaseCost {
 };
 
 PhaseCost phase_cost(const MachineProfile& profile, const ModelDimensions& model,
-                     const Workload& workload, const SequenceWork& sequence) {
+                     const Workload& workload, Phase phase, const SequenceWork& sequence) {
   const std::vector<SequenceWork> sequences(static_cast<std::size_t>(workload.batch), sequence);
   const PlanWork work = plan_work(model, sequences);
-  const BatchShape shape = {.phase = sequence.rows > 1 ? Phase::prefill : Phase::decode,
+  const BatchShape shape = {.phase = phase,
                             .batch = workload.batch,
                             .rows = sequence.rows,
                             .context = sequence.context + sequence.rows};
@@ -97,10 +97,10 @@ CpuPlanReport report_cpu_plan(const std::string& name, const MachineProfile& pro
         "xeon-6230-2 is one that does",
         profile.name);
   const Topology& topology = profile.cpu_cores->topology.value;
-  const PhaseCost prefill =
-      phase_cost(profile, model, workload, {.rows = workload.input_tokens, .context = 0});
+  const PhaseCost prefill = phase_cost(profile, model, workload, Phase::prefill,
+                                       {.rows = workload.input_tokens, .context = 0});
   const PhaseCost decode =
-      phase_cost(profile, model, workload,
+      phase_cost(profile, model, workload, Phase::decode,
                  {.rows = 1, .context = workload.input_tokens + workload.output_tokens / 2});
   CpuPlanReport report = {.name = name,
                           .topology = topology,
